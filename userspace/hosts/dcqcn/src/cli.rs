@@ -26,9 +26,9 @@ mod profile;
 mod queues;
 mod run;
 mod set;
-mod sonic;
 mod several;
 mod status;
+mod sonic;
 mod targets;
 mod top;
 mod upgrade;
@@ -47,10 +47,10 @@ use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 const NOT_ATTACHED: u8 = 3;
 /// Exit code: `config diff` found a difference.
 const DIFFERENT: u8 = 4;
-
 /// Exit code: some interfaces are done, others are not.
 const PARTLY_DONE: u8 = 7;
 const AFTER_HELP: &str = "\
+
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
 Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
@@ -62,12 +62,12 @@ Exit codes:
   3  the interface is not attached
   4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
   5  `doctor`: errors
-
   6  `daemon`: refused, nothing was changed
   7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
 Environment:
+
   DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
@@ -97,12 +97,12 @@ enum Command {
     Status(status::StatusArgs),
     Gc(gc::GcArgs),
     Run(run::RunArgs),
-    Upgrade(upgrade::UpgradeArgs),
-    #[command(visible_alias = "qp")]
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
     Flows(flows::FlowsArgs),
     Queues(queues::QueuesArgs),
+    Upgrade(upgrade::UpgradeArgs),
+    #[command(visible_alias = "qp")]
     Counters(counters::CountersArgs),
     Events(events::EventsArgs),
     Log(log::LogArgs),
@@ -203,9 +203,6 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
         return Some((unwell.exit_code(), true));
     }
-    let not_attached =
-        |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
-    error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
     if let Some(not_done) = error.downcast_ref::<daemon::NotDone>() {
         return Some(not_done.exit_code());
     }
@@ -215,6 +212,9 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
 }
 
 #[cfg(test)]
+    let not_attached =
+        |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
+    error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
 mod tests {
     use super::*;
 

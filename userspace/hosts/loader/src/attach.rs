@@ -23,9 +23,9 @@ mod pending_revert;
 mod plan;
 mod probe;
 mod repair;
-mod speed;
 mod siblings;
 mod state_dir;
+mod speed;
 mod takeover;
 mod undo;
 mod verify;
@@ -37,7 +37,7 @@ use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{QueuesChoice, Role, Settings, word};
+use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
@@ -45,9 +45,9 @@ pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
-pub use foreign::{Other, others};
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use gc::{Freed, gc};
+pub use foreign::{Other, others};
 pub use identity::Id;
 pub use journal::State;
 use journal::UndoStep;
@@ -97,6 +97,9 @@ pub struct Info {
     /// `none`, `fq` or `htb`.
     pub pacer: String,
     /// The qdisc of the port's queues: `none`, `ets` or `htb`.
+    /// The profile that it was attached with, never `auto`; `None` from versions that did not record it.
+    #[serde(default)]
+    pub profile: Option<Profile>,
     #[serde(default = "no_queues")]
     pub queues: String,
     /// `driver` or `skb`; `none` where the role needs no XDP.
@@ -147,6 +150,9 @@ pub struct Unsaid {
 }
 
 /// What versions without queues have.
+    /// The profile by the link's speed. A later speed does not change it.
+    #[serde(default)]
+    pub profile: Profile,
 fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
@@ -246,14 +252,14 @@ fn make_way(
     taken: &mut Vec<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
     let mut inherited = Vec::new();
+    links: &[Link],
+    journals: &mut Journals,
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
             return Err(Error::Unsupported(format!(
                 "{iface} is named twice: an interface has one attachment"
             )));
-    links: &[Link],
-    journals: &mut Journals,
         }
         taken.push(link.index);
         find::refuse_taken(place, netlink, &link, links, journals)?;
@@ -273,13 +279,13 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
+    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
     let steps = plan.steps.iter().map(UndoStep::intention).collect();
     Ok((plan.info, steps))
 }
 
-    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
 impl Info {
     /// What its programs are loaded for.
     fn mode(&self) -> Mode {

@@ -132,8 +132,9 @@ impl fmt::Display for StatusReport {
             }
             return Ok(());
         }
-        let mut table =
-            Table::new(&["IFACE", "ROLE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE"]);
+        let mut table = Table::new(&[
+            "IFACE", "ROLE", "PROFILE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE",
+        ]);
         for status in &self.attachments {
             let Status { info, link_rate_bps, attached_for_ns, .. } = status;
             table.row([
@@ -141,6 +142,7 @@ impl fmt::Display for StatusReport {
                     .as_ref()
                     .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
                 word(&info.role),
+                info.profile.map_or("-".into(), |profile| word(&profile)),
                 link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
                 info.pacer.clone(),
                 info.xdp_mode.clone(),

@@ -7,8 +7,8 @@ use dcqcn_common::flow::HashKeys;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
-use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_netlink::{Link, Netlink, wire_overhead_bytes};
+use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
@@ -71,7 +71,13 @@ impl Plan {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
         }
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
-        let settings = Settings { role: Some(role), ..settings.clone() };
+        let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
+        let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
+        let profile = chosen.unwrap_or(by_speed);
+        if chosen.is_none() {
+            notes.push(format!("profile {} by the speed of the link", word(&profile)));
+        }
+        let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
         let ends = s.np_enable | s.rp_enable;
@@ -140,6 +146,7 @@ impl Plan {
             version: env!("CARGO_PKG_VERSION").into(),
             object: String::new(),
             log_packets: settings.log_packets,
+            profile: Some(profile),
             layout_version: LAYOUT_VERSION,
             attached_at_ns: boottime_ns(),
             notes,
@@ -160,6 +167,7 @@ impl Plan {
         };
         info.check(&config)?;
         let placement = match pacer {
+                profile: by_speed,
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
             PacerChoice::Auto | PacerChoice::None => None,
         };

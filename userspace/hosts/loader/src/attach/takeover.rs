@@ -10,7 +10,7 @@ use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
-use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
+use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
 use super::hook_names::XDP_PEER;
@@ -39,12 +39,20 @@ impl Info {
         self.object == object_id(self.which())
     }
 
+    /// The profile of settings with `profile`: where that is `auto` or not given, the one that was chosen when attaching.
+    #[must_use]
+    pub fn profile_for(&self, profile: Option<Profile>) -> Profile {
+        let by_speed = || self.unsaid.map(|unsaid| unsaid.profile).unwrap_or_default();
+        profile.filter(|profile| *profile != Profile::Auto).unwrap_or_else(by_speed)
+    }
+
     /// What settings that do not say it have: what was found, and not what is in force (`running`), which somebody may have set since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,
             wire_overhead_bytes: running.scalars.wire_overhead_bytes,
             other_host: running.scalars.np_other_host != 0,
+            profile: Profile::default(),
         };
         let Unsaid { link_rate_bps, wire_overhead_bytes, other_host } = self.unsaid.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
@@ -87,7 +95,8 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
         return refused("xdp_mode", word(&mode), &info.xdp_mode);
     }
     let queues = parse_word(&info.queues).ok();
-    let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
+    let profile = Some(info.profile_for(settings.profile));
+    let settings = Settings { role: Some(info.role), profile, queues, ..settings.clone() };
     let found = info.found(running);
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
     config.scalars.pacer = running.scalars.pacer;
