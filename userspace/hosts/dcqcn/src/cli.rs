@@ -27,9 +27,9 @@ mod queues;
 mod run;
 mod set;
 mod several;
-mod status;
 mod sonic;
 mod targets;
+mod status;
 mod top;
 mod upgrade;
 
@@ -49,9 +49,9 @@ const NOT_ATTACHED: u8 = 3;
 const DIFFERENT: u8 = 4;
 /// Exit code: some interfaces are done, others are not.
 const PARTLY_DONE: u8 = 7;
-const AFTER_HELP: &str = "\
 
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+const AFTER_HELP: &str = "\
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
 Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
@@ -66,9 +66,9 @@ Exit codes:
   7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
-Environment:
 
   DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+Environment:
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
@@ -99,12 +99,12 @@ enum Command {
     Run(run::RunArgs),
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
-    Flows(flows::FlowsArgs),
-    Queues(queues::QueuesArgs),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
     Counters(counters::CountersArgs),
     Events(events::EventsArgs),
+    Flows(flows::FlowsArgs),
+    Queues(queues::QueuesArgs),
     Log(log::LogArgs),
     Monitor(monitor::MonitorArgs),
     Top(top::TopArgs),
@@ -209,15 +209,15 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partly_done) {
         return Some((PARTLY_DONE, false));
     }
-}
-
-#[cfg(test)]
     let not_attached =
         |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
     error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
 mod tests {
     use super::*;
 
+}
+
+#[cfg(test)]
     #[test]
     fn the_command_line_is_consistent() {
         help::command().debug_assert();

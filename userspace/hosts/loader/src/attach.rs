@@ -24,9 +24,9 @@ mod plan;
 mod probe;
 mod repair;
 mod siblings;
-mod state_dir;
 mod speed;
 mod takeover;
+mod state_dir;
 mod undo;
 mod verify;
 
@@ -46,9 +46,9 @@ pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
-pub use gc::{Freed, gc};
 pub use foreign::{Other, others};
 pub use identity::Id;
+pub use gc::{Freed, gc};
 pub use journal::State;
 use journal::UndoStep;
 pub use pending::{TakenBack, Which, confirm, pending, take_back};
@@ -94,15 +94,15 @@ pub struct Info {
     pub peer_ifindex: Option<u32>,
     /// Its role.
     pub role: Role,
-    /// `none`, `fq` or `htb`.
-    pub pacer: String,
-    /// The qdisc of the port's queues: `none`, `ets` or `htb`.
     /// The profile that it was attached with, never `auto`; `None` from versions that did not record it.
     #[serde(default)]
     pub profile: Option<Profile>,
     #[serde(default = "no_queues")]
     pub queues: String,
     /// `driver` or `skb`; `none` where the role needs no XDP.
+    /// `none`, `fq` or `htb`.
+    pub pacer: String,
+    /// The qdisc of the port's queues: `none`, `ets` or `htb`.
     pub xdp_mode: String,
     /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
     pub tc_mode: String,
@@ -147,15 +147,15 @@ pub struct Unsaid {
     pub wire_overhead_bytes: u64,
     /// `np_other_host`.
     pub other_host: bool,
-}
-
-/// What versions without queues have.
     /// The profile by the link's speed. A later speed does not change it.
     #[serde(default)]
     pub profile: Profile,
 fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
+}
+
+/// What versions without queues have.
 
 /// Where the rate of a link is from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
