@@ -28,9 +28,9 @@ mod run;
 mod set;
 mod several;
 mod sonic;
-mod targets;
 mod status;
 mod top;
+mod targets;
 mod upgrade;
 
 use std::path::Path;
@@ -50,9 +50,9 @@ const DIFFERENT: u8 = 4;
 /// Exit code: some interfaces are done, others are not.
 const PARTLY_DONE: u8 = 7;
 
-Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
 const AFTER_HELP: &str = "\
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
+Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
 Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
 Exit codes:
@@ -67,9 +67,9 @@ Exit codes:
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
 
-  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
 Environment:
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
+  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
 
@@ -101,12 +101,12 @@ enum Command {
     Daemon(daemon::DaemonCommand),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
-    Counters(counters::CountersArgs),
-    Events(events::EventsArgs),
     Flows(flows::FlowsArgs),
     Queues(queues::QueuesArgs),
     Log(log::LogArgs),
     Monitor(monitor::MonitorArgs),
+    Counters(counters::CountersArgs),
+    Events(events::EventsArgs),
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
@@ -212,15 +212,15 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     let not_attached =
         |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
     error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
-mod tests {
-    use super::*;
-
 }
 
 #[cfg(test)]
     #[test]
     fn the_command_line_is_consistent() {
         help::command().debug_assert();
+mod tests {
+    use super::*;
+
     }
 
     #[test]

@@ -25,9 +25,9 @@ mod probe;
 mod repair;
 mod siblings;
 mod speed;
-mod takeover;
 mod state_dir;
 mod undo;
+mod takeover;
 mod verify;
 
 use std::fs;
@@ -47,9 +47,9 @@ pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use foreign::{Other, others};
-pub use identity::Id;
 pub use gc::{Freed, gc};
 pub use journal::State;
+pub use identity::Id;
 use journal::UndoStep;
 pub use pending::{TakenBack, Which, confirm, pending, take_back};
 pub use pending_revert::Pending;
@@ -97,15 +97,15 @@ pub struct Info {
     /// The profile that it was attached with, never `auto`; `None` from versions that did not record it.
     #[serde(default)]
     pub profile: Option<Profile>,
-    #[serde(default = "no_queues")]
-    pub queues: String,
-    /// `driver` or `skb`; `none` where the role needs no XDP.
     /// `none`, `fq` or `htb`.
     pub pacer: String,
     /// The qdisc of the port's queues: `none`, `ets` or `htb`.
     pub xdp_mode: String,
     /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
     pub tc_mode: String,
+    #[serde(default = "no_queues")]
+    pub queues: String,
+    /// `driver` or `skb`; `none` where the role needs no XDP.
     /// The programs attached: `xdp`, `ingress`, `egress`.
     pub programs: Vec<String>,
     /// Table sizes.
@@ -150,15 +150,15 @@ pub struct Unsaid {
     /// The profile by the link's speed. A later speed does not change it.
     #[serde(default)]
     pub profile: Profile,
-fn no_queues() -> String {
-    word(&QueuesChoice::None)
-}
 }
 
 /// What versions without queues have.
 
 /// Where the rate of a link is from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+fn no_queues() -> String {
+    word(&QueuesChoice::None)
+}
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
     /// From whoever attached.

@@ -61,7 +61,7 @@ pub(super) struct AttachArgs {
     /// Where the XDP program runs [default: auto].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeChoice>,
-    /// Flows each table holds; the least recently used goes first [default: 65536].
+    /// Flows each table holds; the least recently used goes first [default: 65536; 1024 where it only marks].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
     /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left alone, marked or delayed. For

@@ -21,6 +21,9 @@ use crate::failpoint;
 use crate::pacer::{self, Placement};
 use crate::queues;
 
+/// Flows that the tables of an interface hold that only marks, if nothing else is said: what may be turned on later still works.
+const MARKING_FLOWS: u32 = 1_024;
+
 /// Everything decided before the first change.
 pub(super) struct Plan {
     pub(super) link: Link,
@@ -66,7 +69,7 @@ impl Plan {
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let master = master(netlink, &link)?;
         // Frames for other hosts pass an interface that is a bridge's.
-        found.other_host = master.as_ref().is_some_and(|master| master.kind.as_deref() != Some("bond"));
+        found.other_host = master.as_ref().is_some_and(is_bridge);
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
         }
@@ -128,7 +131,14 @@ impl Plan {
             (true, true) => "tcx",
             (true, false) => "clsact",
         };
-        let flows = settings.flows.unwrap_or(Sizes::default().rp_flows);
+        let fills_tables = ends != 0 || config.scalars.fast_cnp != 0 || role == Role::Host;
+        let default = if fills_tables { Sizes::default().rp_flows } else { MARKING_FLOWS };
+        let flows = settings.flows.unwrap_or(default);
+        if settings.flows.is_none() && !fills_tables {
+            notes.push(format!(
+                "tables for {flows} flows: it only marks, and fills none (`--flows` for more)"
+            ));
+        }
         let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -136,6 +146,7 @@ impl Plan {
             inline_peer: settings.inline.clone(),
             peer_ifindex: peer.as_ref().map(|peer| peer.index),
             role,
+            profile: Some(profile),
             pacer: word(&pacer),
             queues: word(&queues),
             xdp_mode: "none".into(),
@@ -146,7 +157,6 @@ impl Plan {
             version: env!("CARGO_PKG_VERSION").into(),
             object: String::new(),
             log_packets: settings.log_packets,
-            profile: Some(profile),
             layout_version: LAYOUT_VERSION,
             attached_at_ns: boottime_ns(),
             notes,
@@ -157,6 +167,7 @@ impl Plan {
                 link_rate_bps: config.scalars.link_rate_bps,
                 wire_overhead_bytes: found.wire_overhead_bytes,
                 other_host: found.other_host,
+                profile: by_speed,
             }),
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
@@ -167,7 +178,6 @@ impl Plan {
         };
         info.check(&config)?;
         let placement = match pacer {
-                profile: by_speed,
             PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
             PacerChoice::Auto | PacerChoice::None => None,
         };
@@ -197,12 +207,17 @@ impl Plan {
     }
 }
 
-/// The bridge or bond that an interface belongs to.
+/// The interface that takes an interface's frames as its own: a bridge, bond or team, or a VM's synthetic NIC. A VRF does not, it has
+/// an address of its own.
 fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
-    match link.master {
-        Some(master) => Ok(netlink.links()?.into_iter().find(|link| link.index == master)),
-        None => Ok(None),
-    }
+    let Some(master) = link.master else { return Ok(None) };
+    let master = netlink.links()?.into_iter().find(|link| link.index == master);
+    Ok(master.filter(|master| master.kind.as_deref() != Some("vrf")))
+}
+
+/// Whether frames for other hosts pass the ports of an interface.
+fn is_bridge(master: &Link) -> bool {
+    matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
 }
 
 /// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
@@ -283,8 +298,6 @@ fn link_rate(
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<(Found, LinkRateFrom), Error> {
-    /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
-    const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
     let found =
         |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
@@ -312,19 +325,21 @@ fn link_rate(
         return Ok((found(Some(rate_bps), 0), from));
     }
     let said = settings.link_rate_bps();
-    let speed = link.speed_bps.filter(|_| !link.is_virtual());
+    // A VLAN and the like have the speed of the hardware below them.
+    let overhead = wire_overhead_bytes(&netlink.links()?, link);
+    let speed = link.speed_bps.filter(|_| overhead.is_some());
+    let overhead_bytes = speed.and(overhead).unwrap_or(0);
     match (said, speed) {
         (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
             Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps })
         }
         (Some(bps), _) => {
             notes.push(format!("link rate {} as given", show(bps)));
-            let overhead_bytes = if speed.is_some() { ETHERNET_OVERHEAD_BYTES } else { 0 };
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
         (None, Some(bps)) => {
             notes.push(format!("link rate {} from the speed of {}", show(bps), link.name));
-            Ok((found(Some(bps), ETHERNET_OVERHEAD_BYTES), LinkRateFrom::Speed))
+            Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }
         (None, None) => {
             if let Some(bps) = link.speed_bps {

@@ -54,7 +54,7 @@ impl Info {
             other_host: running.scalars.np_other_host != 0,
             profile: Profile::default(),
         };
-        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host } = self.unsaid.unwrap_or(running);
+        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host, .. } = self.unsaid.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
         Found { link_rate_bps, wire_overhead_bytes, other_host }
     }
