@@ -22,6 +22,7 @@ mod nvidia;
 mod packets;
 mod pages;
 mod pair;
+mod prepare;
 mod profile;
 mod queues;
 mod run;
@@ -29,8 +30,8 @@ mod set;
 mod several;
 mod sonic;
 mod status;
-mod top;
 mod targets;
+mod top;
 mod upgrade;
 
 use std::path::Path;
@@ -51,8 +52,8 @@ const DIFFERENT: u8 = 4;
 const PARTLY_DONE: u8 = 7;
 
 const AFTER_HELP: &str = "\
-Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
 Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
 Exit codes:
@@ -68,8 +69,8 @@ Exit codes:
   9  `daemon`: busy, try again
 
 Environment:
-  DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
   DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
 
@@ -94,6 +95,7 @@ struct Cli {
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
+    Prepare(prepare::PrepareArgs),
     Status(status::StatusArgs),
     Gc(gc::GcArgs),
     Run(run::RunArgs),
@@ -103,10 +105,10 @@ enum Command {
     #[command(visible_alias = "qp")]
     Flows(flows::FlowsArgs),
     Queues(queues::QueuesArgs),
-    Log(log::LogArgs),
-    Monitor(monitor::MonitorArgs),
     Counters(counters::CountersArgs),
     Events(events::EventsArgs),
+    Log(log::LogArgs),
+    Monitor(monitor::MonitorArgs),
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
@@ -131,13 +133,14 @@ impl Cli {
         match self.command {
             Command::Attach(args) => args.run(out),
             Command::Detach(args) => args.run(out),
+            Command::Prepare(args) => args.run(out),
             Command::Status(args) => args.run(out),
             Command::Gc(args) => args.run(out),
             Command::Run(args) => args.run(out),
+            Command::Daemon(command) => command.run(out),
             Command::Upgrade(args) => args.run(out),
             Command::Flows(args) => args.run(out),
             Command::Queues(args) => args.run(out),
-            Command::Daemon(command) => command.run(out),
             Command::Counters(args) => args.run(out),
             Command::Events(args) => args.run(out),
             Command::Log(args) => args.run(out),
@@ -215,12 +218,12 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
 }
 
 #[cfg(test)]
-    #[test]
-    fn the_command_line_is_consistent() {
-        help::command().debug_assert();
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_command_line_is_consistent() {
+        help::command().debug_assert();
     }
 
     #[test]

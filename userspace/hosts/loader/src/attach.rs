@@ -21,13 +21,14 @@ mod parallel;
 mod pending;
 mod pending_revert;
 mod plan;
+mod prepare;
 mod probe;
 mod repair;
 mod siblings;
 mod speed;
 mod state_dir;
-mod undo;
 mod takeover;
+mod undo;
 mod verify;
 
 use std::fs;
@@ -48,12 +49,14 @@ use find::Journals;
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
-pub use journal::State;
 pub use identity::Id;
+pub use journal::State;
 use journal::UndoStep;
 pub use pending::{TakenBack, Which, confirm, pending, take_back};
 pub use pending_revert::Pending;
 use plan::Plan;
+pub use prepare::{prepare, write_networkd};
+pub use repair::repair;
 pub use speed::follow_link_rate;
 use state_dir::StateDir;
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
@@ -100,12 +103,12 @@ pub struct Info {
     /// `none`, `fq` or `htb`.
     pub pacer: String,
     /// The qdisc of the port's queues: `none`, `ets` or `htb`.
-    pub xdp_mode: String,
-    /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
-    pub tc_mode: String,
     #[serde(default = "no_queues")]
     pub queues: String,
     /// `driver` or `skb`; `none` where the role needs no XDP.
+    pub xdp_mode: String,
+    /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
+    pub tc_mode: String,
     /// The programs attached: `xdp`, `ingress`, `egress`.
     pub programs: Vec<String>,
     /// Table sizes.
@@ -153,12 +156,12 @@ pub struct Unsaid {
 }
 
 /// What versions without queues have.
-
-/// Where the rate of a link is from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
+
+/// Where the rate of a link is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
     /// From whoever attached.
@@ -249,11 +252,11 @@ fn make_way(
     place: &StateDir,
     netlink: &Netlink,
     request: &Request,
+    links: &[Link],
+    journals: &mut Journals,
     taken: &mut Vec<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
     let mut inherited = Vec::new();
-    links: &[Link],
-    journals: &mut Journals,
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
@@ -276,10 +279,10 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     probe::check()?;
     let place = StateDir::here()?;
     let netlink = Netlink::connect()?;
+    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
-    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
     let steps = plan.steps.iter().map(UndoStep::intention).collect();
