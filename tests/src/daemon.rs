@@ -23,6 +23,7 @@ pub const HOST: &str = "\
 [[interface]]
 name = 'a*'
 role = 'host'
+profile = 'paper'
 pacer = 'none'
 flows = 1024
 [interface.parameters]

@@ -12,7 +12,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::{self, Attachment, Info, Request};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::{Assignment, PacerChoice, Role, Settings};
+use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_replay::Hook;
 
 use crate::packets::{mac, v4, v6};
@@ -222,6 +222,8 @@ pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
         iface: iface.to_owned(),
         settings: Settings {
             role: Some(role),
+            // Its numbers are what tests expect, on slow links too.
+            profile: Some(Profile::Paper),
             pacer: Some(PacerChoice::None),
             flows: Some(1_024),
             changes: assignments(changes)?,

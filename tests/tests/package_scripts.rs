@@ -45,7 +45,12 @@ impl Root {
     fn run(&self, script: &str, action: &str) -> Result<Output> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/debian").join(script);
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH")?);
-        Ok(Command::new("sh").arg(script).arg(action).env("DPKG_ROOT", self.0.path()).env("PATH", path).output()?)
+        Ok(Command::new("sh")
+            .arg(script)
+            .arg(action)
+            .env("DPKG_ROOT", self.0.path())
+            .env("PATH", path)
+            .output()?)
     }
 
     fn calls(&self) -> Result<String> {

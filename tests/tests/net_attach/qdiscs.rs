@@ -231,3 +231,37 @@ fn an_mq_and_what_is_below_it_come_back() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn prepared_interface_keeps_its_fq() -> Result<()> {
+    if !runnable("prepared_interface_keeps_its_fq", &["fq"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("prepare")?;
+    says(&lab.ok("prepare a0")?, "a0: fq limit");
+    let before = lab.host.command("tc -d qdisc show dev a0")?;
+    assert!(before.contains("qdisc fq "), "{before}");
+    says(&lab.ok("attach a0 --pacer fq --flows 64 --set link_rate=1gbit")?, "is kept");
+    assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
+    lab.ok("detach a0")?;
+    assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
+    says(&lab.ok("prepare a0")?, "is kept");
+    Ok(())
+}
+
+#[test]
+fn vrf_member_is_not_a_bridge_port() -> Result<()> {
+    if !runnable("vrf_member_is_not_a_bridge_port", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("vrf")?;
+    if lab.host.command("ip link add vrf0 type vrf table 10").is_err() {
+        eprintln!("SKIPPED vrf_member_is_not_a_bridge_port: the kernel has no VRF");
+        return Ok(());
+    }
+    lab.host.command("ip link set a0 master vrf0")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let scalars = lab.host.attachment("a0")?.maps.params()?.config.scalars;
+    assert_eq!(scalars.np_other_host, 0);
+    lab.ok("detach a0").map(drop)
+}

@@ -6,7 +6,7 @@ use dcqcn_loader::attach::{Options, attach_all};
 use dcqcn_loader::dataplane::SHARED;
 use dcqcn_params::Role;
 use dcqcn_tests::host::request;
-use dcqcn_tests::lab::Lab;
+use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
 /// Each looks for what another has made.
@@ -38,4 +38,41 @@ fn what_is_attached_side_by_side_shares_its_maps() -> Result<()> {
         lab.ok("detach --all")?;
     }
     Ok(())
+}
+
+#[test]
+fn pattern_attaches_what_is_not_attached() -> Result<()> {
+    if !runnable("pattern_attaches_what_is_not_attached", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("pattern")?;
+    let options = "--pacer none --flows 64 --set link_rate=1gbit";
+    lab.ok(&format!("attach a0 {options}"))?;
+    says(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
+    says(&lab.refused(1, &format!("attach [ab]0 {options}"))?, "no interface matches");
+    lab.ok("detach b0")?;
+    // Done in part: a0 is attached already, b0 was not.
+    let refused = lab.refused(7, &format!("attach a0 b0 {options}"))?;
+    says(&refused, "already attached");
+    assert_eq!(lab.host.attached()?.len(), 2);
+    lab.ok("detach --all").map(drop)
+}
+
+#[test]
+fn slow_link_is_attached_with_profile_lab() -> Result<()> {
+    if !runnable("slow_link_is_attached_with_profile_lab", &[])? {
+        return Ok(());
+    }
+    let lab = Lab::new("auto")?;
+    let attach = "attach a0 --profile auto --pacer none --flows 64";
+    lab.ok(&format!("{attach} --set link_rate=200mbit"))?;
+    assert_eq!(lab.json("status a0")?["attachments"][0]["profile"], "lab");
+    // Only attaching chooses: a later rate changes the rate alone.
+    lab.ok("set a0 link_rate=10gbit")?;
+    says(&lab.ok("get a0 wred.3.pmax")?, "22");
+    lab.ok("detach a0")?;
+    lab.ok(&format!("{attach} --set link_rate=10gbit"))?;
+    says(&lab.ok("status a0")?, "paper");
+    says(&lab.ok("get a0 wred.3.pmax")?, "1%");
+    lab.ok("detach a0").map(drop)
 }

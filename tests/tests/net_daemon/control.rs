@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use dcqcn_control_api::{
     Applied, Apply, AskError, Changes, Confirm, ControlClient, Health, Override, Parameters, Release,
     Snapshot, SnapshotRequest, Status, Values, Verb,
@@ -17,6 +17,7 @@ use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 /// A file that lets others set `link_rate` within bounds.
 fn file(dir: &Path, allow: &str) -> String {
@@ -35,6 +36,48 @@ fn rate(name: &str, rate: &str) -> Apply {
         confirm_within_s: None,
         over: None,
     }
+}
+
+#[test]
+fn daemon_command_reports_the_outcome() -> Result<()> {
+    if !runnable("daemon_command_reports_the_outcome", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("client")?;
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("control").display().to_string();
+    let file = file(dir.path(), "'link_rate'");
+    let run = |words: &str, code: i32| -> Result<Value> {
+        let mut command = dcqcn(&format!("daemon {words} --socket {socket} --json"))?;
+        let output = pair.a.run(move || command.output())??;
+        ensure!(output.status.code() == Some(code), "{words}: {output:?}");
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    assert_eq!(run("status", 8)?["outcome"], "unreachable");
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    let client = ControlClient::new(Path::new(&socket), PATIENCE);
+    wait(|| {
+        let status: Status = client.ask(Verb::Status {})?;
+        Ok(if status.is_ready { Ok(()) } else { Err(format!("{status:?}")) })
+    })?;
+    let status = run("health", 0)?;
+    assert_eq!((&status["outcome"], &status["status"]["interfaces"][0]), (&"done".into(), &"a0".into()));
+    // In effect when the command ends, and refused with nothing changed.
+    fs::write(daemon.file(), file.replace("1gbit", "3gbit"))?;
+    run("reload", 0)?;
+    assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
+    fs::write(daemon.file(), file.replace("link_rate", "lnk_rate"))?;
+    let refused = run("reload", 6)?;
+    assert_eq!(refused["outcome"], "refused");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("did you mean")), "{refused}");
+    fs::write(daemon.file(), &file)?;
+    run("reload", 0)?;
+    run("confirm", 6)?;
+    client.ask::<Applied>(Verb::Apply(Apply { confirm_within_s: Some(600), ..rate("1", "2gbit") }))?;
+    assert!(run("status", 0)?["status"]["confirm_within_s"].is_u64());
+    run("confirm", 0)?;
+    assert!(run("status", 0)?["status"]["confirm_within_s"].is_null());
+    daemon.end()
 }
 
 #[test]

@@ -61,8 +61,9 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");
+    let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
     let file =
-        format!("{HOST}[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n", socket.display());
+        format!("{host}[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n", socket.display());
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
@@ -87,6 +88,34 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     let log = fs::read_to_string(daemon.log())?;
     assert_eq!(log.matches("not whole any more").count(), 1, "{log}");
     daemon.end()
+}
+
+#[test]
+fn removed_program_is_restored_and_counted() -> Result<()> {
+    if !runnable("removed_program_is_restored_and_counted", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("repair")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
+    for hook in ["egress", "xdp"] {
+        fs::remove_file(pair.a.pins("a0")?.join(hook))?;
+        daemon.says(&["\"repaired\"", &format!("{hook} on a0")])?;
+    }
+    let info = pair.a.attachment("a0")?.info;
+    let parts = pair.a.run(|| attach::verify(&info))??;
+    assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    let params = pair.a.attachment("a0")?.maps.params()?;
+    assert_eq!(params.config.scalars.rpg_ai_rate_bps, 7_000_000);
+    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    assert!(metrics.contains("dcqcn_interface_repairs_total{interface=\"a0\"} 2"), "{metrics}");
+    // What was restored can be detached.
+    daemon.end()?;
+    pair.a.run(|| attach::detach("a0"))??;
+    assert!(pair.a.attached()?.is_empty());
+    Ok(())
 }
 
 /// As udev does to one that is new.

@@ -29,7 +29,7 @@ pub(crate) struct Reach {
     /// This client's certificate; etcd's user is its common name.
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CERT", requires = "etcd_key")]
     etcd_cert: Option<PathBuf>,
-    /// The key of that certificate; nobody but this user may read it.
+    /// The key of that certificate; other users must not be able to read it, the file's group may.
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_KEY", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
     /// What the fleet's keys in etcd begin with.

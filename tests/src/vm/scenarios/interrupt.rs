@@ -135,7 +135,8 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let write = |named: &[&str]| {
         let mut text = format!("[control]\nsocket = '{SOCKET}'\n");
         for name in named {
-            text += &format!("[[interface]]\nname = '{name}'\npacer = 'fq'\nparameters.link_rate = '1gbit'\n");
+            text +=
+                &format!("[[interface]]\nname = '{name}'\npacer = 'fq'\nparameters.link_rate = '1gbit'\n");
         }
         fs::write(FILE, text)
     };

@@ -55,6 +55,8 @@ pub enum Verb {
     Parameters(Parameters),
     /// What was changed of late: [`Changes`].
     Changes {},
+    /// Read the host's own file again, as on SIGHUP; for root alone: [`Applied`].
+    Reload {},
     /// Go over to a configuration, on every interface or on none: [`Applied`].
     Apply(Apply),
     /// Keep a configuration that waits to be confirmed: [`Applied`].
@@ -170,9 +172,27 @@ pub struct Status {
     pub stuck: Option<String>,
     /// Name of what is in force over the host's own file; null if nothing is.
     pub config: Option<String>,
+    /// Seconds left to confirm that; null if it needs no confirmation.
+    #[serde(default)]
+    pub confirm_within_s: Option<u64>,
+    /// The last reload; null if there was none.
+    #[serde(default)]
+    pub reload: Option<LastReload>,
+    /// Repairs of each interface served, whose parts another program removed.
+    #[serde(default)]
+    pub repairs: BTreeMap<String, u64>,
     /// Why this socket is root's alone though the host's file names a group; null if it is as the file says.
     #[serde(default)]
     pub without_group: Option<String>,
+}
+
+/// The last time the file was read again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastReload {
+    /// When, RFC 3339.
+    pub at: String,
+    /// Why it was refused; empty if it was not.
+    pub refused: String,
 }
 
 /// An interface that cannot be served.

@@ -8,6 +8,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
 use dcqcn_control_api::{Counts, Failing, Health};
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::rdma::RdmaPort;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::Reading;
 
@@ -121,19 +122,39 @@ fn rdma() -> BTreeMap<u32, Rdma> {
     let mut found: BTreeMap<u32, Rdma> = BTreeMap::new();
     let Ok(netlink) = Netlink::connect() else { return found };
     for device in netlink.rdma_devices().unwrap_or_default() {
-        let counters = Path::new(RDMA).join(&device.name).join("ports/1/hw_counters");
-        let sum: u64 = RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum();
         let pairs = netlink.rdma_connected_qps(device.index).ok().map(|pairs| pairs.len() as u64);
-        for ifindex in device.ifindexes {
-            let rdma =
-                found.entry(ifindex).or_insert_with(|| Rdma { errors: 0, queue_pairs: Some(0) });
-            rdma.errors += sum;
+        for RdmaPort { number, ifindex } in device.ports {
+            let rdma = found.entry(ifindex).or_insert_with(|| Rdma { errors: 0, queue_pairs: Some(0) });
+            rdma.errors += port_errors(Path::new(RDMA), &device.name, number);
             rdma.queue_pairs = rdma.queue_pairs.zip(pairs).map(|(known, more)| known + more);
         }
     }
     found
 }
 
+/// Retransmissions and time-outs of one port, below a directory as `/sys/class/infiniband`.
+fn port_errors(devices: &Path, device: &str, port: u32) -> u64 {
+    let counters = devices.join(device).join(format!("ports/{port}/hw_counters"));
+    RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum()
+}
+
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_those_of_the_port() {
+        let dir = tempfile::tempdir().unwrap();
+        for (port, errors) in [(1, "7"), (2, "5")] {
+            let counters = dir.path().join(format!("mlx5_0/ports/{port}/hw_counters"));
+            fs::create_dir_all(&counters).unwrap();
+            fs::write(counters.join("packet_seq_err"), errors).unwrap();
+        }
+        let of = |port| port_errors(dir.path(), "mlx5_0", port);
+        assert_eq!([of(1), of(2), of(3)], [7, 5, 0]);
+    }
 }

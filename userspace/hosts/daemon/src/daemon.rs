@@ -13,6 +13,7 @@ mod change;
 pub mod config;
 mod control_socket;
 mod depths;
+mod descriptors;
 mod events;
 mod interfaces;
 mod links;
@@ -24,6 +25,7 @@ mod pairs;
 mod pfc_tx;
 mod plan;
 mod privileges;
+pub mod repair;
 mod serving;
 mod tasks;
 mod watch;
@@ -90,6 +92,7 @@ pub enum Source {
 /// An interface named on the command line is not attached, or the kernel refuses what the daemon cannot be without. Once it
 /// runs, what fails is told in the log and tried again.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
+    descriptors::raise_limit();
     // While it may still give the socket to a group.
     let door = config.control.as_ref().map(control_socket::open).transpose()?;
     // While it may; whether anybody wants it is known later, and changes.

@@ -97,7 +97,7 @@ impl RdmaPairs {
         let Ways { of_devices, addresses } = &self.ways;
         let mut present = Present::default();
         for device in
-            devices.iter().filter(|device| device.ifindexes.iter().any(|of| of_devices.contains(of)))
+            devices.iter().filter(|device| device.ports.iter().any(|port| of_devices.contains(&port.ifindex)))
         {
             present.has_device = true;
             for qp in netlink.rdma_connected_qps(device.index)? {

@@ -29,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that are to be served and cannot be, and why.
     pub(crate) failing: Vec<Failing>,
+    /// Repairs of each interface served.
+    pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces that are still to be attached.
     pub(crate) waiting: usize,
     /// How the last reload went.
@@ -122,6 +124,7 @@ impl SharedState {
             is_ready: true,
             served: vec!["eth0".into()],
             failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
+            repairs: BTreeMap::from([("eth0".into(), 0)]),
             waiting: 0,
             reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
             ..Snapshot::default()

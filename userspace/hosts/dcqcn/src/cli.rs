@@ -6,6 +6,7 @@ mod carry;
 mod config;
 mod confirm;
 mod counters;
+mod daemon;
 mod diff;
 mod doctor;
 mod ecnconfig;
@@ -21,10 +22,12 @@ mod nvidia;
 mod packets;
 mod pages;
 mod pair;
+mod prepare;
 mod profile;
 mod queues;
 mod run;
 mod set;
+mod several;
 mod sonic;
 mod status;
 mod targets;
@@ -45,6 +48,8 @@ use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 const NOT_ATTACHED: u8 = 3;
 /// Exit code: `config diff` found a difference.
 const DIFFERENT: u8 = 4;
+/// Exit code: some interfaces are done, others are not.
+const PARTLY_DONE: u8 = 7;
 
 const AFTER_HELP: &str = "\
 Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
@@ -53,12 +58,15 @@ Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
 
 Exit codes:
   0  done
-  1  failed or refused; a refused change leaves what is attached as it was (`detach --all` and `upgrade --all` may have
-     done some interfaces: the output names them)
+  1  failed or refused; a refused change leaves what is attached as it was
   2  wrong usage
   3  the interface is not attached
   4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
   5  `doctor`: errors
+  6  `daemon`: refused, nothing was changed
+  7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
+  8  `daemon`: no daemon answers
+  9  `daemon`: busy, try again
 
 Environment:
   DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
@@ -87,9 +95,12 @@ struct Cli {
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
+    Prepare(prepare::PrepareArgs),
     Status(status::StatusArgs),
     Gc(gc::GcArgs),
     Run(run::RunArgs),
+    #[command(subcommand)]
+    Daemon(daemon::DaemonCommand),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
     Flows(flows::FlowsArgs),
@@ -122,9 +133,11 @@ impl Cli {
         match self.command {
             Command::Attach(args) => args.run(out),
             Command::Detach(args) => args.run(out),
+            Command::Prepare(args) => args.run(out),
             Command::Status(args) => args.run(out),
             Command::Gc(args) => args.run(out),
             Command::Run(args) => args.run(out),
+            Command::Daemon(command) => command.run(out),
             Command::Upgrade(args) => args.run(out),
             Command::Flows(args) => args.run(out),
             Command::Queues(args) => args.run(out),
@@ -192,6 +205,12 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     }
     if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
         return Some((unwell.exit_code(), true));
+    }
+    if let Some(not_done) = error.downcast_ref::<daemon::NotDone>() {
+        return Some(not_done.exit_code());
+    }
+    if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partly_done) {
+        return Some((PARTLY_DONE, false));
     }
     let not_attached =
         |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));

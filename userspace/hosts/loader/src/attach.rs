@@ -21,7 +21,9 @@ mod parallel;
 mod pending;
 mod pending_revert;
 mod plan;
+mod prepare;
 mod probe;
+mod repair;
 mod siblings;
 mod speed;
 mod state_dir;
@@ -36,13 +38,14 @@ use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{QueuesChoice, Role, Settings, word};
+use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
+use find::Journals;
 pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
@@ -52,10 +55,12 @@ use journal::UndoStep;
 pub use pending::{TakenBack, Which, confirm, pending, take_back};
 pub use pending_revert::Pending;
 use plan::Plan;
+pub use prepare::{prepare, write_networkd};
+pub use repair::repair;
 pub use speed::follow_link_rate;
 use state_dir::StateDir;
-pub use takeover::{Claim, claim, is_upgradable, revise, upgrade};
-pub use verify::{Part, verify};
+pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
+pub use verify::{Part, Sweep, verify};
 
 /// What to attach, and how.
 #[derive(Clone, Debug)]
@@ -94,6 +99,9 @@ pub struct Info {
     pub peer_ifindex: Option<u32>,
     /// Its role.
     pub role: Role,
+    /// The profile that it was attached with, never `auto`; `None` from versions that did not record it.
+    #[serde(default)]
+    pub profile: Option<Profile>,
     /// `none`, `fq` or `htb`.
     pub pacer: String,
     /// The qdisc of the port's queues: `none`, `ets` or `htb`.
@@ -144,6 +152,9 @@ pub struct Unsaid {
     pub wire_overhead_bytes: u64,
     /// `np_other_host`.
     pub other_host: bool,
+    /// The profile by the link's speed. A later speed does not change it.
+    #[serde(default)]
+    pub profile: Profile,
 }
 
 /// What versions without queues have.
@@ -204,15 +215,16 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
     // One after the other: what is half attached now was left by somebody, and not by a thread of these.
-    let mut taken = Vec::new();
-    let ways: Vec<_> =
-        requests.iter().map(|request| make_way(&place, &netlink, request, &mut taken)).collect();
+    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&place)?);
+    let mut make_way = |request| make_way(&place, &netlink, request, &links, &mut journals, &mut taken);
+    let ways: Vec<_> = requests.iter().map(&mut make_way).collect();
+    gc::sweep(&place)?;
     let mut free = siblings::free(&place)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, &netlink.links()?) {
+    for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
             (at, way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited)))
@@ -242,6 +254,8 @@ fn make_way(
     place: &StateDir,
     netlink: &Netlink,
     request: &Request,
+    links: &[Link],
+    journals: &mut Journals,
     taken: &mut Vec<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
     let mut inherited = Vec::new();
@@ -253,8 +267,8 @@ fn make_way(
             )));
         }
         taken.push(link.index);
-        find::refuse_taken(place, netlink, &link)?;
-        inherited.extend(gc::reclaim(place, netlink, &link)?);
+        find::refuse_taken(place, netlink, &link, links, journals)?;
+        inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
     }
     Ok(inherited)
 }
@@ -267,8 +281,9 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     probe::check(options.realtime)?;
     let place = StateDir::here()?;
     let netlink = Netlink::connect()?;
+    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::refuse_taken(&place, &netlink, &netlink.link(iface)?)?;
+        find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;

@@ -19,4 +19,4 @@ pub use error::{Error, Result};
 pub use link::Link;
 pub use netlink::Netlink;
 pub use netns::Netns;
-pub use stack::{with_those_above, with_those_below};
+pub use stack::{wire_overhead_bytes, with_those_above, with_those_below};

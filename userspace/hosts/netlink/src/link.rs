@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libc::{
-    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_STATS64,
-    IFLA_TXQLEN, IFLA_XDP,
+    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
+    IFLA_MTU, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
 };
 use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -49,8 +49,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// Administratively up.
     pub up: bool,
-    /// For a veth the index of its other end, for a stacked interface that of the one below; it counts in the
-    /// namespace of that interface.
+    /// For a veth the index of its other end, which counts in the namespace of that end; for a stacked interface that of the one below,
+    /// if it is in this namespace.
     pub peer: Option<u32>,
     /// Index of the bridge or bond the interface belongs to.
     pub master: Option<u32>,
@@ -365,16 +365,18 @@ fn describe(body: &[u8]) -> Result<Link> {
         return Err(Error::Decode { what: "an interface", detail: format!("{} bytes only", body.len()) });
     };
     let number = |kind| u32_at(attribute(attributes, kind)?, 0);
+    let kind =
+        attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(string);
+    // The lower interface of a container's macvlan has an index in another namespace, which may be another interface's here.
+    let is_elsewhere = kind.as_deref() != Some("veth") && attribute(attributes, IFLA_LINK_NETNSID).is_some();
     Ok(Link {
         index,
         name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),
         mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
         mtu: number(IFLA_MTU).unwrap_or_default(),
-        kind: attribute(attributes, IFLA_LINKINFO)
-            .and_then(|info| attribute(info, IFLA_INFO_KIND))
-            .map(string),
+        kind,
         up: LinkFlags::from_bits_retain(flags).contains(LinkFlags::Up),
-        peer: number(IFLA_LINK),
+        peer: number(IFLA_LINK).filter(|_| !is_elsewhere),
         master: number(IFLA_MASTER),
         tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
         speed_bps: None,

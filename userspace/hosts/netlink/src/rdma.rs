@@ -23,6 +23,7 @@ const CMD_RES_QP_GET: u16 = 10;
 mod attr {
     pub(super) const DEV_INDEX: u16 = 1;
     pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const PORT_INDEX: u16 = 3;
     pub(super) const RES_QP: u16 = 19;
     pub(super) const RES_QP_ENTRY: u16 = 20;
     pub(super) const RES_LQPN: u16 = 21;
@@ -46,8 +47,25 @@ pub struct RdmaDevice {
     pub index: u32,
     /// Its name, as in `rdma link`.
     pub name: String,
-    /// Index of the network interface of each port that has one.
-    pub ifindexes: Vec<u32>,
+    /// Its ports that have a network interface.
+    pub ports: Vec<RdmaPort>,
+}
+
+impl RdmaDevice {
+    /// Whether one of its ports is on this interface.
+    #[must_use]
+    pub fn is_on(&self, ifindex: u32) -> bool {
+        self.ports.iter().any(|port| port.ifindex == ifindex)
+    }
+}
+
+/// A port of an RDMA device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdmaPort {
+    /// Its number, from 1 on, as below `/sys/class/infiniband/DEVICE/ports`.
+    pub number: u32,
+    /// Index of its network interface.
+    pub ifindex: u32,
 }
 
 /// A queue pair that is connected.
@@ -91,15 +109,14 @@ impl Netlink {
             .filter_map(|body| {
                 let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
                 let name = attribute(body, attr::DEV_NAME).map(string).unwrap_or_default();
-                Some(RdmaDevice { index, name, ifindexes: Vec::new() })
+                Some(RdmaDevice { index, name, ports: Vec::new() })
             })
             .collect();
         for device in &mut devices {
             let ports = self.rdma(CMD_PORT_GET, "list the ports of an RDMA device", |request| {
                 request.attribute(attr::DEV_INDEX, &device.index.to_ne_bytes());
             })?;
-            device.ifindexes =
-                ports.iter().filter_map(|body| u32_at(attribute(body, attr::NDEV_INDEX)?, 0)).collect();
+            device.ports = ports.iter().filter_map(|body| port(body)).collect();
         }
         Ok(devices)
     }
@@ -135,6 +152,12 @@ impl Netlink {
         self.dump(Subsystem::Rdma, (NLDEV << 10) | command, body)?
             .map_err(|refusal| refused(operation, "RDMA".into(), refusal))
     }
+}
+
+/// The port of one message, if it has a network interface.
+fn port(body: &[u8]) -> Option<RdmaPort> {
+    let number = |kind| u32_at(attribute(body, kind)?, 0);
+    Some(RdmaPort { number: number(attr::PORT_INDEX)?, ifindex: number(attr::NDEV_INDEX)? })
 }
 
 fn refused(operation: &str, subject: String, refusal: Refusal) -> Error {

@@ -46,13 +46,46 @@ fn closure(
     }
 }
 
+/// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
+const ETHERNET_BYTES: u64 = 24;
+/// An 802.1Q tag, which the frame of a VLAN's interface does not have yet.
+const TAG_BYTES: u64 = 4;
+/// VXLAN 8, UDP 8, IPv4 20, Ethernet 14; 20 more with IPv6 below, which the interface does not tell.
+const VXLAN_BYTES: u64 = 50;
+/// Interfaces on one another, at most; the kernel has a limit of its own.
+const MOST_LEVELS: usize = 8;
+
+/// Bytes that the wire adds to a frame that `link` sends, tunnel headers included; `None` where no hardware of this namespace is below
+/// it. A bond or team is as its first port.
+#[must_use]
+pub fn wire_overhead_bytes(links: &[Link], link: &Link) -> Option<u64> {
+    let (mut at, mut bytes) = (link, ETHERNET_BYTES);
+    for _ in 0..MOST_LEVELS {
+        let below = |at: &Link| links.iter().find(|lower| Some(lower.index) == at.peer);
+        at = match at.kind.as_deref() {
+            None => return Some(bytes),
+            Some("vlan") => {
+                bytes += TAG_BYTES;
+                below(at)?
+            }
+            Some("vxlan") => {
+                bytes += VXLAN_BYTES;
+                below(at)?
+            }
+            Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => below(at)?,
+            Some("bond" | "team") => links.iter().find(|port| port.master == Some(at.index))?,
+            Some(_) => return None,
+        };
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn vlans_bridges_and_bonds_are_above_and_the_other_end_of_a_veth_is_not() {
-        let link = |index: u32, kind: Option<&str>, peer, master| Link {
+    fn link(index: u32, kind: Option<&str>, peer: Option<u32>, master: Option<u32>) -> Link {
+        Link {
             index,
             name: format!("if{index}"),
             mac: None,
@@ -63,7 +96,34 @@ mod tests {
             master,
             tx_queue_len: 0,
             speed_bps: None,
-        };
+        }
+    }
+
+    #[test]
+    fn overhead_is_that_of_the_hardware_below() {
+        let links = [
+            link(2, None, None, Some(9)),
+            link(3, None, None, Some(9)),
+            link(9, Some("bond"), None, None),
+            link(10, Some("vlan"), Some(9), None),
+            link(11, Some("vxlan"), Some(10), None),
+            link(12, Some("macvlan"), Some(2), None),
+            link(13, Some("veth"), Some(14), None),
+            link(14, Some("vlan"), Some(13), None),
+            // Each below the other, and one whose lower interface is in another namespace.
+            link(15, Some("vlan"), Some(16), None),
+            link(16, Some("macvlan"), Some(15), None),
+            link(17, Some("macvlan"), None, None),
+        ];
+        let overhead = |link: &Link| wire_overhead_bytes(&links, link);
+        let found: Vec<_> = links.iter().map(overhead).collect();
+        let expected =
+            [Some(24), Some(24), Some(24), Some(28), Some(78), Some(24), None, None, None, None, None];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn vlans_bridges_and_bonds_are_above_and_the_other_end_of_a_veth_is_not() {
         // Two ports of a bond, a VLAN on it in a bridge, a veth in that bridge, and another bridge.
         let links = [
             link(2, None, None, Some(9)),

@@ -43,7 +43,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "profile",
-        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, or the paper slowed down to 1 Gb/s and less.",
+        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, the paper slowed down to 1 Gb/s and less, or by the link's speed; auto if it is not said.",
         words: words::<Profile>,
         default: quoted::<Profile>,
     },

@@ -22,6 +22,8 @@ pub enum Profile {
     Irdma,
     /// The paper's dynamics slowed down to a link of 1 Gb/s or less.
     Lab,
+    /// `lab` on links of up to 1 Gb/s, `paper` on faster ones; chosen when attaching.
+    Auto,
 }
 
 /// Why a profile says nothing for a link.
@@ -86,6 +88,17 @@ impl Profile {
             Self::Hpcc => hpcc(link_bps.ok_or(ProfileError::NoRate("hpcc"))?),
             Self::Irdma => Ok(irdma()),
             Self::Lab => lab(link_bps.ok_or(ProfileError::NoRate("lab"))?),
+            Self::Auto => self.for_link(link_bps).config(link_bps),
+        }
+    }
+
+    /// The profile that `auto` stands for on a link of `link_bps`, `paper` where that is not known; every other is itself.
+    #[must_use]
+    pub fn for_link(self, link_bps: Option<u64>) -> Self {
+        match (self, link_bps) {
+            (Self::Auto, Some(1..=Self::MAX_LAB_RATE_BPS)) => Self::Lab,
+            (Self::Auto, _) => Self::Paper,
+            (profile, _) => profile,
         }
     }
 }
@@ -286,6 +299,22 @@ mod tests {
         assert_eq!(s.rpg_min_rate_bps, 250_000);
         assert_eq!(s.rpg_byte_reset_bytes, Scalars::DEFAULT.rpg_byte_reset_bytes);
         assert_eq!(Profile::Paper.config(None), Ok(Config::DEFAULT));
+    }
+
+    #[test]
+    fn auto_is_lab_up_to_1_gbit_and_paper_above() {
+        for (link_bps, profile) in [
+            (None, Profile::Paper),
+            (Some(0), Profile::Paper),
+            (Some(200_000_000), Profile::Lab),
+            (Some(1_000_000_000), Profile::Lab),
+            (Some(1_000_000_001), Profile::Paper),
+            (Some(100_000_000_000), Profile::Paper),
+        ] {
+            assert_eq!(Profile::Auto.for_link(link_bps), profile, "{link_bps:?}");
+            assert_eq!(Profile::Auto.config(link_bps), profile.config(link_bps), "{link_bps:?}");
+        }
+        assert_eq!(Profile::Nvidia.for_link(Some(1)), Profile::Nvidia);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
     let profiles: Vec<Profile> = Profile::value_variants()
         .iter()
         .copied()
-        .filter(|profile| profile.config(Some(host_rate_bps)).is_ok())
+        .filter(|profile| *profile != Profile::Auto && profile.config(Some(host_rate_bps)).is_ok())
         .collect();
     let of = |profile: &Profile| Preset {
         name: dcqcn_params::word(profile),

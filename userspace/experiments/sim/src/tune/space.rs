@@ -62,7 +62,7 @@ impl Space {
             None => Profile::value_variants()
                 .iter()
                 .copied()
-                .filter(|profile| profile.config(Some(host_rate_bps)).is_ok())
+                .filter(|profile| *profile != Profile::Auto && profile.config(Some(host_rate_bps)).is_ok())
                 .collect(),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);

@@ -44,6 +44,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use outside::{Bounds, Control};
 
+use super::repair::Repair;
 use super::serving::Metrics;
 
 /// Where the file is unless said otherwise.
@@ -94,6 +95,8 @@ pub struct Interface {
     pub name: Pattern,
     /// What is attached, and how.
     pub settings: Settings,
+    /// What is restored if another program removes it; [`Repair::default`] unless said.
+    pub repair: Option<Repair>,
 }
 
 impl Config {
@@ -108,13 +111,16 @@ impl Config {
         let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
         let both = match (own, over) {
-            (Some(own), Some(over)) => {
-                Interface { name: own.name, settings: own.settings.then(over.settings) }
-            }
+            (Some(own), Some(over)) => Interface { settings: own.settings.then(over.settings), ..own },
             (None, Some(over)) if may_name => over,
             (own, _) => own?,
         };
         Some(Request { iface: iface.to_owned(), settings: both.settings })
+    }
+
+    /// What is restored on the interface of this name.
+    pub(super) fn repair(&self, iface: &str) -> Repair {
+        first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
     }
 
     /// Whether `other` says the same of the interface of this name.
@@ -241,7 +247,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
         return Vec::new();
     };
     let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
-    for Interface { name, settings } in &interfaces {
+    for Interface { name, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
         let in_line = |other: &&Interface| other.name.as_str() == peer && other.settings.inline.is_some();
         if name.as_str() == peer {
@@ -263,10 +269,11 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return None;
     };
-    let mut name = None;
+    let (mut name, mut repair) = (None, None);
     for (key, value) in table {
         match key.get_ref().as_ref() {
             "name" => name = Some(pattern(reader, value)),
+            "repair" => repair = reader.choice(value),
             _ => reader.setting(key, value),
         }
     }
@@ -286,7 +293,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
             format_args!("`inline` needs the name of one interface, `{name}` is a pattern"),
         );
     }
-    Some(Interface { name, settings })
+    Some(Interface { name, settings, repair })
 }
 
 fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb, VersionAnswer,
+    Answer, Failing, Health, LINE_BYTES, LastReload, Override, Parameters, Question, Status, VERSION, Verb,
+    VersionAnswer,
 };
+use dcqcn_support::time::rfc3339;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -159,6 +161,11 @@ pub(super) fn serve(
     })
 }
 
+/// Seconds left until a time.
+fn left_s(until: Instant) -> u64 {
+    until.saturating_duration_since(Instant::now()).as_secs()
+}
+
 /// One more than there is room for is told so, if its end takes that at once.
 fn refuse(stream: UnixStream, why: String) {
     if let Ok(line) = serde_json::to_string(&Answer::again(why)) {
@@ -172,6 +179,7 @@ impl Handler {
             |_| "somebody".into(),
             |peer| format!("user {}, process {}", peer.uid(), peer.pid().unwrap_or_default()),
         );
+        let is_root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
         let (read, mut write) = stream.split();
         let mut lines = BufReader::new(read);
         loop {
@@ -183,7 +191,7 @@ impl Handler {
             }
             let is_whole = line.last() == Some(&b'\n') && line.len() <= LINE_BYTES;
             let answer = if is_whole {
-                self.answer(&line, &peer).await
+                self.answer(&line, &peer, is_root).await
             } else {
                 let why = format!("a line of more than {LINE_BYTES} bytes, or without an end");
                 Answer::of::<Status>(Err(why))
@@ -197,11 +205,11 @@ impl Handler {
         }
     }
 
-    async fn answer(&self, line: &[u8], peer: &str) -> Answer {
+    async fn answer(&self, line: &[u8], peer: &str, is_root: bool) -> Answer {
         let Question { v, verb } = match serde_json::from_slice(line) {
             Ok(question) => question,
             Err(error) => {
-                let verbs = "version, status, health, config, look, parameters, changes, apply, confirm, undo, release";
+                let verbs = "version, status, health, config, look, parameters, changes, reload, apply, confirm, undo, release";
                 let why = format!(
                     "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );
@@ -227,6 +235,11 @@ impl Handler {
                 Answer::of(self.read(move |shared, _| snapshot_cache::values(shared, &interface)).await)
             }
             Verb::Changes {} => Answer::of(self.read(|_, snapshots| snapshots.changes()).await),
+            // It sets parameters back that an operator changed.
+            Verb::Reload {} if !is_root => {
+                Answer::of::<Status>(Err("cannot reload the file: only root may ask for it".into()))
+            }
+            Verb::Reload {} => self.order(Order::Reload, peer).await,
             Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
             Verb::Confirm(confirm) => self.order(Order::Confirm(confirm), peer).await,
             Verb::Undo(undo) => self.order(Order::Undo(undo), peer).await,
@@ -246,14 +259,19 @@ impl Handler {
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
             config: snapshot.held.as_ref().map(|held| held.name.clone()),
+            confirm_within_s: snapshot.confirm_until.map(left_s),
+            reload: snapshot
+                .reload
+                .as_ref()
+                .map(|reload| LastReload { at: rfc3339(reload.at), refused: reload.refused.clone() }),
+            repairs: snapshot.repairs.clone(),
             without_group: self.without_group.clone(),
         }
     }
 
     fn held(&self) -> Option<Override> {
         let snapshot = self.shared.snapshot();
-        let left =
-            snapshot.confirm_until.map(|until| until.saturating_duration_since(Instant::now()).as_secs());
+        let left = snapshot.confirm_until.map(left_s);
         snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })
     }
 

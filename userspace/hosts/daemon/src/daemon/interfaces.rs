@@ -16,6 +16,7 @@ use dcqcn_netlink::Netlink;
 
 use super::config::Config;
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
+use super::repair::Attempts;
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use super::{chain, change};
@@ -59,6 +60,8 @@ struct Served {
     missing: String,
     /// What was missing at the last look.
     seen_missing: String,
+    /// Repairs of it.
+    repairs: Attempts,
 }
 
 /// An interface that cannot be served.
@@ -129,6 +132,12 @@ impl ManagedInterfaces {
         cannot.chain(incomplete).chain(leaving).collect()
     }
 
+    /// Repairs of each interface served.
+    pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
+        let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
+        self.served.values().map(of).collect()
+    }
+
     /// The file in force, if there is one.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
@@ -147,7 +156,7 @@ impl ManagedInterfaces {
 
     /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
-        let (world, infos) = self.look()?;
+        let (world, infos) = self.look(false)?;
         self.rename(&infos);
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
@@ -171,12 +180,13 @@ impl ManagedInterfaces {
             self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
         }
         let mut left = plan.take_over.len() + plan.attach.len();
+        let waiting = if plan.take_over.is_empty() { Vec::new() } else { attach::pending()? };
         for id in &plan.take_over {
             if self.shared.is_ending() {
                 return Ok(());
             }
             if let Some(info) = infos.iter().find(|info| info.id() == *id) {
-                let done = self.take_over(info);
+                let done = self.take_over(info, waiting.iter().any(|(other, _)| other.id() == *id));
                 self.note(id.ifindex, &info.iface, done);
             }
             left -= 1;
@@ -195,8 +205,8 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// What there is.
-    fn look(&self) -> Result<(World, Vec<Info>)> {
+    /// Interfaces and attachments; `probe`: also which attachments another daemon serves, which holds up one that claims them.
+    fn look(&self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
         let interfaces = links.into_iter().map(|link| Interface {
             index: link.index,
@@ -212,7 +222,7 @@ impl ManagedInterfaces {
                 name: info.iface.clone(),
                 inline_peer: info.inline_peer.clone(),
                 is_served,
-                is_foreign: !is_served && attach::claim(&info.iface).is_err(),
+                is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
             }
         });
         let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
@@ -311,15 +321,20 @@ impl ManagedInterfaces {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
-        self.served.insert(
-            id,
-            Served { info, _claim, told: String::new(), missing: String::new(), seen_missing: String::new() },
-        );
+        let served = Served {
+            info,
+            _claim,
+            told: String::new(),
+            missing: String::new(),
+            seen_missing: String::new(),
+            repairs: Attempts::default(),
+        };
+        self.served.insert(id, served);
         Ok(())
     }
 
-    /// Takes over what is attached already.
-    fn take_over(&mut self, info: &Info) -> Result<()> {
+    /// Takes over what is attached already; `waits`: a change of it waits to be confirmed.
+    fn take_over(&mut self, info: &Info, waits: bool) -> Result<()> {
         let iface = &info.iface;
         // Before anything is changed that another daemon looks after.
         let claim = attach::claim(iface)?;
@@ -328,7 +343,7 @@ impl ManagedInterfaces {
             let programs = replaced.join(", ");
             tracing::info!(iface, from = info.version, programs, "programs replaced in place");
         }
-        if attach::pending()?.iter().any(|(other, _)| other.id() == info.id()) {
+        if waits {
             tracing::info!(iface, "a change waits to be confirmed: the parameters stay as they are");
         } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 /// A change that others ask for.
 #[derive(Debug)]
 pub(super) enum Order {
+    Reload,
     Apply(Apply),
     Confirm(Confirm),
     Undo(Confirm),

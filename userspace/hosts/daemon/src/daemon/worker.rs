@@ -182,7 +182,8 @@ impl WorkerState {
                         }
                     }
                     if reload {
-                        self.reload(true, None);
+                        // Logged there.
+                        let _ = self.reload(true, None);
                     } else if follow {
                         self.follow();
                     }
@@ -218,12 +219,13 @@ impl WorkerState {
         }
         let now = Instant::now();
         if self.file.as_mut().is_some_and(|file| file.has_changed(now)) {
-            self.reload(false, None);
+            // Logged there.
+            let _ = self.reload(false, None);
         } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at)
             && !self.file.as_ref().is_some_and(FileWatch::is_settling)
         {
             // What was set by hand since stays, whoever asked for the file.
-            self.reload(false, Some(retry));
+            let _ = self.reload(false, Some(retry));
         }
         match self.fleet.has_changed() {
             Ok(true) => self.follow(),
@@ -248,9 +250,9 @@ impl WorkerState {
 
     /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that is refused for what passes is tried
     /// again; `retry`: this is that.
-    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) {
+    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Refused> {
         let Some(file) = &mut self.file else {
-            return;
+            return Ok(());
         };
         let began = Instant::now();
         match NotifyState::monotonic_usec_now() {
@@ -267,7 +269,8 @@ impl WorkerState {
         self.retry = None;
         let was_refused = retry.and_then(|_| self.said.reloaded.take()).map(|reloaded| reloaded.refused);
         let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
-        let refused = match loaded.and_then(|own| self.take_file(own, manner)) {
+        let result = loaded.and_then(|own| self.take_file(own, manner));
+        let refused = match &result {
             Ok(()) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(file = name, took_ms, "reloaded");
@@ -295,12 +298,13 @@ impl WorkerState {
         self.said.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
         self.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
+        result
     }
 
     fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
         if !manner.explicitly && self.fleet.config() == Some(&config) {
             // Touched. What was set since stays.
-            tracing::info!("the file was written again, and says what it said");
+            tracing::info!("configuration unchanged");
             return Ok(());
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
@@ -340,6 +344,7 @@ fn publish(shared: &SharedState, fleet: &ManagedInterfaces, said: &Said, waiting
         is_ready: *is_ready,
         served,
         failing,
+        repairs: fleet.repairs(),
         waiting,
         reload: reloaded.clone(),
         held: held.clone(),

@@ -50,6 +50,9 @@ pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
     snapshot.served.iter().for_each(|iface| family.series(&[("interface", iface)], 1));
     let fails = snapshot.failing.iter().filter(|failing| !snapshot.served.contains(&failing.interface));
     fails.for_each(|failing| family.series(&[("interface", &failing.interface)], 0));
+    let help = "Repairs of an attachment that another program took apart, successful or not.";
+    let mut family = text.family("dcqcn_interface_repairs_total", Kind::Counter, help);
+    snapshot.repairs.iter().for_each(|(iface, repairs)| family.series(&[("interface", iface)], *repairs));
     if let Some(reload) = &snapshot.reload {
         let help = "1 if the configuration file was taken when it was read last, 0 if it was refused.";
         let taken = u8::from(reload.refused.is_empty());

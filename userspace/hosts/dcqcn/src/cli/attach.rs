@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use anyhow::ensure;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Info, Options, Request};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use serde::Serialize;
 
+use super::{several, targets};
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;
 
@@ -27,14 +29,21 @@ Examples:
   dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
   # a slow link with the paper's dynamics
   dcqcn attach eth0 --profile lab --set link_rate=200mbit
+  # every interface with an RDMA device, soft-RoCE's too; those of a pattern that are not attached yet
+  dcqcn attach --all-rdma
+  dcqcn attach 'eth*' ib0 --role switch
   # all of it from a file
   dcqcn attach eth0 --config /etc/dcqcn.toml
   # what it would do, in another network namespace
   dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
-    /// The interface: Ethernet or veth.
-    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
-    iface: String,
+    /// Interfaces, by name or altname; a pattern (`eth*`) stands for those that match and are not attached.
+    #[arg(required_unless_present = "all_rdma", value_name = "IFACE",
+          add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Every interface that has an RDMA device and is not attached.
+    #[arg(long, conflicts_with_all = ["ifaces", "inline"])]
+    all_rdma: bool,
     /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
     #[arg(long, value_enum)]
     role: Option<Role>,
@@ -52,7 +61,7 @@ pub(super) struct AttachArgs {
     /// Where the XDP program of an inline attachment runs [default: auto].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeChoice>,
-    /// Flows each table holds; the least recently used goes first [default: 65536].
+    /// Flows each table holds; the least recently used goes first [default: 65536; 1024 where it only marks].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
     /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left alone, marked or delayed. For
@@ -74,7 +83,8 @@ pub(super) struct AttachArgs {
 impl AttachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self {
-            iface,
+            ifaces,
+            all_rdma,
             role,
             inline,
             settings,
@@ -90,12 +100,49 @@ impl AttachArgs {
         let may = Options { interrupt, realtime, force: false };
         let options =
             Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
-        let request = Request { iface, settings: settings.read()?.then(options) };
+        let settings = settings.read()?.then(options);
+        let is_one = matches!(ifaces.as_slice(), [iface] if !targets::is_pattern(iface));
+        let names = if is_one { ifaces } else { targets::attachable(&ifaces, all_rdma)? };
+        ensure!(
+            is_one || settings.inline.is_none(),
+            "cannot attach several interfaces with --inline: attach each pair"
+        );
+        let request = |iface: String| Request { iface, settings: settings.clone() };
+        let requests: Vec<Request> = names.into_iter().map(request).collect();
         if dry_run {
-            let (info, steps) = attach::rehearse(&request, may)?;
-            return out.show(&Rehearsed { info, steps });
+            for request in &requests {
+                let (info, steps) = attach::rehearse(request, may)?;
+                out.show(&Rehearsed { info, steps })?;
+            }
+            return Ok(());
         }
-        out.show(&Attached(attach::attach_with(&request, may)?))
+        if let ([request], true) = (requests.as_slice(), is_one) {
+            return out.show(&Attached(attach::attach_with(request, may)?));
+        }
+        let (mut report, mut failed) = (AttachReport { attached: Vec::new() }, Vec::new());
+        for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
+            match result {
+                Ok(info) => report.attached.push(Attached(info)),
+                Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
+            }
+        }
+        let is_partly_done = !report.attached.is_empty();
+        if failed.is_empty() || is_partly_done {
+            out.show(&report)?;
+        }
+        several::result(failed, is_partly_done)
+    }
+}
+
+/// What attaching several interfaces chose.
+#[derive(Serialize)]
+struct AttachReport {
+    attached: Vec<Attached>,
+}
+
+impl fmt::Display for AttachReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.attached.iter().try_for_each(|attached| write!(f, "{attached}"))
     }
 }
 
@@ -190,17 +237,18 @@ impl DetachArgs {
             None => attach::labels()?,
         };
         let mut report = DetachReport::default();
-        let mut failed = None;
+        let mut failed = Vec::new();
         for iface in ifaces {
             match attach::detach_with(&iface, Options { interrupt, force, ..Options::default() }) {
                 Ok(done) => report.detached.push(Detached { iface, done }),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => failed.push(error.into()),
             }
         }
-        if failed.is_none() || !report.detached.is_empty() {
+        let is_partly_done = !report.detached.is_empty();
+        if failed.is_empty() || is_partly_done {
             out.show(&report)?;
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        several::result(failed, is_partly_done)
     }
 }
 

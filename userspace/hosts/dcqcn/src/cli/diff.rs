@@ -148,7 +148,8 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     top("xdp_mode", info.xdp_mode.clone(), settings.xdp_mode.filter(chosen).map(|mode| word(&mode)));
     top("flows", info.rp_flows.to_string(), settings.flows.map(|flows| flows.to_string()));
     let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
-    let settings = Settings { role: Some(role), ..settings.clone() };
+    let profile = Some(info.profile_for(settings.profile));
+    let settings = Settings { role: Some(role), profile, ..settings.clone() };
     let mut expected = settings.config(link_bps)?;
     if expected.scalars.link_rate_bps == 0 {
         expected.scalars.link_rate_bps = running.scalars.link_rate_bps;
@@ -206,7 +207,8 @@ fn saved(info: &Info, config: &Config) -> String {
     let queues = parse_word(&info.queues).unwrap_or_default();
     let settings = Settings {
         role: Some(info.role),
-        profile: None,
+        // The changes are those from it.
+        profile: Some(Profile::Paper),
         inline: info.inline_peer.clone(),
         pacer: parse_word(&info.pacer).ok(),
         queues: Some(queues).filter(|queues| *queues != QueuesChoice::None),

@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey};
+use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey, Sweep};
 use dcqcn_params::word;
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
@@ -42,9 +42,9 @@ impl StatusArgs {
                 attach::open(&iface)?;
             }
         }
-        let waiting = attach::pending()?;
-        let attachments =
-            attachments.into_iter().map(|(info, state)| Status::of(info, state, &waiting)).collect();
+        let (waiting, sweep) = (attach::pending()?, Sweep::take()?);
+        let of = |(info, state)| Status::of(&sweep, info, state, &waiting);
+        let attachments = attachments.into_iter().map(of).collect();
         let unreadable = broken.into_iter().map(Unreadable::of).collect();
         out.show(&StatusReport { attachments, unreadable, detailed })
     }
@@ -93,18 +93,14 @@ struct Status {
 }
 
 impl Status {
-    fn of(info: Info, state: State, waiting: &[(Info, Pending)]) -> Self {
+    fn of(sweep: &Sweep, info: Info, state: State, waiting: &[(Info, Pending)]) -> Self {
         let now_ns = boottime_ns();
-        let mut problems = Vec::new();
-        let alive = attach::is_alive(&info).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            false
-        });
-        let (parts, unread) = match attach::verify(&info) {
+        let alive = sweep.is_alive(&info);
+        let (parts, unread) = match sweep.verify(&info) {
             Ok(parts) => (parts, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        problems.extend(parts.iter().filter_map(Part::complaint));
+        let problems = parts.iter().filter_map(Part::complaint).collect();
         let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
         let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
@@ -136,8 +132,9 @@ impl fmt::Display for StatusReport {
             }
             return Ok(());
         }
-        let mut table =
-            Table::new(&["IFACE", "ROLE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE"]);
+        let mut table = Table::new(&[
+            "IFACE", "ROLE", "PROFILE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE",
+        ]);
         for status in &self.attachments {
             let Status { info, link_rate_bps, attached_for_ns, .. } = status;
             table.row([
@@ -145,6 +142,7 @@ impl fmt::Display for StatusReport {
                     .as_ref()
                     .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
                 word(&info.role),
+                info.profile.map_or("-".into(), |profile| word(&profile)),
                 link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
                 info.pacer.clone(),
                 info.xdp_mode.clone(),

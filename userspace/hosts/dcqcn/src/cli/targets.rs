@@ -2,15 +2,16 @@
 
 use std::str::FromStr;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, Info, Refused};
-use dcqcn_netlink::Netlink;
+use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_telemetry::audit::{self as audit, Manner};
+use glob::Pattern;
 
 /// The names without repetition, or those of all that is attached.
 pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
@@ -35,6 +36,37 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
 pub(super) fn called(iface: String) -> String {
     let link = Netlink::connect().and_then(|netlink| netlink.link(&iface));
     link.map_or(iface, |link| link.name)
+}
+
+/// Whether a word stands for interfaces and is not the name of one.
+pub(super) fn is_pattern(word: &str) -> bool {
+    word.contains(['*', '?', '['])
+}
+
+/// The interfaces to attach: those named, and of those that match a pattern, or have an RDMA device with `all_rdma`, the ones that are
+/// not attached yet.
+pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec<String>> {
+    let netlink = Netlink::connect()?;
+    let devices = if all_rdma { netlink.rdma_devices()? } else { Vec::new() };
+    let attached: Vec<u32> = attach::list()?.into_iter().map(|info| info.ifindex).collect();
+    let links: Vec<_> = netlink.links()?.into_iter().filter(Link::is_ethernet).collect();
+    let patterns = words.iter().filter(|word| is_pattern(word)).map(|word| Pattern::new(word));
+    let patterns = patterns.collect::<Result<Vec<_>, _>>().context("cannot read the pattern")?;
+    let mut chosen: Vec<String> =
+        words.iter().filter(|word| !is_pattern(word)).cloned().map(called).collect();
+    for link in links.into_iter().filter(|link| !attached.contains(&link.index)) {
+        let is_meant = patterns.iter().any(|pattern| pattern.matches(&link.name))
+            || devices.iter().any(|device| device.is_on(link.index));
+        if is_meant && !chosen.contains(&link.name) {
+            chosen.push(link.name);
+        }
+    }
+    ensure!(
+        !chosen.is_empty(),
+        "cannot attach: no interface {} that is not attached; `dcqcn status` lists what is",
+        if all_rdma { "has an RDMA device" } else { "matches" }
+    );
+    Ok(chosen)
 }
 
 /// The names and parameters of interfaces.

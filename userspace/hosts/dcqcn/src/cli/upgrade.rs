@@ -8,6 +8,7 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Part};
 use serde::Serialize;
 
+use super::several;
 use dcqcn_support::cli::Output;
 
 /// Replace the programs of what is attached by those of this dcqcn, without losing a packet or a rate.
@@ -42,7 +43,7 @@ impl UpgradeArgs {
             None => attach::list()?.into_iter().map(|info| info.iface).collect(),
         };
         let mut report = UpgradeReport { dry_run: self.dry_run, upgraded: Vec::new() };
-        let mut failed = None;
+        let mut failed = Vec::new();
         for iface in ifaces {
             let replaced = if self.dry_run { would_replace(&iface) } else { attach::upgrade(&iface) };
             match replaced.and_then(|replaced| Ok((replaced, problems(&iface)?))) {
@@ -51,21 +52,22 @@ impl UpgradeArgs {
                         let problems = problems.join("; ");
                         let next = "`dcqcn attach` with the options it had begins anew";
                         let error = anyhow!("{iface} has not every program it was given: {problems}; {next}");
-                        failed = failed.or(Some(error));
+                        failed.push(error);
                     }
                     report.upgraded.push(Upgraded { iface, replaced, problems });
                 }
                 Err(error) => {
                     let not = if self.dry_run { "cannot be" } else { "is not" };
                     let error = anyhow::Error::from(error).context(format!("{iface} {not} upgraded"));
-                    failed = failed.or(Some(error));
+                    failed.push(error);
                 }
             }
         }
-        if failed.is_none() || !report.upgraded.is_empty() {
+        let is_partly_done = !report.upgraded.is_empty();
+        if failed.is_empty() || is_partly_done {
             out.show(&report)?;
         }
-        failed.map_or(Ok(()), Err)
+        several::result(failed, is_partly_done)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Finding what is attached.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
+use nix::errno::Errno;
 
 use super::hook_names::{labelled, named};
 use super::identity::boot_id;
@@ -169,8 +171,13 @@ pub fn open_expire(iface: &str) -> Result<Expire, Error> {
 /// # Errors
 /// The kernel's list of interfaces cannot be read.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
-    Ok(StateDir::here()?.cookie == info.netns_cookie
-        && Netlink::connect()?.links()?.iter().any(|link| link.index == info.ifindex))
+    if StateDir::here()?.cookie != info.netns_cookie {
+        return Ok(false);
+    }
+    match Netlink::connect()?.link_by_index(info.ifindex) {
+        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(false),
+        link => Ok(link.map(|_| true)?),
+    }
 }
 
 /// What is written down of an interface that is attached, under the name it has now.
@@ -225,35 +232,67 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
     Err(Error::NotAttached { iface: iface.to_owned() })
 }
 
+/// The journals of a namespace, read once for several interfaces, with the lock held.
+pub(super) struct Journals(BTreeMap<u32, Record>);
+
+impl Journals {
+    /// Reads them; one that cannot be read is logged and passed over.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(super) fn read(place: &StateDir) -> Result<Self, Error> {
+        let mut journals = Self(BTreeMap::new());
+        for ifindex in place.ifindexes()? {
+            journals.read_again(place, ifindex);
+        }
+        Ok(journals)
+    }
+
+    /// Reads one again, after a change of it.
+    pub(super) fn read_again(&mut self, place: &StateDir, ifindex: u32) {
+        match place.read(ifindex) {
+            Ok(Some(record)) => _ = self.0.insert(ifindex, record),
+            Ok(None) => _ = self.0.remove(&ifindex),
+            Err(error) => {
+                tracing::warn!(%error, "passed over");
+                self.0.remove(&ifindex);
+            }
+        }
+    }
+
+    /// Those that can be read, by index.
+    pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record)> {
+        self.0.iter().map(|(ifindex, record)| (*ifindex, record))
+    }
+}
+
 /// Refuses an interface that is in use.
 ///
 /// # Errors
 /// It is.
-pub(super) fn refuse_taken(place: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
-    let links = netlink.links()?;
+pub(super) fn refuse_taken(
+    place: &StateDir,
+    netlink: &Netlink,
+    link: &Link,
+    links: &[Link],
+    journals: &Journals,
+) -> Result<(), Error> {
+    // One that cannot be read must not be written over.
+    place.read(link.index)?;
     let boot_id = boot_id();
-    for ifindex in place.ifindexes()? {
-        let record = match place.read(ifindex) {
-            Ok(Some(record)) => record,
-            Ok(None) => continue,
-            Err(error) if ifindex == link.index => return Err(error),
-            Err(error) => {
-                tracing::warn!(%error, "passed over");
-                continue;
-            }
-        };
-        // Nobody has to be asked about what a boot has ended, or what nobody finished.
+    for (ifindex, record) in journals.records() {
         if ifindex == link.index {
-            verify::check_file_system(place, netlink, &record)?;
+            verify::check_file_system(place, netlink, record)?;
         }
+        // Nobody has to be asked about what a boot has ended, or what nobody finished.
         if record.boot_id != boot_id || record.state != State::Attached {
             continue;
         }
-        if ifindex == link.index && verify::is_running(place, netlink, &record)? {
+        if ifindex == link.index && verify::is_running(record)? {
             return Err(Error::AlreadyAttached { iface: link.name.clone(), role: word(&record.info.role) });
         }
         if record.info.peer_ifindex == Some(link.index)
-            && let Some(first) = name_of(&links, ifindex)
+            && let Some(first) = name_of(links, ifindex)
         {
             return Err(Error::InlinePeer { iface: link.name.clone(), first: first.to_owned() });
         }

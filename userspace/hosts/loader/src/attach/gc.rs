@@ -4,6 +4,7 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
+use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
@@ -81,7 +82,7 @@ fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Resul
 }
 
 /// Removes pins that no journal speaks of, with the lock held: a journal is there before its pins are.
-fn sweep(place: &StateDir) -> Result<(), Error> {
+pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
     let pinned = place.pinned()?;
     let known = place.ifindexes()?;
     for ifindex in pinned.into_iter().filter(|ifindex| !known.contains(ifindex)) {
@@ -160,31 +161,35 @@ fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
 ///
 /// # Errors
 /// The kernel cannot be asked.
-pub(super) fn reclaim(place: &StateDir, netlink: &Netlink, link: &Link) -> Result<Vec<UndoStep>, Error> {
+pub(super) fn reclaim(
+    place: &StateDir,
+    netlink: &Netlink,
+    link: &Link,
+    links: &[Link],
+    journals: &mut Journals,
+) -> Result<Vec<UndoStep>, Error> {
     moved_here(place, netlink, link)?;
     let mut inherited = Vec::new();
-    let links = netlink.links()?;
-    for ifindex in place.ifindexes()? {
-        let Ok(Some(record)) = place.read(ifindex) else {
-            continue;
-        };
+    let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
         // That it is not whole was found by who asks for the way to be cleared.
         let of_it = (ifindex == link.index).then_some("its programs are not on their hooks any more");
-        if let Some(why) = reason(&record, is_here).or(of_it)
-            && verify::check_file_system(place, netlink, &record).is_ok()
+        let why = reason(record, is_here).or(of_it)?;
+        verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
+    };
+    let due: Vec<_> = journals.records().filter_map(due).collect();
+    for (record, why) in due {
+        let ifindex = record.info.ifindex;
+        let problem = undo(place, netlink, record, why)?.problem;
+        if ifindex == link.index
+            && let Ok(Some(left)) = place.read(ifindex)
         {
-            let problem = undo(place, netlink, record, why)?.problem;
-            if ifindex == link.index
-                && let Ok(Some(left)) = place.read(ifindex)
-            {
-                tracing::warn!(iface = link.name, problem, "stays owed");
-                inherited = left.owed;
-                place.store(ifindex).remove()?;
-            }
+            tracing::warn!(iface = link.name, problem, "stays owed");
+            inherited = left.owed;
+            place.store(ifindex).remove()?;
         }
+        journals.read_again(place, ifindex);
     }
-    sweep(place)?;
     Ok(inherited)
 }
 

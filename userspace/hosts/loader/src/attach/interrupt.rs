@@ -32,7 +32,7 @@ pub(super) fn check(
     // What a VLAN, a bridge or a bond above it sends goes by way of its qdisc too.
     let ifaces = with_those_above(&netlink.links()?, link.index);
     for device in devices {
-        if !device.ifindexes.iter().any(|ifindex| ifaces.contains(ifindex)) || is_hardware(&device.name) {
+        if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
             continue;
         }
         let queue_pairs = netlink.rdma_connected_qps(device.index)?.len();

@@ -70,7 +70,16 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     }
     let iface = info.iface.clone();
     let (boot_id, state) = (boot_id(), State::Detaching);
-    let record = Record { format: FORMAT, state, boot_id, netns_inode: inode, bpf_dev: None, info, owed, pending: None };
+    let record = Record {
+        format: FORMAT,
+        state,
+        boot_id,
+        netns_inode: inode,
+        bpf_dev: None,
+        info,
+        owed,
+        pending: None,
+    };
     let store = Kept { path: path.to_owned(), pins: pins.clone() };
     settle_in(Journal::resume(record, store), &pins, reach).result(&iface)
 }

@@ -8,8 +8,8 @@ use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
-use dcqcn_netlink::{Link, Netlink, with_those_below};
-use dcqcn_params::{Found, PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_netlink::{Link, Netlink, wire_overhead_bytes, with_those_below};
+use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
@@ -21,6 +21,9 @@ use crate::dataplane::Sizes;
 use crate::failpoint;
 use crate::pacer::{self, Placement};
 use crate::queues;
+
+/// Flows that the tables of an interface hold that only marks, if nothing else is said: what may be turned on later still works.
+const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
 
 /// Everything decided before the first change.
 pub(super) struct Plan {
@@ -71,12 +74,18 @@ impl Plan {
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let master = master(netlink, &link)?;
         // Frames for other hosts pass an interface that is a bridge's.
-        found.other_host = master.as_ref().is_some_and(|master| master.kind.as_deref() != Some("bond"));
+        found.other_host = master.as_ref().is_some_and(is_bridge);
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
         }
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
-        let settings = Settings { role: Some(role), ..settings.clone() };
+        let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
+        let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
+        let profile = chosen.unwrap_or(by_speed);
+        if chosen.is_none() {
+            notes.push(format!("profile {} by the speed of the link", word(&profile)));
+        }
+        let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
         let s = &mut config.scalars;
         let ends = s.np_enable | s.rp_enable;
@@ -127,8 +136,15 @@ impl Plan {
             (true, true) => "tcx",
             (true, false) => "clsact",
         };
-        let flows = settings.flows.unwrap_or(Sizes::default().np_flows);
-        let rp_flows = rp_flows(settings.flows, pacer, &mut notes)?;
+        let fills_tables = ends != 0 || config.scalars.fast_cnp != 0 || role == Role::Host;
+        let default = if fills_tables { Sizes::default() } else { MARKING };
+        let flows = settings.flows.unwrap_or(default.np_flows);
+        let rp_flows = rp_flows(settings.flows, default.rp_flows, pacer, &mut notes)?;
+        if settings.flows.is_none() && !fills_tables {
+            notes.push(format!(
+                "tables for {flows} flows: it only marks, and fills none (`--flows` for more)"
+            ));
+        }
         let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -136,6 +152,7 @@ impl Plan {
             inline_peer: settings.inline.clone(),
             peer_ifindex: peer.as_ref().map(|peer| peer.index),
             role,
+            profile: Some(profile),
             pacer: word(&pacer),
             queues: word(&queues),
             xdp_mode: "none".into(),
@@ -156,6 +173,7 @@ impl Plan {
                 link_rate_bps: config.scalars.link_rate_bps,
                 wire_overhead_bytes: found.wire_overhead_bytes,
                 other_host: found.other_host,
+                profile: by_speed,
             }),
         };
         let mut info = Info { object: takeover::object_id(info.which()), ..info };
@@ -195,8 +213,7 @@ impl Plan {
 }
 
 /// The size of the RP table: the HTB pacer has classes for fewer flows than the default table has entries.
-fn rp_flows(asked: Option<u32>, pacer: PacerChoice, notes: &mut Vec<String>) -> Result<u32, Error> {
-    let default = Sizes::default().rp_flows;
+fn rp_flows(asked: Option<u32>, default: u32, pacer: PacerChoice, notes: &mut Vec<String>) -> Result<u32, Error> {
     if pacer != PacerChoice::Htb {
         return Ok(asked.unwrap_or(default));
     }
@@ -214,12 +231,17 @@ fn rp_flows(asked: Option<u32>, pacer: PacerChoice, notes: &mut Vec<String>) -> 
     }
 }
 
-/// The bridge or bond that an interface belongs to.
+/// The interface that takes an interface's frames as its own: a bridge, bond or team, or a VM's synthetic NIC. A VRF does not, it has
+/// an address of its own.
 fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
-    match link.master {
-        Some(master) => Ok(netlink.links()?.into_iter().find(|link| link.index == master)),
-        None => Ok(None),
-    }
+    let Some(master) = link.master else { return Ok(None) };
+    let master = netlink.links()?.into_iter().find(|link| link.index == master);
+    Ok(master.filter(|master| master.kind.as_deref() != Some("vrf")))
+}
+
+/// Whether frames for other hosts pass the ports of an interface.
+fn is_bridge(master: &Link) -> bool {
+    matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
 }
 
 /// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
@@ -307,8 +329,6 @@ fn link_rate(
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<(Found, LinkRateFrom), Error> {
-    /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
-    const ETHERNET_OVERHEAD_BYTES: u64 = 24;
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
     let found =
         |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
@@ -336,19 +356,21 @@ fn link_rate(
         return Ok((found(Some(rate_bps), 0), from));
     }
     let said = settings.link_rate_bps();
-    let speed = link.speed_bps.filter(|_| !link.is_virtual());
+    // A VLAN and the like have the speed of the hardware below them.
+    let overhead = wire_overhead_bytes(&netlink.links()?, link);
+    let speed = link.speed_bps.filter(|_| overhead.is_some());
+    let overhead_bytes = speed.and(overhead).unwrap_or(0);
     match (said, speed) {
         (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
             Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps })
         }
         (Some(bps), _) => {
             notes.push(format!("link rate {} as given", show(bps)));
-            let overhead_bytes = if speed.is_some() { ETHERNET_OVERHEAD_BYTES } else { 0 };
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
         (None, Some(bps)) => {
             notes.push(format!("link rate {} from the speed of {}", show(bps), link.name));
-            Ok((found(Some(bps), ETHERNET_OVERHEAD_BYTES), LinkRateFrom::Speed))
+            Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }
         (None, None) => {
             if let Some(bps) = link.speed_bps {
@@ -406,14 +428,14 @@ mod tests {
     #[test]
     fn htb_table_has_a_class_for_every_flow() {
         let mut notes = Vec::new();
-        assert_eq!(rp_flows(None, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
+        assert_eq!(rp_flows(None, 65_536, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
         assert!(notes[0].contains("32768 flows"), "{notes:?}");
         for (asked, pacer) in [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
         {
-            assert_eq!(rp_flows(Some(asked), pacer, &mut notes).unwrap(), asked);
+            assert_eq!(rp_flows(Some(asked), 65_536, pacer, &mut notes).unwrap(), asked);
         }
-        let refused = rp_flows(Some(32_769), PacerChoice::Htb, &mut notes).unwrap_err().to_string();
+        let refused = rp_flows(Some(32_769), 65_536, PacerChoice::Htb, &mut notes).unwrap_err().to_string();
         assert!(refused.contains("8 to 32768"), "{refused}");
-        assert_eq!((rp_flows(None, PacerChoice::Fq, &mut notes).unwrap(), notes.len()), (65_536, 1));
+        assert_eq!((rp_flows(None, 65_536, PacerChoice::Fq, &mut notes).unwrap(), notes.len()), (65_536, 1));
     }
 }

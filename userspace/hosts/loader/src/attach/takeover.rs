@@ -2,13 +2,15 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
-use dcqcn_params::{Found, PacerChoice, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
+use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
 
 use super::find::find;
 use super::hook_names::XDP_PEER;
@@ -18,6 +20,9 @@ use super::state_dir::StateDir;
 use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
+
+/// How long a claim waits for a process that only checks whether there is one ([`is_claimed`]).
+const PROBED: Duration = Duration::from_millis(50);
 
 /// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
 pub(super) fn object_id(programs: Programs) -> String {
@@ -34,14 +39,22 @@ impl Info {
         self.object == object_id(self.which())
     }
 
+    /// The profile of settings with `profile`: where that is `auto` or not given, the one that was chosen when attaching.
+    #[must_use]
+    pub fn profile_for(&self, profile: Option<Profile>) -> Profile {
+        let by_speed = || self.unsaid.map(|unsaid| unsaid.profile).unwrap_or_default();
+        profile.filter(|profile| *profile != Profile::Auto).unwrap_or_else(by_speed)
+    }
+
     /// What settings that do not say it have: what was found, and not what is in force (`running`), which somebody may have set since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,
             wire_overhead_bytes: running.scalars.wire_overhead_bytes,
             other_host: running.scalars.np_other_host != 0,
+            profile: Profile::default(),
         };
-        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host } = self.unsaid.unwrap_or(running);
+        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host, .. } = self.unsaid.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
         Found { link_rate_bps, wire_overhead_bytes, other_host }
     }
@@ -85,7 +98,8 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
         }
     }
     let queues = parse_word(&info.queues).ok();
-    let settings = Settings { role: Some(info.role), queues, ..settings.clone() };
+    let profile = Some(info.profile_for(settings.profile));
+    let settings = Settings { role: Some(info.role), profile, queues, ..settings.clone() };
     let found = info.found(running);
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
     config.scalars.pacer = running.scalars.pacer;
@@ -198,11 +212,26 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
     let path = place.pins(find(&place, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    match directory.try_lock() {
-        Ok(()) => Ok(Claim { _lock: directory }),
-        Err(TryLockError::WouldBlock) => Err(Error::Served { iface: iface.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
+    let until = Instant::now() + PROBED;
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(Claim { _lock: directory }),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(PROBED / 10),
+            Err(TryLockError::WouldBlock) => return Err(Error::Served { iface: iface.to_owned() }),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
     }
+}
+
+/// Whether another process has claimed the attachment of an interface.
+///
+/// # Errors
+/// It is not attached.
+pub fn is_claimed(iface: &str) -> Result<bool, Error> {
+    let place = StateDir::here()?;
+    let path = place.pins(find(&place, iface)?.info.ifindex);
+    let directory = File::open(&path).map_err(|source| Error::File { path, source })?;
+    Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// The link pinned at `path`, if one is.

@@ -1,5 +1,6 @@
 //! Asking the kernel whether what was attached is there.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
@@ -8,9 +9,8 @@ use std::path::Path;
 use aya::programs::MultiProgLink as _;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
-use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc};
-use nix::errno::Errno;
+use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::hook_names::{XDP_PEER, tc_hook};
@@ -44,13 +44,59 @@ impl Part {
     }
 }
 
-/// Asks the kernel for every part of an attachment.
+/// Interfaces and qdiscs of the namespace, read once for a check of many attachments.
+pub struct Sweep {
+    place: StateDir,
+    netlink: Netlink,
+    links: Vec<Link>,
+    qdiscs: BTreeMap<u32, Vec<Qdisc>>,
+}
+
+impl Sweep {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn take() -> Result<Self, Error> {
+        let netlink = Netlink::connect()?;
+        let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
+        Ok(Self { place: StateDir::here()?, netlink, links, qdiscs })
+    }
+
+    /// Whether the interface of an attachment is still there, whatever its name is.
+    #[must_use]
+    pub fn is_alive(&self, info: &Info) -> bool {
+        self.place.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
+    }
+
+    /// As [`verify`].
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
+        verify_with(self, info)
+    }
+
+    fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == ifindex)
+    }
+
+    fn qdiscs(&self, ifindex: u32) -> &[Qdisc] {
+        self.qdiscs.get(&ifindex).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Asks the kernel for every part of an attachment; [`Sweep`] does it for many.
 ///
 /// # Errors
 /// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is no error: see
 /// [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
-    let place = StateDir::here()?;
+    verify_with(&Sweep::take()?, info)
+}
+
+fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
+    let Sweep { place, netlink, .. } = sweep;
     let pins = place.pins(info.ifindex);
     // To whom the directory is closed everything in it seems to be missing.
     if let Err(source) = fs::read_dir(&pins)
@@ -60,9 +106,8 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     }
     match place.read(info.ifindex)? {
         Some(record) if record.info.id() == info.id() => {
-            let netlink = Netlink::connect()?;
-            check_file_system(&place, &netlink, &record)?;
-            parts(&place, &netlink, &record)
+            check_file_system(place, netlink, &record)?;
+            parts(sweep, &record)
         }
         _ => Err(Error::NotAttached { iface: info.iface.clone() }),
     }
@@ -91,7 +136,9 @@ pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Re
             // Listing needs CAP_SYS_ADMIN. Without it, assume that they run.
             Some((program, attach_type, _)) => foreign::chain(&link.name, attach_type)
                 .map_or(true, |chain| chain.iter().any(|found| found.name_as_str() == Some(program))),
-            None => info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty()),
+            None => {
+                info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty())
+            }
         },
         _ => false,
     });
@@ -105,23 +152,15 @@ fn qdisc_name(handle: Handle) -> &'static str {
 
 /// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin anew: it may be an
 /// operator's doing.
-pub(super) fn is_running(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<bool, Error> {
-    Ok(parts(place, netlink, record)?
+pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
+    Ok(parts(&Sweep::take()?, record)?
         .iter()
         .all(|part| ["pacer", "queues", "vlan"].contains(&part.name.as_str()) || part.problem.is_none()))
 }
 
-fn parts(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<Vec<Part>, Error> {
+fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
+    let Sweep { place, netlink, .. } = sweep;
     let info = &record.info;
-    // Only those that are concerned: there may be hundreds of others.
-    let mut links = Vec::new();
-    for ifindex in [Some(info.ifindex), info.peer_ifindex].into_iter().flatten() {
-        match netlink.link_by_index(ifindex) {
-            Ok(link) => links.push(link),
-            Err(error) if error.errno() == Some(Errno::ENODEV) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
     let pins = place.pins(info.ifindex);
     let mut parts = Vec::new();
     for owed in &record.owed {
@@ -130,7 +169,7 @@ fn parts(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<Vec<Par
             UndoStep::Stripping { ifindex, .. } => *ifindex,
             _ => info.ifindex,
         };
-        let link = links.iter().find(|link| link.index == ifindex);
+        let link = sweep.link(ifindex);
         let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
         let gone = link.is_none().then(|| format!("interface {ifindex} is gone"));
         let part = |name: &str| Part {
@@ -166,22 +205,22 @@ fn parts(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<Vec<Par
             }
             UndoStep::Qdisc { ours, .. } if gone.is_some() => part(qdisc_name(ours.1)),
             UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
-                let qdiscs = netlink.qdiscs(ifindex)?;
+                let qdiscs = sweep.qdiscs(ifindex);
                 let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
                 let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);
                 let found = there.map_or("nothing", |there| there.kind.as_str());
                 let problem =
                     (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
-                let problem = problem.or_else(|| unpaced(&qdiscs).filter(|_| info.pacer == "fq"));
+                let problem = problem.or_else(|| unpaced(qdiscs).filter(|_| info.pacer == "fq"));
                 Part { problem, ..part(qdisc_name(*handle)) }
             }
         });
     }
     if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
-        let qdiscs = netlink.qdiscs(info.ifindex)?;
+        let qdiscs = sweep.qdiscs(info.ifindex);
         let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
         let problem = (!has_fq).then(|| "expected the fq that was there, not found".to_owned());
-        let problem = problem.or_else(|| unpaced(&qdiscs));
+        let problem = problem.or_else(|| unpaced(qdiscs));
         let (iface, name) = (info.iface.clone(), "pacer".to_owned());
         parts.push(Part { name, iface, program_id: None, link_id: None, problem });
     }

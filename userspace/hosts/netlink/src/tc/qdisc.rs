@@ -1,5 +1,6 @@
 //! Listing, creating and removing qdiscs and classes of one interface.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use libc::{RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS};
@@ -37,6 +38,27 @@ impl Netlink {
             .filter(|body| u32_at(body, 4) == Some(ifindex))
             .filter_map(|body| qdisc(body))
             .collect())
+    }
+
+    /// The qdiscs of all interfaces, by index: what [`Self::qdiscs`] reads for one of them too.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn all_qdiscs(&self) -> Result<BTreeMap<u32, Vec<Qdisc>>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETQDISC, |request| {
+                tcmsg(request, 0, Handle::UNSPEC, Handle::UNSPEC)
+            })?
+            .map_err(|refusal| Error::Refused {
+                operation: "list the qdiscs".into(),
+                subject: "all interfaces".into(),
+                refusal,
+            })?;
+        let mut all = BTreeMap::<_, Vec<_>>::new();
+        for (ifindex, qdisc) in bodies.iter().filter_map(|body| Some((u32_at(body, 4)?, qdisc(body)?))) {
+            all.entry(ifindex).or_default().push(qdisc);
+        }
+        Ok(all)
     }
 
     /// All classes of the interface.

@@ -1,6 +1,6 @@
 //! Reading the log, or its end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 
@@ -67,15 +67,30 @@ fn contents(lines: impl BufRead) -> io::Result<Contents> {
 impl Contents {
     /// Leaves out what was intended and has an entry that says how it went.
     fn settle(&mut self) {
-        // From the newest on: what each process has told of each interface since.
-        let mut told = BTreeSet::new();
+        /// What a process has entered of an interface, from the newest entry on.
+        enum Since {
+            /// The result of a change.
+            Result,
+            /// The intent of that change, entered at this time.
+            Intent(String),
+        }
+        let mut since = BTreeMap::new();
         let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
             let who = (entry.pid, entry.iface.clone());
             match &entry.what {
-                What::Intended { .. } if told.contains(&who) => continue,
-                What::Intended { .. } => {}
-                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => _ = told.insert(who),
+                What::Intended { .. } => match since.get_mut(&who) {
+                    Some(Since::Intent(time)) if *time == entry.time => continue,
+                    Some(result @ Since::Result) => {
+                        *result = Since::Intent(entry.time);
+                        continue;
+                    }
+                    // Process numbers repeat, in containers always: a change before that one never had a result.
+                    Some(Since::Intent(_)) | None => {}
+                },
+                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => {
+                    since.insert(who, Since::Result);
+                }
                 What::Confirmed { .. } | What::TakenBack { .. } | What::Ordered(_) => {}
             }
             settled.push(entry);
@@ -91,6 +106,29 @@ mod tests {
     use dcqcn_loader::attach::Change;
 
     use super::*;
+
+    #[test]
+    fn intent_without_result_stays_though_pids_repeat() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::within(directory.path());
+        let mut new = Config::DEFAULT;
+        let mut change = |gd| {
+            new.scalars.rpg_gd = gd;
+            [Change { iface: "eth0".into(), old: Config::DEFAULT, new }]
+        };
+        // Killed after this one.
+        log.append_intent(&change(12)).unwrap();
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let year = text.split("\"time\":\"").nth(1).and_then(|text| text.get(..4)).unwrap();
+        std::fs::write(log.path(), text.replacen(year, "2001", 1)).unwrap();
+        log.append_intent(&change(13)).unwrap();
+        log.append(&change(13)).unwrap();
+        let entries = log.tail(1 << 20).unwrap().entries;
+        let intended =
+            |entry: &Entry| matches!(&entry.what, What::Intended { intended, .. } if intended == "12");
+        assert_eq!(entries.len(), 2, "{entries:?}");
+        assert!(intended(&entries[0]), "{entries:?}");
+    }
 
     #[test]
     fn of_a_long_log_the_end_is_read_from_a_whole_line_on() {

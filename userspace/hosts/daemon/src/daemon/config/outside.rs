@@ -57,7 +57,10 @@ impl Bounds {
     /// Everything in `asked` that goes beyond.
     pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
         let mut refused = Vec::new();
-        for Interface { name, settings } in asked {
+        for Interface { name, settings, repair } in asked {
+            if repair.is_some() {
+                refused.push(format!("{name}: cannot set repair: it is for the host's own file"));
+            }
             let said = [
                 ("inline", settings.inline.is_some()),
                 ("role", settings.role.is_some()),

@@ -1,11 +1,15 @@
-//! What changes beneath served interfaces: the speed of a link, which is followed, and what others take off, which is told and left to
-//! whoever did it.
+//! Changes beneath served interfaces: the speed of a link, which is followed, and parts that other programs remove, which are logged
+//! and restored.
+
+use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_loader::attach::{self, Part};
 use dcqcn_telemetry::audit;
 
-use super::ManagedInterfaces;
+use super::{ManagedInterfaces, Served};
+use crate::daemon::plan::Scope;
+use crate::daemon::repair::{Due, Repair};
 
 impl ManagedInterfaces {
     /// Brings the rates of links up to date with their speeds.
@@ -55,11 +59,18 @@ impl ManagedInterfaces {
 
     /// Tells of parts of attachments that are not there any more, once, and when they are there again. Returns whether that has changed.
     pub(in crate::daemon) fn look_for_parts(&mut self) -> bool {
+        let sweep = match attach::Sweep::take() {
+            Ok(sweep) => sweep,
+            Err(error) => {
+                tracing::warn!(%error, "cannot check what is attached");
+                return false;
+            }
+        };
         let mut has_changed = false;
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             // What cannot be asked now is asked the next time.
-            let Ok(parts) = attach::verify(&served.info) else {
+            let Ok(parts) = sweep.verify(&served.info) else {
                 continue;
             };
             let missing: Vec<String> = parts.iter().filter_map(Part::complaint).collect();
@@ -67,18 +78,66 @@ impl ManagedInterfaces {
             // Not what is just being detached, or gone: the next look does not find that any more.
             let is_settled = missing == served.seen_missing;
             served.seen_missing.clone_from(&missing);
+            if is_settled && !missing.is_empty() {
+                let repair = match &self.scope {
+                    Scope::File(config) => config.repair(iface),
+                    Scope::Named(_) => Repair::default(),
+                };
+                if repair_parts(served, repair, &missing) {
+                    // Whether it is complete is read at the next tick.
+                    has_changed = true;
+                    continue;
+                }
+            }
+            let iface = &served.info.iface;
             if missing == served.missing || !is_settled {
                 continue;
             }
             if missing.is_empty() {
                 tracing::info!(iface, "what is attached is whole again");
             } else {
-                let next = "`dcqcn doctor` says what mends it; after `dcqcn detach` this daemon attaches anew when it is reloaded";
+                let next =
+                    "`dcqcn doctor` has the fix; after `dcqcn detach` a reload of this daemon attaches again";
                 tracing::error!(iface, missing, next, "what is attached is not whole any more");
             }
             served.missing = missing;
             has_changed = true;
         }
         has_changed
+    }
+}
+
+/// Restores what is missing of an attachment, if the file lets it and it is time. Returns whether something was restored.
+fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
+    let is_qdisc = |part: &str| ["pacer: ", "queues: "].iter().any(|name| part.starts_with(name));
+    let can_repair = match repair {
+        Repair::None => false,
+        Repair::Programs => missing.split("; ").any(|part| !is_qdisc(part) && !part.starts_with("vlan: ")),
+        Repair::All => true,
+    };
+    let iface = served.info.iface.clone();
+    match served.repairs.due(Instant::now()) {
+        Due::Now if can_repair => {}
+        Due::Stopped if can_repair && !served.repairs.has_stopped => {
+            served.repairs.has_stopped = true;
+            let next = "find the program that removes it; this daemon tries again ten minutes after its first repair";
+            tracing::error!(iface, missing, next, "repair stopped: three in ten minutes");
+            return false;
+        }
+        _ => return false,
+    }
+    served.repairs.count(Instant::now());
+    match attach::repair(served.info.id(), &iface, repair == Repair::All) {
+        Ok(restored) if restored.is_empty() => false,
+        Ok(restored) => {
+            tracing::warn!(iface, missing, restored = restored.join(", "), "repaired");
+            true
+        }
+        // Detached since it was read.
+        Err(attach::Error::NotAttached { .. }) => false,
+        Err(error) => {
+            tracing::error!(iface, missing, %error, "repair failed");
+            false
+        }
     }
 }

@@ -84,7 +84,7 @@ impl ManagedInterfaces {
         let Scope::File(old) = &self.scope else {
             return Ok(false);
         };
-        let (world, infos) = self.look()?;
+        let (world, infos) = self.look(true)?;
         let plan = plan::reload(old, &new, asked, &world).map_err(Refused::one)?;
         // All that can be told beforehand.
         let mut refused = Refused::none();

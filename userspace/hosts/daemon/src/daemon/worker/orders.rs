@@ -29,13 +29,17 @@ impl WorkerState {
     pub(super) fn order(&mut self, ordered: Ordered) {
         let Ordered { order, peer, reply } = ordered;
         let result = match &order {
+            Order::Reload => self.reload_now(),
             Order::Apply(apply) => self.apply(apply, &peer),
             Order::Confirm(confirm) => self.confirm(confirm, &peer),
             Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
         let told = std::mem::take(&mut self.told);
-        if let Err(refused) = &result {
+        if let Err(refused) = &result
+            // A reload has its own entries.
+            && !matches!(order, Order::Reload)
+        {
             // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
             let entry = format!("asked over the socket by {peer}: {why}");
@@ -53,6 +57,15 @@ impl WorkerState {
         // Who asked may be gone.
         let _ =
             reply.send(result.map_err(|refused| Refusal { why: refused.to_string(), again: refused.passes }));
+    }
+
+    fn reload_now(&mut self) -> Result<Applied, Refused> {
+        let began = Instant::now();
+        if self.file.is_none() {
+            return Err(Refused::one("cannot reload: this daemon has no file (`dcqcn run IFACE`)"));
+        }
+        self.reload(true, None)?;
+        Ok(self.applied(true, began))
     }
 
     fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Refused> {

@@ -29,7 +29,15 @@ impl Overrides {
             return overrides;
         };
         let kept = match persisted::read(&path) {
-            Ok(kept) => after(kept.unwrap_or_default(), unix_s()),
+            Ok(kept) => {
+                let kept = kept.unwrap_or_default();
+                let now = after(kept.clone(), unix_s());
+                if now != kept {
+                    // A clock that is set back must not bring it back.
+                    store(&path, &now);
+                }
+                now
+            }
             Err(error) => {
                 tracing::error!(
                     error = chain(&error),
@@ -49,6 +57,8 @@ impl Overrides {
             Err(refused) => {
                 tracing::error!(error = %refused, "what was asked for before is refused: the file alone counts");
                 audit::enter_refusal("", &format!("kept from before: {refused}"));
+                // Wider bounds must not bring it back unasked.
+                store(&path, &Persisted::default());
             }
         }
         overrides
@@ -77,6 +87,13 @@ impl Overrides {
         let left = kept.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
         self.kept = kept;
+    }
+}
+
+/// Replaces what is stored for the next start.
+fn store(path: &Path, kept: &Persisted) {
+    if let Err(error) = persisted::write(path, kept).and_then(persisted::Written::persist) {
+        tracing::warn!(error = chain(&error), "cannot store the configuration for the next start");
     }
 }
 
@@ -172,6 +189,21 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         }
         std::fs::write(&path, "{").unwrap();
         assert_eq!(Overrides::begin(own, Path::new("own")).held(), None);
+    }
+
+    #[test]
+    fn start_stores_what_it_refused_or_reverted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fleet.json");
+        let store = |kept: &Persisted| persisted::write(&path, kept).unwrap().persist().unwrap();
+        let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
+        store(&Persisted { held: Some(held("700")), trial: Some(trial) });
+        Overrides::begin(own(&path), Path::new("own"));
+        let reverted = Persisted { held: Some(held("500")), trial: None };
+        assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
+        store(&Persisted { held: Some(held("2000")), trial: None });
+        assert_eq!(Overrides::begin(own(&path), Path::new("own")).held(), None);
+        assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
     };
     let device = |device: dcqcn_netlink::rdma::RdmaDevice| {
         let sysfs = Path::new(CLASS).join(&device.name);
-        let ifaces = links.iter().filter(|link| device.ifindexes.contains(&link.index));
+        let ifaces = links.iter().filter(|link| device.is_on(link.index));
         let before = hw_counters(&device.name);
         Rdma {
             ifaces: ifaces.map(|link| link.name.clone()).collect(),

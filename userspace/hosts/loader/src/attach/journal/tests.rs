@@ -89,7 +89,16 @@ fn record() -> Record {
     });
     let info = serde_json::from_value(info).expect("an Info");
     let (boot_id, state) = (String::new(), State::Attaching);
-    Record { format: FORMAT, state, boot_id, netns_inode: 1, bpf_dev: None, info, owed: Vec::new(), pending: None }
+    Record {
+        format: FORMAT,
+        state,
+        boot_id,
+        netns_inode: 1,
+        bpf_dev: None,
+        info,
+        owed: Vec::new(),
+        pending: None,
+    }
 }
 
 /// Attaches as `execute::out` does: undone after a failure, left alone by who is killed.

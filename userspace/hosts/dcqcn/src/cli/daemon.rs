@@ -1,0 +1,303 @@
+//! `daemon`: the client of `dcqcn run`'s control socket.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use dcqcn_control_api::{Applied, AskError, Confirm, ControlClient, PATH, Status, Verb};
+use dcqcn_support::cli::Output;
+use serde::Serialize;
+
+/// A reload attaches, and the verifier takes its time.
+const PATIENCE: Duration = Duration::from_secs(310);
+
+const OUTCOMES: &str = "\
+With --json, `outcome` says how it went, and the exit code is:
+  done         0  done; everything is served
+  failed       1  the result is not known: look at `dcqcn daemon status`
+  refused      6  refused: nothing was changed
+  partial      7  partly done: some interfaces cannot be served, `failing` names them
+  unreachable  8  no daemon answers
+  busy         9  not looked at: try again";
+
+/// Ask the running daemon (`dcqcn run` with [control] in its file).
+#[derive(Debug, Subcommand)]
+pub(super) enum DaemonCommand {
+    Status(StatusArgs),
+    Health(HealthArgs),
+    Reload(ReloadArgs),
+    Confirm(ConfirmArgs),
+}
+
+#[derive(Debug, Args)]
+struct Socket {
+    /// The control socket, as in `[control] socket`.
+    #[arg(long, value_name = "PATH", default_value = PATH)]
+    socket: PathBuf,
+}
+
+/// Show what the daemon serves, holds, and has on trial, and what fails and why.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("\
+{OUTCOMES}
+
+Examples:
+  dcqcn daemon status
+  dcqcn daemon status --json"))]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// Exit with 0 if everything is served, and with 7 if not.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("\
+{OUTCOMES}
+
+Examples:
+  dcqcn daemon health"))]
+pub(super) struct HealthArgs {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// Read the configuration file again, and wait for the result: root only.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("\
+As SIGHUP does: on all interfaces or, if anything is refused, on none.
+
+{OUTCOMES}
+
+Examples:
+  dcqcn daemon reload && echo in effect"))]
+pub(super) struct ReloadArgs {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// Keep a configuration that was applied over the socket for a limited time.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("\
+{OUTCOMES}
+
+Examples:
+  dcqcn daemon confirm
+  # revert it now, and not when the time is over
+  dcqcn daemon confirm --revert"))]
+pub(super) struct ConfirmArgs {
+    /// Its name; the one on trial if none is given.
+    name: Option<String>,
+    /// Revert it now.
+    #[arg(long)]
+    revert: bool,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Done,
+    Failed,
+    Refused,
+    Partial,
+    Unreachable,
+    Busy,
+}
+
+impl Outcome {
+    const fn exit_code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Refused => 6,
+            Self::Partial => super::PARTLY_DONE,
+            Self::Unreachable => 8,
+            Self::Busy => 9,
+        }
+    }
+
+    const fn of(error: &AskError) -> Self {
+        match error {
+            AskError::Unreachable { .. } => Self::Unreachable,
+            AskError::Refused(_) => Self::Refused,
+            AskError::Busy(_) => Self::Busy,
+            AskError::Answer(_) => Self::Failed,
+        }
+    }
+}
+
+/// It is not done, or not on every interface.
+#[derive(Debug)]
+pub(super) struct NotDone {
+    outcome: Outcome,
+    error: Option<String>,
+}
+
+impl NotDone {
+    /// The exit code, and whether the reason was printed already.
+    pub(super) const fn exit_code(&self) -> (u8, bool) {
+        (self.outcome.exit_code(), self.error.is_none())
+    }
+}
+
+impl fmt::Display for NotDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.error.as_deref().unwrap_or("not everything is served"))
+    }
+}
+
+impl std::error::Error for NotDone {}
+
+/// The outcome, and what the daemon answered.
+#[derive(Serialize)]
+struct Report {
+    outcome: Outcome,
+    /// Why not, for standard error too.
+    error: Option<String>,
+    status: Option<Status>,
+    /// What was changed.
+    applied: Option<Applied>,
+    /// One line.
+    #[serde(skip)]
+    is_brief: bool,
+}
+
+impl DaemonCommand {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let is_brief = !matches!(self, Self::Status(_));
+        let (socket, action) = match self {
+            Self::Status(StatusArgs { socket }) | Self::Health(HealthArgs { socket }) => (socket, None),
+            Self::Reload(ReloadArgs { socket }) => (socket, Some(Action::Reload)),
+            Self::Confirm(ConfirmArgs { name, revert, socket }) => {
+                (socket, Some(Action::Confirm { name, revert }))
+            }
+        };
+        let client = ControlClient::new(&socket.socket, PATIENCE);
+        let answered = action.map(|action| action.ask(&client)).transpose().and_then(|applied| {
+            let status: Status = client.ask(Verb::Status {})?;
+            Ok((applied, status))
+        });
+        let report = match answered {
+            Ok((applied, status)) => {
+                let outcome = if is_complete(&status) { Outcome::Done } else { Outcome::Partial };
+                Report { outcome, error: None, status: Some(status), applied, is_brief }
+            }
+            Err(error) => {
+                let (outcome, error) = (Outcome::of(&error), Some(error.to_string()));
+                Report { outcome, error, status: None, applied: None, is_brief }
+            }
+        };
+        out.show(&report)?;
+        let Report { outcome, error, .. } = report;
+        if outcome == Outcome::Done { Ok(()) } else { Err(NotDone { outcome, error }.into()) }
+    }
+}
+
+/// What the daemon is asked to change.
+enum Action {
+    Reload,
+    Confirm { name: Option<String>, revert: bool },
+}
+
+impl Action {
+    fn ask(self, client: &ControlClient) -> Result<Applied, AskError> {
+        match self {
+            Self::Reload => client.ask(Verb::Reload {}),
+            Self::Confirm { name, revert } => {
+                let name = match name {
+                    Some(name) => name,
+                    None => {
+                        let status: Status = client.ask(Verb::Status {})?;
+                        let on_trial = status.config.filter(|_| status.confirm_within_s.is_some());
+                        on_trial.ok_or_else(|| AskError::Refused("no configuration is on trial".into()))?
+                    }
+                };
+                let confirm = Confirm { name };
+                client.ask(if revert { Verb::Undo(confirm) } else { Verb::Confirm(confirm) })
+            }
+        }
+    }
+}
+
+/// Whether all that is to be served is.
+fn is_complete(status: &Status) -> bool {
+    let Status { is_ready, failing, waiting, stuck, .. } = status;
+    *is_ready && failing.is_empty() && *waiting == 0 && stuck.is_none()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An error is on standard error.
+        let Some(status) = &self.status else { return Ok(()) };
+        match status.interfaces.as_slice() {
+            [] => writeln!(f, "serves no interface")?,
+            ifaces => writeln!(f, "serves {}", ifaces.join(", "))?,
+        }
+        for failing in &status.failing {
+            writeln!(f, "fails: {}: {}", failing.interface, failing.error)?;
+        }
+        if status.waiting != 0 {
+            writeln!(f, "still to attach: {}", status.waiting)?;
+        }
+        if let Some(stuck) = &status.stuck {
+            writeln!(f, "stuck: {stuck}")?;
+        }
+        if self.is_brief {
+            return Ok(());
+        }
+        match (&status.config, status.confirm_within_s) {
+            (Some(name), Some(left)) => {
+                writeln!(
+                    f,
+                    "on trial: configuration {name}; `dcqcn daemon confirm` keeps it, {left} s left"
+                )?;
+            }
+            (Some(name), None) => writeln!(f, "holds configuration {name} over its file")?,
+            (None, _) => {}
+        }
+        if let Some(reload) = &status.reload {
+            let how = if reload.refused.is_empty() { "in effect" } else { reload.refused.as_str() };
+            writeln!(f, "last reload, {}: {how}", reload.at)?;
+        }
+        for (iface, repairs) in status.repairs.iter().filter(|(_, repairs)| **repairs != 0) {
+            writeln!(f, "{iface}: repaired {repairs} times")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_control_api::Failing;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_have_the_documented_exit_codes() {
+        let errors = [
+            (AskError::Refused("no".into()), 6),
+            (AskError::Busy("later".into()), 9),
+            (AskError::Answer("what".into()), 1),
+        ];
+        for (error, code) in errors {
+            assert_eq!(Outcome::of(&error).exit_code(), code, "{error}");
+        }
+        for outcome in [Outcome::Refused, Outcome::Partial, Outcome::Unreachable, Outcome::Busy] {
+            let word = serde_json::to_string(&outcome).unwrap();
+            let row = OUTCOMES.lines().find(|line| line.trim().starts_with(word.trim_matches('"')));
+            let code = row.and_then(|row| row.split_whitespace().nth(1));
+            assert_eq!(code, Some(outcome.exit_code().to_string().as_str()), "{word}");
+        }
+    }
+
+    #[test]
+    fn status_with_a_failing_interface_is_partial() {
+        let mut status = Status { is_ready: true, ..Status::default() };
+        assert!(is_complete(&status));
+        status.failing.push(Failing { interface: "eth1".into(), error: "gone".into() });
+        assert!(!is_complete(&status));
+    }
+}

@@ -1,0 +1,59 @@
+//! `prepare`: an fq that is there before attaching.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use dcqcn_loader::attach;
+use dcqcn_support::cli::Output;
+use serde::Serialize;
+
+use super::targets::called;
+
+/// Put an fq on an interface before RDMA traffic runs, so that attaching never interrupts queue pairs.
+///
+/// From Linux 6.12 on, replacing a qdisc ends soft-RoCE's queue pairs. An fq that is there already is kept by `attach` and `detach`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn prepare eth0
+  # at every boot too, where systemd-networkd manages eth0
+  dcqcn prepare eth0 --networkd")]
+pub(super) struct PrepareArgs {
+    /// The interface.
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: String,
+    /// Write a drop-in for systemd-networkd, which puts it there at boot.
+    #[arg(long)]
+    networkd: bool,
+    /// Do it though soft-RoCE's queue pairs on the interface may end (Linux 6.12 on).
+    #[arg(long)]
+    interrupt: bool,
+}
+
+impl PrepareArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { iface, networkd, interrupt } = self;
+        let iface = called(iface);
+        let drop_in = if networkd { Some(attach::write_networkd(&iface)?) } else { None };
+        let done = attach::prepare(&iface, interrupt)?;
+        out.show(&PrepareReport { iface, done, drop_in })
+    }
+}
+
+#[derive(Serialize)]
+struct PrepareReport {
+    iface: String,
+    done: String,
+    /// The file written for systemd-networkd; `null` if none was asked for.
+    drop_in: Option<PathBuf>,
+}
+
+impl fmt::Display for PrepareReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iface, done, drop_in } = self;
+        writeln!(f, "{iface}: {done}")?;
+        drop_in.iter().try_for_each(|path| writeln!(f, "  at boot by {}", path.display()))
+    }
+}

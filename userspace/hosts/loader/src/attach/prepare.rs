@@ -1,0 +1,101 @@
+//! An fq that is there before attaching: then attaching and detaching replace no qdisc, and end no queue pair.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_netlink::Netlink;
+use dcqcn_params::PacerChoice;
+
+use super::{Error, interrupt};
+use crate::dataplane::Sizes;
+use crate::pacer::{self, FqLimits, Placement};
+
+/// Where systemd-networkd says which of its files an interface has; by index.
+const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
+/// Where an administrator's files for it are.
+const NETWORKD_FILES: &str = "/etc/systemd/network";
+
+/// Puts an fq with the limits that pacing needs on an interface, to stay; returns what was done. One that is there is kept.
+///
+/// # Errors
+/// [`Error::Interrupts`], unless `may_interrupt`; a shaper is in the way; or the kernel refuses.
+pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
+    let netlink = Netlink::connect()?;
+    let link = netlink.link(iface)?;
+    let placement = pacer::place(&netlink, &link, PacerChoice::Fq)?;
+    if let Placement::Kept(note) = placement {
+        return Ok(note);
+    }
+    if !may_interrupt {
+        interrupt::check(&netlink, &link, "putting an fq there", None)?;
+    }
+    let mut config = Config::DEFAULT;
+    config.scalars.pacer = PACER_FQ;
+    let flows = Sizes::default().rp_flows;
+    pacer::install(&netlink, link.index, &placement, &config, flows, &mut Vec::new())?;
+    Ok(format!("fq {} is there", FqLimits::of(flows)))
+}
+
+/// Writes a drop-in that makes systemd-networkd put that fq there whenever it configures the interface; returns its path.
+///
+/// # Errors
+/// systemd-networkd does not manage the interface, or the file cannot be written.
+pub fn write_networkd(iface: &str) -> Result<PathBuf, Error> {
+    let link = Netlink::connect()?.link(iface)?;
+    write_drop_in(Path::new(NETWORKD_LINKS), Path::new(NETWORKD_FILES), iface, link.index)
+}
+
+fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Result<PathBuf, Error> {
+    let state = links.join(ifindex.to_string());
+    let text = match fs::read_to_string(&state) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::File { path: state, source });
+        }
+        text => text.unwrap_or_default(),
+    };
+    let file = text.lines().find_map(|line| line.strip_prefix("NETWORK_FILE=")).map(Path::new);
+    let Some(name) = file.and_then(Path::file_name) else {
+        return Err(Error::Unsupported(format!(
+            "cannot write a drop-in for {iface}: systemd-networkd does not manage it; run `dcqcn prepare {iface}` at boot, before RDMA \
+             traffic"
+        )));
+    };
+    let directory = files.join(format!("{}.d", name.to_string_lossy()));
+    let path = directory.join("dcqcn.conf");
+    let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, fair_queueing()));
+    written.map(|()| path.clone()).map_err(|source| Error::File { path, source })
+}
+
+/// The section that systemd.network(5) describes.
+fn fair_queueing() -> String {
+    let FqLimits { limit, flow_limit, orphan_mask, buckets_log } = FqLimits::of(Sizes::default().rp_flows);
+    format!(
+        "# Written by `dcqcn prepare`: attaching then replaces no qdisc.\n[FairQueueing]\nParent=root\nPacketLimit={limit}\n\
+         FlowLimit={flow_limit}\nBuckets={}\nOrphanMask={orphan_mask}\n",
+        1_u64 << buckets_log
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_in_is_next_to_the_interfaces_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (links, files) = (dir.path().join("links"), dir.path().join("network"));
+        fs::create_dir(&links).unwrap();
+        let refused = write_drop_in(&links, &files, "eth0", 2).unwrap_err().to_string();
+        assert!(refused.contains("does not manage it"), "{refused}");
+        fs::write(
+            links.join("2"),
+            "ADMIN_STATE=configured\nNETWORK_FILE=/usr/lib/systemd/network/10-eth.network\n",
+        )
+        .unwrap();
+        let path = write_drop_in(&links, &files, "eth0", 2).unwrap();
+        assert_eq!(path, files.join("10-eth.network.d/dcqcn.conf"));
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains("[FairQueueing]\nParent=root\nPacketLimit="), "{text}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Restoring programs, links and filters that another program removed.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use dcqcn_netlink::Netlink;
+use dcqcn_params::{XdpModeChoice, parse_word};
+
+use super::find::find;
+use super::hook_names::{HOOKS, XDP_PEER};
+use super::identity::Id;
+use super::journal::{Record, UndoStep};
+use super::state_dir::StateDir;
+use super::verify::{Part, Sweep};
+use super::{Error, Info, hooks, interrupt, probe, siblings};
+use crate::dataplane::{self, Sizes};
+use crate::failpoint;
+use crate::pacer;
+use crate::queues;
+
+/// Restores the parts of an attachment that are missing: programs on their hooks, and its qdisc if `with_qdisc`. Maps, and with them
+/// rates, parameters and counters, stay. Returns what was restored.
+///
+/// # Errors
+/// It is not this attachment any more, its maps are missing or another version's, or the kernel refuses. What was restored by then
+/// stays.
+pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Error> {
+    probe::check()?;
+    let place = StateDir::here()?;
+    let _lock = place.lock()?;
+    let record = find(&place, iface)?;
+    if record.info.id() != id {
+        return Err(Error::NotAttached { iface: iface.to_owned() });
+    }
+    let sweep = Sweep::take()?;
+    let parts = sweep.verify(&record.info)?;
+    let is_missing = |name: &str| parts.iter().any(|part: &Part| part.name == name && part.problem.is_some());
+    if is_missing("maps") {
+        return Err(Error::Unsupported(format!(
+            "cannot repair {iface}: its maps are gone; `dcqcn detach {iface}`, then attach it again"
+        )));
+    }
+    if !record.info.is_current() {
+        return Err(Error::Unsupported(format!(
+            "cannot repair {iface}: its programs are another version's; `dcqcn upgrade {iface}` first"
+        )));
+    }
+    let netlink = Netlink::connect()?;
+    let mut restored = programs(&place, &netlink, &record, &is_missing)?;
+    if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
+        restored.extend(qdisc(&place, &netlink, &record.info)?);
+    }
+    Ok(restored)
+}
+
+/// Puts the programs that are missing on their hooks.
+fn programs(
+    place: &StateDir,
+    netlink: &Netlink,
+    record: &Record,
+    is_missing: &impl Fn(&str) -> bool,
+) -> Result<Vec<String>, Error> {
+    let mut info = record.info.clone();
+    let pins = place.pins(info.ifindex);
+    let missing: Vec<(&str, bool)> = record
+        .owed
+        .iter()
+        .filter_map(|owed| match owed {
+            UndoStep::Link { pin } => Some((pin.as_str(), false)),
+            UndoStep::Filter { hook, .. } => Some((hook.as_str(), true)),
+            _ => None,
+        })
+        .filter(|(name, _)| is_missing(name))
+        .collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
+    let mut ebpf = dataplane::load(info.which(), sizes, info.mode(), Some(&pins), &info.program_names())?;
+    failpoint::step("the programs to restore are verified");
+    let link = netlink.link_by_index(info.ifindex)?;
+    let peer = info.peer_ifindex.map(|peer| netlink.link_by_index(peer)).transpose()?;
+    let mut restored = Vec::new();
+    for (name, is_filter) in missing {
+        let pin = pins.join(name);
+        // A link that has lost its interface is pinned still.
+        match fs::remove_file(&pin) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(Error::File { path: pin, source });
+            }
+            _ => {}
+        }
+        let to = if name == XDP_PEER { peer.as_ref() } else { Some(&link) };
+        let Some(to) = to else { continue };
+        let tc = HOOKS.into_iter().find(|hook| *hook == name && *hook != "xdp");
+        if let Some(hook) = tc {
+            if is_filter {
+                hooks::add_clsact(to)?;
+            }
+            hooks::attach_tc(&mut ebpf, netlink, to, hook, (!is_filter).then_some(&pin), &mut info)?;
+        } else {
+            let was_driver = info.xdp_mode.starts_with("driver");
+            let mode = if was_driver { XdpModeChoice::Auto } else { XdpModeChoice::Skb };
+            hooks::attach_xdp(&mut ebpf, netlink, to, mode, &pin)?;
+            if let Some(place) = siblings::of(record) {
+                siblings::enter(&mut ebpf, place)?;
+            }
+        }
+        failpoint::step("a program is restored");
+        restored.push(format!("{name} on {}", to.name));
+    }
+    Ok(restored)
+}
+
+/// Puts the qdisc back that paces, or that has the port's queues. The journal still has what was there before it.
+fn qdisc(place: &StateDir, netlink: &Netlink, info: &Info) -> Result<Option<String>, Error> {
+    let link = netlink.link_by_index(info.ifindex)?;
+    interrupt::check(netlink, &link, "restoring its qdisc", None)?;
+    let config = info.open_maps(&place.pins(info.ifindex))?.params()?.config;
+    let mut notes = Vec::new();
+    let restored = if info.queues != "none" {
+        let at = queues::place(netlink, &link, &config, &mut notes)?;
+        queues::install(netlink, info.ifindex, at, &config)?;
+        info.queues.clone()
+    } else {
+        let Ok(pacer) = parse_word(&info.pacer) else { return Ok(None) };
+        let placement = pacer::place(netlink, &link, pacer)?;
+        pacer::install(netlink, info.ifindex, &placement, &config, info.rp_flows, &mut notes)?;
+        info.pacer.clone()
+    };
+    Ok(Some(format!("qdisc {restored} on {}", link.name)))
+}
