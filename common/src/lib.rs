@@ -25,6 +25,8 @@ pub mod pfc;
 #[cfg(feature = "user")]
 mod pod;
 pub mod rate;
+#[cfg(feature = "user")]
+pub mod rc;
 pub mod rng;
 pub mod stats;
 mod verifier;

@@ -1,43 +1,32 @@
-//! The engine: one loop over everything that happens, in order of time.
+//! The engine of a single bottleneck: one loop over all events in order of time.
 //!
-//! What waits for the end of a constant delay (a link, the way back) stands in a queue of its own; only what has a time of
-//! its own (departures, timers) is in the agenda. What an event costs depends neither on the number of senders nor on that of
-//! packets in flight; memory does.
-//!
-//! DCQCN itself is not here: marking, the CNP interval, the rate machine and pacing are those of `dcqcn-common`.
+//! Packets on links with a constant delay are in queues of their own; only events with their own time (departures, timers) are in the
+//! agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. The network engine
+//! visits each node in each window of a link delay, which is three times slower with 1,000 senders.
 
 mod agenda;
-mod bottleneck;
 mod collect;
-mod depth;
-mod fct;
-mod lane;
-mod packet;
+mod endpoints;
+mod meters;
 mod port;
-mod qp;
-mod receiver;
-mod sender;
-mod sending;
 mod setup;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use crate::network::Random;
 use dcqcn_common::flow::NpFlow;
 use dcqcn_common::params::Params;
 
-use self::agenda::{Agenda, Event};
+use self::agenda::{Agenda, Event, Lanes};
 use self::collect::Collector;
-use self::lane::Lanes;
-use self::packet::{Packet, Reply, ReplyKind};
+use self::endpoints::{Qp, Reply, Sender};
 use self::port::Port;
-use self::qp::{Qp, Turn};
-use self::sender::Sender;
 use self::tcp::Tcp;
 use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
+use crate::network::{Packet, PacketKind, Random, Recovery, Transport, Turn};
 
 /// Events between two reports of progress: some ten milliseconds.
 const REPORT_EVERY: u64 = 1 << 16;
@@ -74,13 +63,15 @@ struct Simulation<'s> {
     random: Random,
     /// One per RoCE group: they differ in their pacing credit.
     params: Vec<Params>,
+    /// By RoCE group.
+    transports: Vec<Transport>,
     overhead_bytes: u64,
     /// RoCE flows come first in the numbering of flows.
     qps: Vec<Qp>,
     tcps: Vec<Tcp>,
     senders: Vec<Sender>,
-    /// NP state where CNPs are not limited per QP: per sender, or one for all.
-    nps: Vec<NpFlow>,
+    /// NP state where CNPs are not limited per QP: by sender, or of all.
+    nps: HashMap<u32, NpFlow>,
     port: Port,
     /// Sender to switch, per distinct delay.
     up: Lanes<Packet>,
@@ -141,26 +132,14 @@ impl Simulation<'_> {
         let now_ns = self.now_ns;
         match event {
             Event::Due(flow) => {
-                self.qps[flow as usize].turn = Turn::Idle;
+                self.qps[flow as usize].send.turn = Turn::Idle;
                 self.wake(flow);
             }
             Event::Window(flow) => self.on_window(flow),
             Event::LinkFree(sender) => self.on_link_free(sender),
-            Event::Timer(flow) => {
-                let again_ns = match self.tcp_index(flow) {
-                    None => self.qps[flow as usize].on_timer(now_ns),
-                    Some(i) => self.tcps[i].on_timer(now_ns),
-                };
-                if let Some(again_ns) = again_ns {
-                    self.agenda.at(again_ns, event);
-                }
-                self.wake(flow);
-            }
+            Event::Timer(flow) => self.on_timer(flow),
             Event::Start(flow) => self.on_start(flow),
-            Event::Stop(flow) => match self.tcp_index(flow) {
-                None => self.qps[flow as usize].stop(),
-                Some(i) => self.tcps[i].set_active(false),
-            },
+            Event::Stop(flow) => self.on_stop(flow),
             Event::Post(flow) => self.on_post(flow),
             Event::Pfc(frame) => self.on_pfc(frame),
             Event::StatsFrom => self.reset_statistics(),
@@ -198,44 +177,61 @@ impl Simulation<'_> {
 
     /// An answer reaches its sender.
     #[inline]
-    fn on_reply(&mut self, Reply { sequence, flow, kind }: Reply) {
+    fn on_reply(&mut self, Reply { flow, answer }: Reply) {
         let now_ns = self.now_ns;
         if let Some(i) = self.tcp_index(flow) {
-            self.tcps[i].on_ack(now_ns, sequence, kind == ReplyKind::AckCe);
+            self.tcps[i].on_ack(now_ns, answer.named_psn.into(), answer.marked);
             self.wake(flow);
             return;
         }
         let qp = &mut self.qps[flow as usize];
         let group = qp.group;
-        match kind {
-            ReplyKind::Cnp => {
+        match answer.kind {
+            PacketKind::Cnp => {
                 let params = &self.params[group as usize];
                 qp.counters.cnps += 1;
                 if params.config.scalars.rp_enable != 0 {
-                    qp.rp.on_cnp(&params.rp, now_ns, &mut qp.debt);
+                    qp.send.rp.on_cnp(&params.rp, now_ns, &mut qp.send.debt);
                 }
                 return;
             }
-            ReplyKind::Ack | ReplyKind::AckCe => {}
-            ReplyKind::Nak => qp.on_nak(now_ns, sequence),
+            PacketKind::Nak => {
+                qp.counters.naks += 1;
+                qp.send.on_nak(now_ns, answer.psn, answer.named_psn, false, Recovery::GoBackN);
+            }
+            PacketKind::Ack
+            | PacketKind::Data
+            | PacketKind::Request
+            | PacketKind::Grant
+            | PacketKind::Pfc => {}
         }
         let mut completed = 0;
-        qp.on_ack(now_ns, sequence, |message| {
+        qp.send.on_ack(now_ns, answer.psn, |message| {
             completed += 1;
             self.collector.complete(group, now_ns, message);
         });
-        let spec: &RoceGroup = &self.scenario.roce[group as usize];
-        if let Work::Blocks { bytes, .. } = spec.work
-            && spec.stop_ns.is_none_or(|stop_ns| now_ns < stop_ns)
-        {
-            for _ in 0..completed {
-                qp.post(now_ns, bytes, 0);
-            }
-        }
-        if completed != 0 && matches!(spec.work, Work::Once { .. }) {
-            self.on_completed(group as usize, completed);
+        if completed != 0 {
+            qp.counters.messages += u64::from(completed);
+            qp.completed_ns = Some(now_ns);
+            self.on_messages(flow, completed);
         }
         self.wake(flow);
+    }
+
+    /// `count` messages of a RoCE flow are complete: a closed loop posts as many.
+    fn on_messages(&mut self, flow: u32, count: u32) {
+        let qp = &mut self.qps[flow as usize];
+        let group = qp.group as usize;
+        let spec: &RoceGroup = &self.scenario.roce[group];
+        match spec.work {
+            Work::Blocks { bytes, .. } if spec.stop_ns.is_none_or(|stop_ns| self.now_ns < stop_ns) => {
+                for _ in 0..count {
+                    qp.send.post(self.now_ns, 0, bytes, &self.transports[group]);
+                }
+            }
+            Work::Once { .. } => self.on_completed(group, count),
+            Work::Bulk | Work::Blocks { .. } | Work::Messages { .. } => {}
+        }
     }
 
     /// `count` messages of a group whose flows send one are complete: groups that wait for all of them start, and with the
@@ -259,7 +255,7 @@ impl Simulation<'_> {
         self.port.reset(self.now_ns);
         self.collector.reset();
         for qp in &mut self.qps {
-            qp.counters = Default::default();
+            qp.reset();
         }
         for tcp in &mut self.tcps {
             tcp.counters = Default::default();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_a_third_more_likely_than_the_fluid_model_has_it() {
+    fn marks_exceed_fluid_model_by_a_third() {
         for flows in [2, 4, 8, 10] {
             let of = |model: fn(&Bottleneck<'_>) -> Option<FixedPoint>| {
                 model(&bottleneck(&Config::DEFAULT, flows)).unwrap().marking_probability

@@ -1,28 +1,23 @@
-//! A whole RoCEv2 fabric, packet by packet: hosts with NICs, switches with shared buffers, and DCQCN between them.
+//! The network engine: hosts with NICs, switches with shared buffers, and DCQCN between them, packet by packet.
 //!
-//! [`run`] makes an [`Outcome`] of a [`Scenario`]. What goes over the wire and decides over rates (marking, the CNP
-//! interval, the rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel. Beside it stands NSCC, which is here only.
+//! [`run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking, the CNP interval, the rate machine,
+//! pacing, go-back-N) are those of `dcqcn-common`, which also runs in the kernel. NSCC is implemented here only.
 //!
-//! What is modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress
-//! port with its frames on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue
-//! pairs with go-back-N or selective repeat whose ACKs, NAKs and CNPs queue as every packet does; receivers that admit senders;
-//! trimming. What is not: the time a
-//! switch or a NIC takes to think, cells and pipes within a switch, bit errors.
+//! Modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress port with its frames
+//! on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue pairs with go-back-N or
+//! selective repeat whose ACKs, NAKs and CNPs are queued like all packets; receivers that admit senders; trimming.
+//! Not modelled: processing time of switches and NICs, cells and pipes within a switch, bit errors.
 
 mod agenda;
 mod barrier;
 mod buffer;
 mod builder;
-mod change;
 mod engine;
 mod host;
-pub mod ideal;
-mod node;
+pub(crate) mod ideal;
 mod nscc;
 mod outcome;
-pub mod pace;
 mod packet;
-mod pool;
 mod random;
 mod read;
 mod scenario;
@@ -31,15 +26,18 @@ mod switch;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod transmitter;
 mod wire;
 pub mod workload;
 
 pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
 pub use engine::{Progress, run};
+pub(crate) use host::{Address, Answer, Completed, ReceiveQp, SendQp, Turn, limiter};
 pub use outcome::*;
+pub(crate) use packet::{Kind as PacketKind, MAX_PACKETS, Packet};
 pub use random::Random;
 pub use scenario::*;
 pub use scheduler::Schedule;
+pub(crate) use scheduler::Scheduler;
+pub(crate) use switch::is_marked;
 pub use topology::{Cables, Link, TOPOLOGY_EXAMPLE, Topology, TopologyError};
-pub use transmitter::Transmitter;
+pub(crate) use wire::Transmitter;

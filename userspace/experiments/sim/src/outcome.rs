@@ -2,8 +2,9 @@
 //!
 //! Unless a field says otherwise it is of the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end.
 
-use crate::network::Fct;
 use serde::Serialize;
+
+use crate::network::Fct;
 
 /// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]

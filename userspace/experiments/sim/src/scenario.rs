@@ -19,6 +19,8 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
 use dcqcn_params::quantity::OutOfRange;
 
+pub use crate::network::{Marking, Schedule};
+
 /// Longest simulated time: one hour.
 pub(crate) const MAX_DURATION_NS: u64 = 3_600_000_000_000;
 /// Longest delay of one link, or of a reply: 1 s.
@@ -89,15 +91,6 @@ pub struct Class {
     pub pfc: Option<Pfc>,
 }
 
-/// When a queue has its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schedule {
-    /// Before every DWRR queue; of several strict queues, the one of the highest class.
-    Strict,
-    /// Deficit weighted round robin with this weight, 1 to 1000.
-    Dwrr(u32),
-}
-
 /// Thresholds of priority flow control.
 ///
 /// They are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
@@ -108,16 +101,6 @@ pub struct Pfc {
     pub xoff_bytes: u64,
     /// At this depth it may go on; at most XOFF.
     pub xon_bytes: u64,
-}
-
-/// Which queue depth decides whether a packet is marked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Marking {
-    /// When the packet arrives: what is queued before it.
-    Enqueue,
-    /// When it leaves: what is queued behind it, as the authors' switches and HPCC's simulator do.
-    #[default]
-    Dequeue,
 }
 
 /// Equal RoCE flows, one QP each.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::network::Fct;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,6 +10,7 @@ use serde_json::{Map, Value};
 use super::outcome::{Depth, Kind};
 use super::presets::Setting;
 use super::report::{Report, percent, size};
+use crate::network::Fct;
 
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]

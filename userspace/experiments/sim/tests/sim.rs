@@ -19,7 +19,7 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
 
 /// The slope of 5/200 KB and 1 %, far beyond the fixed point. Six seeds were 1 to 9 % above the event model.
 #[test]
-fn the_queue_is_at_the_fixed_point_of_the_event_model() {
+fn queue_at_event_model_fixed_point() {
     // The model answers the first mark after an interval, and forgets those within it.
     let ramp = [
         ("flows", "2"),
@@ -58,7 +58,7 @@ fn flows_that_join_get_their_share() {
 }
 
 #[test]
-fn a_long_loop_unsettles_ten_flows_at_forty_gigabit() {
+fn long_loop_unsettles_ten_flows_at_40g() {
     let variation = |delay| {
         let settings = [
             ("link", "40gbit"),

@@ -1,18 +1,18 @@
 //! The reliable-connection (RC) transport as a pure state machine.
 //!
-//! What a RoCEv2 NIC does for RDMA WRITE, and no more: a [`Requester`] cuts messages into packets of one path MTU,
+//! The part of a RoCEv2 NIC that RDMA WRITE needs: a [`Requester`] cuts messages into packets of one path MTU,
 //! keeps a window of unacknowledged packets and goes back N on a NAK or a timeout; a [`Responder`] accepts packets in
-//! PSN order only, acknowledges cumulatively when asked, and sends one NAK per gap (IBTA vol. 1, 9.7). Neither reads
+//! PSN order only, acknowledges cumulatively when asked, and sends one NAK per gap (IBTA vol. 1, 9.7). Both windows are
+//! those of [`dcqcn_common::rc`], which the simulator uses too. Neither reads
 //! a clock nor touches a socket: time is an argument, packets are values, payload is a [`bytes::Bytes`] slice of the
 //! message, so that tests drive both ends through a pipe that loses, repeats and reorders.
 
-mod psn;
 mod requester;
 mod responder;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use psn::Psn;
+pub(crate) use dcqcn_common::rc::Psn;
 pub(crate) use requester::{Requester, RequesterConfig, RequesterStats, WritePacket};
 #[cfg(test)]
 use responder::Verdict;

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_model_does_not_apply_there_is_no_point() {
+    fn no_fixed_point_where_model_fails() {
         let config = paper(5 * KB, 200 * KB, 10_000);
         let of = of(&config);
         assert!(fixed_point(&of).is_some());

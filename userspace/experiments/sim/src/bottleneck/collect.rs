@@ -1,11 +1,13 @@
 //! Statistics over time, and the outcome.
 
-use super::fct::{FctMeter, ideal_ns};
 use dcqcn_common::params::Params;
+use dcqcn_support::statistics::jain_index;
 
+use super::endpoints::Qp;
+use super::meters::{FctMeter, ideal_ns};
 use super::port::Port;
-use super::qp::{Completed, Qp};
 use super::tcp::Tcp;
+use crate::network::Completed;
 use crate::{
     ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
     GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, TcpLaw, Work,
@@ -113,7 +115,7 @@ impl Collector {
             let got = bytes - std::mem::replace(&mut flow.bytes_before, bytes);
             flow.stop_ns.is_none_or(|stop_ns| stop_ns > now_ns).then_some(got as f64)
         });
-        let fair = jain(goodput) >= FAIR;
+        let fair = jain_index(&goodput.collect::<Vec<_>>()) >= FAIR;
         if self.window != 0 {
             self.looked_at = true;
             if !fair {
@@ -137,7 +139,7 @@ impl Collector {
     /// A message was acknowledged.
     pub(super) fn complete(&mut self, group: u32, now_ns: u64, message: Completed) {
         let meters = self.fcts.get_mut(group as usize);
-        if let Some(meter) = meters.and_then(|meters| meters.get_mut(message.size as usize)) {
+        if let Some(meter) = meters.and_then(|meters| meters.get_mut(message.flow as usize)) {
             meter.record(now_ns - message.posted_ns);
         }
     }
@@ -216,7 +218,7 @@ impl Collector {
         let roce = qps.iter().map(|qp| {
             let once = matches!(scenario.roce[qp.group as usize].work, Work::Once { .. });
             let completed_ns = qp.completed_ns.filter(|_| once);
-            (qp.group, qp.counters, rates(qp, params, now_ns).0, completed_ns)
+            (qp.group, qp.counters(), rates(qp, params, now_ns).0, completed_ns)
         });
         let tcp = tcps.iter().map(|tcp| (tcp.group, tcp.counters, tcp.rate_bps(), None));
         let flows: Vec<FlowOutcome> = flow_names(scenario)
@@ -244,7 +246,7 @@ impl Collector {
                     class,
                     flows: count,
                     goodput_bps: bps(totals.bytes),
-                    jain: jain(own().map(|flow| flow.goodput_bps)),
+                    jain: jain_index(&own().map(|flow| flow.goodput_bps).collect::<Vec<_>>()),
                     totals,
                     fct: None,
                     fct_by_size: Vec::new(),
@@ -308,16 +310,9 @@ impl Collector {
 fn rates(qp: &Qp, params: &[Params], now_ns: u64) -> (u64, u64) {
     let Some(params) = params.get(qp.group as usize).filter(|_| qp.started) else { return (0, 0) };
     // A copy: looking must not change anything.
-    let mut machine = qp.rp.hot.machine;
+    let mut machine = qp.send.rp.hot.machine;
     machine.advance(&params.rp, now_ns);
     (machine.rate_bps, machine.target_bps)
-}
-
-/// Jain's fairness index; 1 of nothing.
-fn jain(shares: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum, squares) =
-        shares.fold((0.0, 0.0, 0.0), |(count, sum, squares), x| (count + 1.0, sum + x, squares + x * x));
-    if squares == 0.0 { 1.0 } else { sum * sum / (count * squares) }
 }
 
 const fn kind(law: TcpLaw) -> Kind {

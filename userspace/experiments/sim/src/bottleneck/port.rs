@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 
-use crate::network::{Random, Transmitter};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wred::Wred;
 
-use super::depth::DepthMeter;
-use super::packet::Packet;
-use crate::{Class, Marking, Pfc, Scenario, Schedule};
+use super::meters::DepthMeter;
+use crate::network::{Packet, Random, Scheduler, Transmitter, is_marked};
+use crate::{Class, Marking, Pfc, Scenario};
 
 /// One class's queue.
 #[derive(Debug)]
@@ -17,9 +16,6 @@ pub(super) struct Queue {
     bytes: u64,
     limit_bytes: u64,
     wred: Wred,
-    /// Bytes per DWRR turn; 0: strict.
-    quantum_bytes: u64,
-    deficit_bytes: u64,
     pfc: Option<Pfc>,
     paused_since_ns: Option<u64>,
     /// Its depth over time.
@@ -59,11 +55,7 @@ pub(super) struct Port {
     queues: [Queue; CLASSES],
     /// Bit per queue with a packet.
     waiting: u8,
-    /// Bit per strict queue.
-    strict: u8,
-    /// The queue whose DWRR turn it is, and whether it got its quantum for this turn.
-    turn: usize,
-    granted: bool,
+    scheduler: Scheduler,
     sending: Option<Packet>,
     /// When the packet being sent has left; `u64::MAX`: nothing is being sent.
     pub(super) done_ns: u64,
@@ -74,35 +66,22 @@ pub(super) struct Port {
 impl Port {
     /// An idle port.
     pub(super) fn new(scenario: &Scenario, wred: &[Wred; CLASSES], overhead_bytes: u64) -> Self {
-        let weights = scenario.classes.iter().filter_map(|class| match class.schedule {
-            Schedule::Dwrr(weight) => Some(u64::from(weight)),
-            Schedule::Strict => None,
-        });
-        let least_weight = weights.min().unwrap_or(1);
         let roce = scenario.roce.iter().map(|group| group.payload_bytes + group.header_bytes);
         let tcp = scenario.tcp.iter().map(|group| group.payload_bytes + group.header_bytes);
-        let largest_frame = u64::from(roce.chain(tcp).max().unwrap_or(1));
+        let largest_frame = roce.chain(tcp).max().unwrap_or(1);
         let queue = |tc: usize| {
-            let Class { limit_bytes, schedule, pfc } = scenario.classes[tc];
-            let quantum_bytes = match schedule {
-                Schedule::Strict => 0,
-                // One turn of the lightest class is one frame: the finest grain that needs no turns without a packet.
-                Schedule::Dwrr(weight) => largest_frame * u64::from(weight) / least_weight,
-            };
+            let Class { limit_bytes, pfc, .. } = scenario.classes[tc];
             Queue {
                 packets: VecDeque::new(),
                 bytes: 0,
                 limit_bytes: limit_bytes.unwrap_or(u64::MAX),
                 wred: wred[tc],
-                quantum_bytes,
-                deficit_bytes: 0,
                 pfc,
                 paused_since_ns: None,
                 depth: DepthMeter::default(),
                 counters: QueueCounters::default(),
             }
         };
-        let strict = (0..CLASSES).filter(|&tc| scenario.classes[tc].schedule == Schedule::Strict);
         Self {
             transmitter: Transmitter::new(scenario.port_rate_bps),
             overhead_bytes,
@@ -111,9 +90,7 @@ impl Port {
             marking: scenario.marking,
             queues: std::array::from_fn(queue),
             waiting: 0,
-            strict: strict.fold(0, |bits, tc| bits | 1 << tc),
-            turn: 0,
-            granted: false,
+            scheduler: Scheduler::new(scenario.classes.map(|class| class.schedule), largest_frame),
             sending: None,
             done_ns: u64::MAX,
             busy_ns: 0,
@@ -159,16 +136,18 @@ impl Port {
     }
 
     fn begin_next(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
-        let class = self.next_class()?;
+        let queues = &self.queues;
+        let head_bytes =
+            |class: usize| queues[class].packets.front().map_or(0, |head| head.frame_bytes.into());
+        let class = self.scheduler.next(self.waiting, head_bytes)?;
         let queue = &mut self.queues[class];
         let mut packet = queue.packets.pop_front()?;
         let bytes = u64::from(packet.frame_bytes);
         queue.depth.change(now_ns, queue.bytes - bytes);
         queue.bytes -= bytes;
-        queue.deficit_bytes = queue.deficit_bytes.saturating_sub(bytes);
+        self.scheduler.charge(class, bytes as u32, queue.bytes == 0);
         self.used_bytes -= bytes;
         if queue.bytes == 0 {
-            queue.deficit_bytes = 0;
             self.waiting &= !(1 << class);
         }
         if self.marking == Marking::Dequeue {
@@ -195,35 +174,6 @@ impl Port {
     pub(super) fn finish(&mut self) -> Option<Packet> {
         self.done_ns = u64::MAX;
         self.sending.take()
-    }
-
-    /// The class whose turn it is, if a packet waits.
-    #[inline]
-    fn next_class(&mut self) -> Option<usize> {
-        if let Some(highest) = (self.waiting & self.strict).checked_ilog2() {
-            return Some(highest as usize);
-        }
-        if self.waiting == 0 {
-            return None;
-        }
-        // A quantum is at least a frame, so a turn that is granted sends something: this ends within one round.
-        loop {
-            if self.waiting >> self.turn & 1 == 1 {
-                let queue = &mut self.queues[self.turn];
-                if !self.granted {
-                    self.granted = true;
-                    queue.deficit_bytes += queue.quantum_bytes;
-                }
-                let head_bytes = queue.packets.front().map_or(0, |head| u64::from(head.frame_bytes));
-                if queue.deficit_bytes >= head_bytes {
-                    return Some(self.turn);
-                }
-            }
-            // The next class with a packet, this one after all others.
-            let skipped = self.waiting.rotate_right(self.turn as u32 + 1).trailing_zeros() as usize;
-            self.turn = (self.turn + 1 + skipped) % CLASSES;
-            self.granted = false;
-        }
     }
 
     /// Statistics begin.
@@ -274,16 +224,8 @@ impl Queue {
 
     #[inline]
     fn mark(&mut self, packet: &mut Packet, random: &mut Random) {
-        if !packet.is_ect() {
-            return;
-        }
-        let depth_bytes = self.bytes;
-        let marked = match self.wred.certain(depth_bytes) {
-            Some(certain) => certain,
-            None => self.wred.draw(depth_bytes, random.draw()),
-        };
-        if marked {
-            packet.mark();
+        if packet.is(Packet::ECT) && is_marked(&self.wred, self.bytes, random) {
+            packet.flags |= Packet::CE;
             self.counters.marked += 1;
         }
     }
@@ -294,7 +236,8 @@ mod tests {
     use dcqcn_common::params::{Config, WredConfig};
 
     use super::*;
-    use crate::RoceGroup;
+    use crate::network::PacketKind;
+    use crate::{RoceGroup, Schedule};
 
     /// A port with frames of 1000 bytes, which takes 1 us for each.
     fn port(change: impl FnOnce(&mut Scenario)) -> Port {
@@ -306,8 +249,19 @@ mod tests {
         Port::new(&scenario, &[Wred::new(&wred); CLASSES], 0)
     }
 
-    fn packet(sequence: u64, class: u8) -> Packet {
-        Packet::new(0, sequence, 1_000, class, true, false)
+    fn packet(sequence: u32, class: u8) -> Packet {
+        Packet {
+            dst: 0,
+            qp: 0,
+            psn: sequence,
+            extra: 0,
+            entropy: 0,
+            frame_bytes: 1_000,
+            ingress: 0,
+            class,
+            kind: PacketKind::Data,
+            flags: Packet::ECT,
+        }
     }
 
     /// Everything queued, in the order in which it leaves.
@@ -323,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_is_first_in_first_out_by_weight_and_strict_goes_first() {
+    fn strict_first_then_weights_fifo_per_class() {
         let mut port = port(|s| {
             s.classes[1].schedule = Schedule::Dwrr(3);
             s.classes[5].schedule = Schedule::Strict;
@@ -339,15 +293,13 @@ mod tests {
         let expected = [5, 5, 5, 5, 5, 5, 5, 5, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 2, 2, 2, 2, 2, 2];
         assert_eq!(classes, expected);
         for class in [1, 2, 5] {
-            assert!(
-                left.iter().filter(|packet| packet.class == class).is_sorted_by_key(|packet| packet.sequence)
-            );
+            assert!(left.iter().filter(|packet| packet.class == class).is_sorted_by_key(|packet| packet.psn));
         }
         assert_eq!((port.used_bytes, port.packets()), (0, 0));
     }
 
     #[test]
-    fn the_depth_before_or_behind_a_packet_marks_it() {
+    fn marking_uses_ingress_or_egress_depth() {
         for (marking, marked) in [
             // Kmin = Kmax = 3000: the fifth finds 4 packets, and more than 3 must be there.
             (Marking::Enqueue, [false, false, false, false, true, true]),
@@ -358,14 +310,15 @@ mod tests {
             for i in 0..6 {
                 assert_eq!(port.arrive(0, packet(i, 3), &mut random), Ok(None));
             }
-            let left: Vec<bool> = drain(&mut port, &mut random).iter().map(|packet| packet.is_ce()).collect();
+            let left: Vec<bool> =
+                drain(&mut port, &mut random).iter().map(|packet| packet.is(Packet::CE)).collect();
             assert_eq!(left, marked);
             assert_eq!(port.queue(3).counters.marked, 2);
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_thresholds_pause() {
+    fn full_buffer_drops_and_xoff_pauses() {
         let mut port = port(|s| {
             s.buffer_bytes = 12_000;
             s.classes[3].limit_bytes = Some(10_000);

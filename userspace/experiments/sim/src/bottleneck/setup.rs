@@ -1,17 +1,16 @@
 //! Builds a simulation from its scenario.
 
-use crate::network::{Random, Transmitter};
-use dcqcn_common::flow::{FlowId, NpFlow};
-use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, PACER_FQ, Params, Port as Interface};
+use std::collections::HashMap;
+
+use dcqcn_common::params::{PACER_FQ, Params, Port as Interface};
 
 use super::Simulation;
-use super::agenda::{Agenda, Event};
+use super::agenda::{Agenda, Event, Lanes};
 use super::collect::Collector;
-use super::lane::Lanes;
+use super::endpoints::{Qp, Sender, transport};
 use super::port::Port;
-use super::qp::Qp;
-use super::sender::Sender;
 use super::tcp::Tcp;
+use crate::network::{Random, Transmitter};
 use crate::{Counters, MAX_FRAME_BYTES, RoceGroup, Scenario, SimError, Work};
 
 impl<'s> Simulation<'s> {
@@ -30,11 +29,12 @@ impl<'s> Simulation<'s> {
             agenda: Agenda::new(scenario.duration_ns),
             random: Random::new(scenario.seed),
             params,
+            transports: scenario.roce.iter().map(transport).collect(),
             overhead_bytes,
             qps: Vec::new(),
             tcps: Vec::new(),
             senders: Vec::new(),
-            nps: Vec::new(),
+            nps: HashMap::new(),
             port: Port::new(scenario, &port_params.wred, overhead_bytes),
             up: Lanes::new(delays_ns.iter().copied()),
             down: Lanes::new([scenario.receiver_delay_ns]),
@@ -46,11 +46,6 @@ impl<'s> Simulation<'s> {
             collector: Collector::new(scenario),
         };
         simulation.add_flows(&delays_ns);
-        simulation.nps = match port_params.config.scalars.cnp_limit {
-            CNP_LIMIT_PEER => simulation.senders.iter().map(|_| NpFlow::new(FlowId::NONE)).collect(),
-            CNP_LIMIT_PORT => vec![NpFlow::new(FlowId::NONE)],
-            _ => Vec::new(),
-        };
         simulation.plan();
         Ok(simulation)
     }
@@ -69,7 +64,7 @@ impl<'s> Simulation<'s> {
                     self.senders.push(Sender::new(scenario.sender_rate_bps, delay));
                 }
                 let (number, sender) = (self.qps.len() as u32, self.senders.len() as u32 - 1);
-                self.qps.push(Qp::new(number, group, sender, spec, &self.params[group as usize].rp));
+                self.qps.push(Qp::new(number, group, sender, spec.class, &self.params[group as usize]));
                 let start_ns = spec.start_ns + self.random.up_to(spec.start_jitter_ns);
                 if matches!(spec.work, Work::Once { .. }) {
                     self.unfinished[group as usize] += 1;

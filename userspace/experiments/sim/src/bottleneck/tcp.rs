@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::packet::Packet;
+use crate::network::{Packet, PacketKind};
 use crate::{FlowCounters, TcpGroup, TcpLaw};
 
 /// CUBIC: C, in segments per s³.
@@ -163,7 +163,18 @@ impl Tcp {
             self.to_retransmit -= 1;
             self.counters.retransmitted_packets += 1;
         }
-        Some(Packet::new(number, sequence, self.frame_bytes, self.class, self.ect, true))
+        Some(Packet {
+            dst: 0,
+            qp: number,
+            psn: sequence as u32,
+            extra: 0,
+            entropy: 0,
+            frame_bytes: self.frame_bytes,
+            ingress: 0,
+            class: self.class,
+            kind: PacketKind::Data,
+            flags: if self.ect { Packet::ECT } else { 0 },
+        })
     }
 
     fn next_sequence(&self) -> u64 {

@@ -1,7 +1,5 @@
 //! Small simulations whose outcome is known.
 
-mod course;
-
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config, RP_VARIANT_FIRMWARE};
 use dcqcn_params::Profile;
 
@@ -63,7 +61,7 @@ fn everything() -> Scenario {
 }
 
 #[test]
-fn the_same_scenario_has_the_same_outcome_and_watching_changes_nothing() {
+fn outcome_repeatable_with_or_without_series() {
     let scenario = everything();
     let first = outcome(&scenario);
     assert_eq!(outcome(&scenario), first);
@@ -180,7 +178,7 @@ fn after_tail_drop_every_byte_arrives_in_order() {
 }
 
 #[test]
-fn pfc_with_headroom_loses_nothing_and_lets_go() {
+fn pfc_with_headroom_lossless_and_resumes() {
     let mut s = scenario(4);
     s.control = false;
     s.buffer_bytes = 100_000;
@@ -199,7 +197,7 @@ fn pfc_with_headroom_loses_nothing_and_lets_go() {
 }
 
 #[test]
-fn wred_marks_nothing_up_to_kmin_and_everything_above_kmax() {
+fn wred_marks_none_to_kmin_all_above_kmax() {
     for marking in [Marking::Enqueue, Marking::Dequeue] {
         let mut s = scenario(2);
         s.control = false;
@@ -221,7 +219,7 @@ fn wred_marks_nothing_up_to_kmin_and_everything_above_kmax() {
 }
 
 #[test]
-fn the_notification_point_keeps_its_interval() {
+fn cnp_interval_holds_per_limit() {
     // Four flows of two senders, of which every packet is marked, for 1 ms and more; they are never cut.
     for (cnp_limit, intervals_at_once) in [(CNP_LIMIT_QP, 4), (CNP_LIMIT_PEER, 2), (CNP_LIMIT_PORT, 1)] {
         let mut s = scenario(4);
@@ -279,7 +277,7 @@ fn flows_converge_to_half_each() {
 
 /// What soft-RoCE meets: links of a virtual machine, a loop of a millisecond, a buffer of 100 packets.
 #[test]
-fn slow_links_are_full_and_fair_with_a_short_queue() {
+fn slow_links_full_fair_short_queue() {
     const KB: u64 = 1_000;
     for (link_bps, pmax_ppm) in [(10_000_000, 500_000), (40_000_000, 500_000), (100_000_000, 316_228)] {
         let config = Profile::Lab.config(Some(link_bps)).unwrap();
@@ -373,5 +371,124 @@ fn tcp_fills_a_link() {
             assert!((20_000.0..50_000.0).contains(&class.queue.mean_bytes), "{class:?}");
             assert_eq!(class.dropped_packets, 0);
         }
+    }
+}
+
+#[test]
+fn progress_is_told_and_can_stop() {
+    let mut s = scenario(2);
+    s.duration_ns = 100 * MS;
+    let mut told = Vec::new();
+    let stopped = run(&s, &mut |now_ns| {
+        told.push(now_ns);
+        if told.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(told.is_sorted() && told.len() == 3);
+    assert_eq!(stopped, Err(SimError::Stopped { now_ns: told[2] }));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let refused = |change: fn(&mut Scenario)| {
+        let mut s = everything();
+        change(&mut s);
+        run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
+    };
+    for (change, said) in [
+        (
+            (|s| s.duration_ns = 0) as fn(&mut Scenario),
+            "duration = 0ns is out of range: allowed is 1us to 3600s",
+        ),
+        (|s| s.stats_from_ns = s.duration_ns, "stats_from = 4ms is out of range: allowed is 0ns to"),
+        (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: allowed is 100kbit to 800gbit"),
+        (|s| s.sender_rate_bps = 801 * GBIT, "sender rate = 801gbit"),
+        (|s| s.buffer_bytes = 10, "buffer = 10B is out of range: allowed is 9.216KB to 1GB"),
+        (|s| s.receiver_delay_ns = 2_000 * MS, "receiver delay = 2s"),
+        (|s| s.classes[2].schedule = Schedule::Dwrr(0), "DWRR weight of class 2 = 0"),
+        (|s| s.classes[3].pfc = Some(Pfc { xoff_bytes: 5, xon_bytes: 6 }), "XON of class 3 = 6B"),
+        (|s| s.roce[0].flows_per_sender = 0, "flows per sender of group `roce` = 0"),
+        (|s| s.roce[0].class = 8, "class of group `roce` = 8 is out of range: allowed is 0 to 7"),
+        (|s| s.roce[0].payload_bytes = 9_500, "payload of group `roce` = 9."),
+        (|s| s.roce[0].ack_every = 0, "ack_every of group `roce` = 0"),
+        (|s| s.roce[0].work = Work::Once { bytes: 0 }, "size of group `roce` = 0B"),
+        (
+            |s| s.roce[0].work = Work::Messages { sizes: vec![], mean_gap_ns: 9_999 },
+            "number of message sizes",
+        ),
+        (|s| (s.roce[0].start_ns, s.roce[0].stop_ns) = (MS, Some(0)), "stop of group `roce` = 0ns"),
+        (|s| s.tcp[0].max_window_bytes = 1, "window of group `tcp` = 1B"),
+        (|s| s.roce[0].flows = 1_000_000, "number of flows = 100"),
+        (|s| s.config.scalars.rpg_gd = 9, "rpg_gd = 9 is out of range: allowed is 10 to 15"),
+    ] {
+        let message = refused(change);
+        assert!(message.starts_with(said), "{message}; expected: {said}");
+    }
+    let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
+    assert!(refused(empty).contains("at least one"));
+}
+
+#[test]
+fn finite_run_ends_and_measures_all() {
+    let mut s = scenario(3);
+    s.control = false;
+    s.roce[0].work = Work::Once { bytes: 1_000_000 };
+    s.duration_ns = 100 * MS;
+    let out = outcome(&s);
+    let fct = out.groups[0].fct.unwrap();
+    assert_eq!((fct.count, out.unfinished_messages, out.duration_ns), (3, 0, fct.max_ns));
+    // Three share the port: three times as long as one alone.
+    assert!((2.9..3.2).contains(&fct.slowdown_p99), "{fct:?}");
+    s.duration_ns = MS;
+    let out = outcome(&s);
+    assert_eq!((out.duration_ns, out.unfinished_messages), (MS, 3));
+
+    // Alone it takes what it has to.
+    let mut alone = scenario(1);
+    alone.roce[0].work = Work::Once { bytes: 123_456 };
+    (alone.sender_delay_ns, alone.receiver_delay_ns, alone.reply_delay_ns) = (3_000, 2_000, 500);
+    let slowdown = outcome(&alone).groups[0].fct.unwrap().slowdown_mean;
+    assert!((0.999_9..1.000_1).contains(&slowdown), "{slowdown}");
+}
+
+#[test]
+fn a_group_waits_for_another() {
+    let mut s = scenario(2);
+    s.roce[0].work = Work::Once { bytes: 1_000_000 };
+    let second = RoceGroup {
+        name: "second".to_owned(),
+        after: Some("roce".to_owned()),
+        start_ns: 5_000,
+        ..s.roce[0].clone()
+    };
+    s.roce.push(second);
+    s.duration_ns = 100 * MS;
+    let out = outcome(&s);
+    let ends: Vec<u64> = out.flows.iter().map(|flow| flow.completed_ns.unwrap()).collect();
+    let first_ns = ends[0].max(ends[1]);
+    let fct_ns = out.groups[1].fct.unwrap().max_ns;
+    assert_eq!(ends[2].max(ends[3]), first_ns + 5_000 + fct_ns);
+    assert_eq!(out.duration_ns, first_ns + 5_000 + fct_ns);
+
+    for (after, work, says) in [
+        (
+            "nobody",
+            Work::Once { bytes: 1 },
+            "group `second` cannot start after `nobody`: there is no such group",
+        ),
+        (
+            "second",
+            Work::Once { bytes: 1 },
+            "group `second` cannot start after `second`: that group waits for this one",
+        ),
+        (
+            "roce",
+            Work::Bulk,
+            "group `second` cannot start after `roce`: that group has no end: give its `size`",
+        ),
+    ] {
+        s.roce[0].work = work;
+        s.roce[1].after = Some(after.to_owned());
+        let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+        assert!(refused.starts_with(says), "{refused}");
     }
 }

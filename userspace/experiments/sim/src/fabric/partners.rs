@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
-use super::words::Choice;
 use super::{Shape, Traffic};
 
 /// A flag, and what it needs.
@@ -84,7 +84,7 @@ mod tests {
     use super::super::setup::setup;
 
     #[test]
-    fn what_changes_nothing_is_named_with_what_it_needs() {
+    fn flag_without_effect_is_rejected() {
         for (flags, needs) in [
             ("--admission-turn 32KB", "--admission"),
             ("--admission-class 6", "--admission"),

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::network::{Fct, Samples, SwitchSamples};
 use anyhow::{Context as _, Result};
 use dcqcn_support::plot::{
     self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
@@ -10,6 +9,7 @@ use dcqcn_support::plot::{
 use dcqcn_support::render;
 
 use super::report::FabricReport;
+use crate::network::{Fct, Samples, SwitchSamples};
 use crate::plot::{PNG_SCALE, files, time_axis};
 
 /// Time between two samples where none is said.

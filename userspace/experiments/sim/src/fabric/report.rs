@@ -4,13 +4,14 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use dcqcn_support::render::{self, Table};
+use serde::Serialize;
+
 use crate::network::workload::Collective;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario,
     TransportOutcome, Work,
 };
-use dcqcn_support::render::{self, Table};
-use serde::Serialize;
 
 /// Ports that are told of: those with the deepest queues.
 const PORT_ROWS: usize = 8;

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::network::{FabricError, Outcome, Progress, Scenario, run};
 use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::network::{FabricError, Outcome, Progress, Scenario, run};
 
 /// How often the progress line moves and Ctrl-C is looked for.
 const TICK: Duration = Duration::from_millis(20);

@@ -1,21 +1,23 @@
 //! Everything that a fabric is told on the command line, and the scenario that is made of it.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use crate::network::{
-    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
-    Threshold, Watchdog, WindowEnd, workload::Workload,
-};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 use dcqcn_params::{Assignment, Profile, Settings};
 
-use super::network::{Shape, fault, watchdog};
-use super::traffic::{Terms, Traffic};
-use super::words::{Choice, balance, control, marking, on_off, placement, recovery, share, window_end};
+use super::flags::{
+    Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
+    watchdog, window_end,
+};
 use crate::knobs::SHORTHANDS;
+use crate::network::{
+    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
+    Threshold, Watchdog, WindowEnd, workload::Workload,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -381,6 +383,34 @@ fn error_value(text: &str) -> &str {
 #[cfg(test)]
 pub(crate) fn setup(flags: &str) -> FabricSetup {
     OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
+}
+
+/// A setting and the values it takes, as in `kmax=400KB,1600KB`; values with commas in them are parted by `;`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricAxis {
+    /// The setting.
+    pub key: String,
+    /// Its values, in order.
+    pub values: Vec<String>,
+}
+
+impl FromStr for FabricAxis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, values) = text
+            .split_once('=')
+            .filter(|(key, values)| !key.trim().is_empty() && !values.trim().is_empty())
+            .ok_or_else(|| format!("`{text}` is not KEY=VALUE,VALUE,..., as in `kmax=400KB,1600KB`"))?;
+        let separator = if values.contains(';') { ';' } else { ',' };
+        let values: Vec<String> = values.split(separator).map(|value| value.trim().to_owned()).collect();
+        let mut probe = FabricSetup::default();
+        values
+            .iter()
+            .try_for_each(|value| probe.set(key.trim(), value))
+            .map_err(|error| error.to_string())?;
+        Ok(Self { key: key.trim().to_owned(), values })
+    }
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_come_in_order_whoever_entered_them_first(
+        fn event_order_independent_of_entry(
             events in proptest::collection::vec((0u64..50, 0usize..11, 0u32..5), 0..100),
         ) {
             let taken = |order: &mut dyn Iterator<Item = (u64, usize, u32)>| {

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_goes_on_before_all_have_come() {
+    fn barrier_holds_until_all_arrive() {
         for threads in [1, 2, 5] {
             let barrier = Barrier::new(threads);
             let came = AtomicUsize::new(0);

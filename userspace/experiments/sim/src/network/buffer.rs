@@ -185,7 +185,7 @@ mod tests {
     };
 
     #[test]
-    fn a_lossless_group_pauses_uses_its_headroom_and_goes_on() {
+    fn lossless_group_pauses_and_resumes() {
         let mut buffer = Buffer::new(100_000, &classes(PFC, Threshold::Bytes(5_000)), 2).unwrap();
         let taken: Vec<_> = (0..7).map(|_| buffer.admit(1, 3, 1_000, 0)).collect();
         let mut expected = vec![Admission::Taken; 4];
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn with_alpha_a_group_gets_its_share_of_what_is_free() {
+    fn alpha_grants_share_of_free_buffer() {
         let pfc = Pfc { reserved_bytes: 0, xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
         let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
         // 30000 to share: with 9000 taken, half of 21000 is 10500.
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_is_given_back(
+        fn buffer_releases_all_it_admits(
             steps in proptest::collection::vec((any::<bool>(), 0u16..3, prop_oneof![Just(0u8), Just(3u8)], 64u64..3_000), 1..300),
         ) {
             let pfc = Pfc { xoff: Threshold::Alpha(0.25), ..PFC };

@@ -1,4 +1,4 @@
-//! Makes nodes of a scenario.
+//! Nodes, built from a scenario.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,20 +9,65 @@ use dcqcn_common::params::{Params, Port};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::Event;
-use crate::network::change::{self, What};
 use crate::network::host::{Host, HostRules};
-use crate::network::node::{Built, Node};
 use crate::network::random::Random;
-use crate::network::scenario::{FabricError, Loss, Scenario};
+use crate::network::scenario::{Change, FabricError, Loss, Scenario, What, changes};
 use crate::network::scheduler::Scheduler;
 use crate::network::switch::{Switch, SwitchRules};
 use crate::network::topology::{PortSpec, Routes};
+use crate::network::wire::{Delivery, Outbox};
+
+/// A node.
+#[derive(Debug)]
+pub(crate) enum Node {
+    Host(Box<Host>),
+    Switch(Box<Switch>),
+}
+
+impl Node {
+    pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
+        match self {
+            Self::Host(host) => host.run(end_ns, out),
+            Self::Switch(switch) => switch.run(end_ns, out),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
+        match (self, what) {
+            (Self::Host(host), what) => host.enter(at_ns, what),
+            (Self::Switch(switch), Delivery::Packet(port, packet)) => switch.enter(port, at_ns, packet),
+            // Only hosts have flows.
+            (Self::Switch(_), Delivery::Notice(_)) => {}
+        }
+    }
+
+    pub(crate) fn next_ns(&self) -> u64 {
+        match self {
+            Self::Host(host) => host.agenda.next_ns(),
+            Self::Switch(switch) => switch.agenda.next_ns(),
+        }
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        match self {
+            Self::Host(host) => host.records.len() as u64,
+            Self::Switch(_) => 0,
+        }
+    }
+}
+
+/// Everything a simulation consists of.
+pub(crate) struct Built {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ports: Arc<[Vec<PortSpec>]>,
+}
 
 /// Everything of `scenario`, at time 0, with everything entered that will happen of itself.
 pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     let topology = &scenario.topology;
     let ports = topology.ports();
-    let (changes, epochs) = change::plan(scenario);
+    let (changes, epochs) = changes(scenario);
     let changes: Arc<[_]> = changes.into();
     let mut random = Random::new(scenario.seed);
     let hash_keys = HashKeys::new(random.draw().into());
@@ -116,7 +161,7 @@ fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred
 fn hosts(
     scenario: &Scenario,
     ports: &[Vec<PortSpec>],
-    changes: &Arc<[change::Change]>,
+    changes: &Arc<[Change]>,
     hash_keys: HashKeys,
 ) -> Result<Vec<Host>, FabricError> {
     let Scenario { topology, workload, .. } = scenario;

@@ -11,8 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::network::barrier::Barrier;
-use crate::network::builder::build;
-use crate::network::node::Node;
+use crate::network::builder::{Node, build};
 use crate::network::outcome::{self, Outcome};
 use crate::network::scenario::{FabricError, Scenario};
 use crate::network::wire::{Message, Outbox};

@@ -3,40 +3,85 @@
 mod admission;
 mod arrivals;
 mod flight;
-mod flows;
 mod receive;
-mod repair;
-mod rules;
 mod send;
 mod window_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, QpId};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
-pub(crate) use rules::{HostCounters, HostRules, Record};
 
 use self::admission::Admitted;
-use self::receive::ReceiveQp;
-use self::send::{SendQp, Turn};
+use self::flight::Flight;
+pub(crate) use self::receive::{Answer, ReceiveQp};
+pub(crate) use self::send::{Address, Completed, SendQp, Turn};
 use self::window_end::WindowEnds;
+pub(crate) use self::window_end::limiter;
 use crate::network::agenda::{Agenda, Event};
-use crate::network::change::What;
 use crate::network::nscc::Law;
 use crate::network::packet::Packet;
-use crate::network::pool::Pool;
-use crate::network::scenario::Control;
+use crate::network::packet::Pool;
+use crate::network::scenario::{Change, Control, Transport, What, WindowEnd};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::PortSpec;
-use crate::network::wire::{Delivery, Inbound, Outbox, Wire};
-use crate::network::workload::Pair;
+use crate::network::wire::{Delivery, Inbound, Message, Outbox, Wire};
+use crate::network::workload::{Edge, Pair, Wait, Workload};
 
 /// AETH, which an ACK or NAK has in place of a payload.
 const AETH_BYTES: u16 = 4;
 /// [`Place::slot`]: the QP has no state yet, or none any more.
 const NO_SLOT: u32 = u32::MAX;
+
+/// What all hosts have in common.
+#[derive(Debug)]
+pub(crate) struct HostRules {
+    pub(crate) transport: Transport,
+    pub(crate) control: Control,
+    pub(crate) window_end: WindowEnd,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) cnp_class: u8,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) workload: Workload,
+    /// By queue pair: its number at the host that sends, and at the one that receives.
+    pub(crate) locals: Vec<(u32, u32)>,
+    /// By flow: its number at the host that sends it.
+    pub(crate) local_flows: Vec<u32>,
+    /// Who waits for whom, ordered by the flow waited for.
+    pub(crate) edges: Vec<Edge>,
+    /// Time until another host learns that a flow of its own need not wait any longer.
+    pub(crate) notice_ns: u64,
+    pub(crate) changes: Arc<[Change]>,
+    pub(crate) hash_keys: HashKeys,
+    pub(crate) sample_ns: Option<u64>,
+}
+
+/// A completed flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) flow: u32,
+    /// When it could start.
+    pub(crate) posted_ns: u64,
+    /// When its last byte was acknowledged.
+    pub(crate) done_ns: u64,
+}
+
+/// What a host did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostCounters {
+    pub(crate) data_packets: u64,
+    pub(crate) delivered_packets: u64,
+    pub(crate) marked: u64,
+    pub(crate) cnps_sent: u64,
+    pub(crate) cnps_handled: u64,
+    /// Marks that were pending when the last packet of their flow had come.
+    pub(crate) marks_unanswered: u64,
+    pub(crate) naks: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) timeouts: u64,
+}
 
 /// A queue pair of this host.
 #[derive(Clone, Copy, Debug)]
@@ -374,6 +419,92 @@ impl Host {
     /// How long its link was paused, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
+    }
+}
+
+/// The flows of a host: their starts, and the flows that wait for their end.
+impl Host {
+    /// The flows of the list that start now, and the event of the next.
+    fn on_start(&mut self, now_ns: u64, out: &mut Outbox) {
+        while let Some(&index) = self.starts.get(self.started) {
+            let flow = &self.rules.workload.flows()[self.own[index as usize].flow as usize];
+            let start_ns = flow.start_ns.saturating_add(flow.delay_ns);
+            if start_ns > now_ns {
+                self.agenda.at(start_ns, Event::Start, 0);
+                return;
+            }
+            self.started += 1;
+            self.post(now_ns, index, out);
+        }
+    }
+
+    /// One of the flows that an own flow waits for is over.
+    fn on_notice(&mut self, now_ns: u64, index: u32) {
+        let own = &mut self.own[index as usize];
+        own.waiting = own.waiting.saturating_sub(1);
+        if own.waiting == 0 {
+            let flow = &self.rules.workload.flows()[own.flow as usize];
+            self.agenda.at(now_ns.max(flow.start_ns).saturating_add(flow.delay_ns), Event::Post, index);
+        }
+    }
+
+    /// An own flow starts.
+    fn post(&mut self, now_ns: u64, index: u32, out: &mut Outbox) {
+        let number = self.own[index as usize].flow;
+        let rules = Arc::clone(&self.rules);
+        let flow = &rules.workload.flows()[number as usize];
+        let pair = rules.workload.pairs()[flow.qp as usize];
+        if pair.src == pair.dst {
+            // A computation, which has had its time.
+            self.complete(now_ns, number, Wait::Delivered, out);
+            self.complete(now_ns, number, Wait::Acknowledged, out);
+            self.records.push(Record { flow: number, posted_ns: now_ns, done_ns: now_ns });
+            return;
+        }
+        let slot = self.sender(flow.qp, pair);
+        self.senders[slot as usize].post(now_ns, number, flow.bytes, &rules.transport);
+        if rules.transport.admission.is_some() {
+            self.ask(now_ns, slot);
+            self.pump(now_ns, out);
+        }
+        self.wake(now_ns, slot, out);
+    }
+
+    /// The place of the sending end of a pair.
+    fn sender(&mut self, number: u32, pair: Pair) -> u32 {
+        let (local, at_dst) = self.rules.locals[number as usize];
+        let slot = self.sends[local as usize].slot;
+        if slot != NO_SLOT {
+            return slot;
+        }
+        let id = flow_id(pair, number);
+        let entropy = id.hash(&self.rules.hash_keys);
+        let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
+        let is_admitted = self.rules.transport.admission.is_some();
+        let flight = self.law.as_ref().map(Flight::new);
+        let qp = SendQp::new(address, id, &self.params, is_admitted, flight);
+        let slot = place(&mut self.senders, &mut self.free_senders, qp);
+        self.sends[local as usize].slot = slot;
+        slot
+    }
+
+    /// A flow is delivered here or acknowledged to this host: those that wait for it may go on.
+    pub(super) fn complete(&mut self, now_ns: u64, flow: u32, wait: Wait, out: &mut Outbox) {
+        let rules = Arc::clone(&self.rules);
+        let first = rules.edges.partition_point(|edge| edge.from < flow);
+        for edge in rules.edges[first..].iter().take_while(|edge| edge.from == flow) {
+            if edge.wait != wait {
+                continue;
+            }
+            let index = rules.local_flows[edge.to as usize];
+            let pair = rules.workload.pairs()[rules.workload.flows()[edge.to as usize].qp as usize];
+            if pair.src == self.number {
+                self.on_notice(now_ns, index);
+            } else {
+                let at_ns = now_ns + rules.notice_ns;
+                out.push(Message { at_ns, node: pair.src, what: Delivery::Notice(index) });
+            }
+        }
     }
 }
 

@@ -1,23 +1,23 @@
 //! How long a message takes through an empty network: what slowdown is measured against.
 
-use crate::network::transmitter::Transmitter;
+use crate::network::wire::Transmitter;
 
 /// A link on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub(crate) struct Hop {
     /// Its rate.
-    pub rate_bps: u64,
+    pub(crate) rate_bps: u64,
     /// Its one-way delay.
-    pub delay_ns: u64,
+    pub(crate) delay_ns: u64,
 }
 
 /// How a message is cut into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Framing {
+pub(crate) struct Framing {
     /// Payload of a full packet.
-    pub payload_bytes: u64,
+    pub(crate) payload_bytes: u64,
     /// What every frame has besides, on the wire.
-    pub header_bytes: u64,
+    pub(crate) header_bytes: u64,
 }
 
 /// Time from the start of a message of `bytes` (not 0) until its last byte has arrived, when nothing else is on the way and
@@ -26,7 +26,7 @@ pub struct Framing {
 /// Every node sends a packet on when it has it whole. The last packet, which may be shorter, leaves a node when it is there
 /// and the one before it has left; those before it are as far apart as the slowest link has put them.
 #[must_use]
-pub fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
+pub(crate) fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
     let Framing { payload_bytes, header_bytes } = framing;
     let packets = bytes.div_ceil(payload_bytes);
     let last_bytes = bytes - (packets - 1) * payload_bytes + header_bytes;

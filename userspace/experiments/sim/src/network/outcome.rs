@@ -1,19 +1,15 @@
 //! What a simulation found.
 
-mod collectives;
-mod window_end;
-
-pub use collectives::CollectiveOutcome;
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
-pub use window_end::WindowEndOutcome;
 
+use crate::network::builder::Node;
 use crate::network::host::Record;
 use crate::network::ideal::{Framing, Hop, delivery_ns, frame_ns};
-use crate::network::node::Node;
 use crate::network::scenario::Scenario;
 use crate::network::switch::PortFigures;
 use crate::network::topology::{PortSpec, Routes};
+use crate::network::workload::{Collective, Round};
 
 /// Bands of sizes that flows are put into.
 const BANDS: usize = 10;
@@ -194,6 +190,42 @@ pub struct SwitchSamples {
     pub paused_ns: Vec<u64>,
 }
 
+/// A collective that is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CollectiveOutcome {
+    /// What it was.
+    pub collective: Collective,
+    /// Bytes that it was about.
+    pub bytes: u64,
+    /// Ranks.
+    pub ranks: u32,
+    /// When the last rank was ready for it.
+    pub start_ns: u64,
+    /// From then until the last rank was through.
+    pub time_ns: u64,
+    /// The same of the rank in the middle, and of the first.
+    pub median_ns: u64,
+    /// Of the first rank to be through.
+    pub first_ns: u64,
+    /// Name of the host that was through last: the straggler.
+    pub last_host: String,
+}
+
+/// CNPs for marks within a window, sent when it was over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WindowEndOutcome {
+    /// How many were sent.
+    pub cnps: u64,
+    /// Half of them came no later than this after the end of their window.
+    pub late_p50_ns: u64,
+    /// 99 % of them came no later.
+    pub late_p99_ns: u64,
+    /// The latest.
+    pub late_max_ns: u64,
+    /// Marks that were never answered, as no packet came after the window that could have had them answered.
+    pub unanswered: u64,
+}
+
 /// Sums up what the nodes did until `now_ns`.
 pub(crate) fn collect(
     scenario: &Scenario,
@@ -294,7 +326,7 @@ pub(crate) fn collect(
         duration_ns: if is_complete { last_ns } else { now_ns },
         fct: Fct::of(&flows),
         fct_by_size: bands(&flows),
-        collectives: collectives::of(scenario, &flows),
+        collectives: collectives(scenario, &flows),
         flows,
         classes: classes.into_iter().filter(used).collect(),
         ports: out_ports,
@@ -401,4 +433,41 @@ fn bands(flows: &[FlowOutcome]) -> Vec<FctBand> {
             Some(FctBand { min_bytes: first.bytes, max_bytes: last.bytes, fct: Fct::of(row)? })
         })
         .collect()
+}
+
+fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutcome> {
+    let end_ns = |flow: &u32| {
+        let flow = flows.get(*flow as usize)?;
+        Some(flow.start_ns? + flow.fct_ns?)
+    };
+    let outcome = |round: &Round| {
+        let ready: Option<Vec<u64>> = round.ready.iter().map(end_ns).collect();
+        let start_ns = ready?.into_iter().max()?;
+        let done: Option<Vec<u64>> = round.done.iter().map(end_ns).collect();
+        let done = done?;
+        let last = (0..done.len()).max_by_key(|rank| (done[*rank], std::cmp::Reverse(*rank)))?;
+        let mut sorted: Vec<u64> = done.iter().map(|end_ns| end_ns.saturating_sub(start_ns)).collect();
+        sorted.sort_unstable();
+        Some(CollectiveOutcome {
+            collective: round.collective,
+            bytes: round.bytes,
+            ranks: round.ranks.len() as u32,
+            start_ns,
+            time_ns: *sorted.last()?,
+            median_ns: *sorted.get(sorted.len() / 2)?,
+            first_ns: *sorted.first()?,
+            last_host: scenario.topology.name(*round.ranks.get(last)?),
+        })
+    };
+    scenario.workload.rounds().iter().filter_map(outcome).collect()
+}
+
+impl WindowEndOutcome {
+    fn new(mut late_ns: Vec<u64>, unanswered: u64) -> Self {
+        late_ns.sort_unstable();
+        let count = late_ns.len();
+        let at = |percent| late_ns.get(nearest_rank(count, percent)).copied().unwrap_or(0);
+        let [late_p50_ns, late_p99_ns, late_max_ns] = [50, 99, 100].map(at);
+        Self { cnps: count as u64, late_p50_ns, late_p99_ns, late_max_ns, unanswered }
+    }
 }

@@ -1,4 +1,7 @@
-//! What travels over links.
+//! Packets on links, and lists of the packets at a node.
+
+/// Most packets that a QP sends: their numbers have 32 bits and do not wrap.
+pub(crate) const MAX_PACKETS: u64 = u32::MAX as u64;
 
 /// A frame. Everything a switch or a host looks at, and nothing it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,5 +64,172 @@ impl Packet {
     #[inline]
     pub(crate) const fn is(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+}
+
+/// No packet.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    at_ns: u64,
+    packet: Packet,
+    next: u32,
+}
+
+/// Places for packets. Those given back last are taken first, while a processor still has them at hand.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    slots: Vec<Slot>,
+    free: u32,
+}
+
+/// A list of packets, first in, first out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: NONE }
+    }
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE }
+    }
+}
+
+impl Pool {
+    /// Takes a place for a packet that arrives at `at_ns`.
+    #[inline]
+    pub(crate) fn take(&mut self, at_ns: u64, packet: Packet) -> u32 {
+        let slot = Slot { at_ns, packet, next: NONE };
+        match self.slots.get_mut(self.free as usize) {
+            Some(free) => {
+                let place = self.free;
+                self.free = free.next;
+                *free = slot;
+                place
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Gives a place back.
+    #[inline]
+    pub(crate) fn give(&mut self, place: u32) {
+        self.slots[place as usize].next = self.free;
+        self.free = place;
+    }
+
+    #[inline]
+    pub(crate) fn packet(&mut self, place: u32) -> &mut Packet {
+        &mut self.slots[place as usize].packet
+    }
+}
+
+impl List {
+    #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.head == NONE
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, pool: &mut Pool, place: u32) {
+        pool.slots[place as usize].next = NONE;
+        if self.is_empty() {
+            self.head = place;
+        } else {
+            pool.slots[self.tail as usize].next = place;
+        }
+        self.tail = place;
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self, pool: &Pool) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let place = self.head;
+        self.head = pool.slots[place as usize].next;
+        Some(place)
+    }
+
+    /// When the packet after the first arrives.
+    #[inline]
+    pub(crate) fn second_ns(self, pool: &Pool) -> Option<u64> {
+        let first = pool.slots.get(self.head as usize)?;
+        Some(pool.slots.get(first.next as usize)?.at_ns)
+    }
+
+    /// Length of the first packet's frame; 0: there is none.
+    #[inline]
+    pub(crate) fn head_bytes(self, pool: &Pool) -> u32 {
+        pool.slots.get(self.head as usize).map_or(0, |slot| slot.packet.frame_bytes.into())
+    }
+
+    /// Number of packets.
+    pub(crate) fn len(self, pool: &Pool) -> u64 {
+        let next =
+            |place: &u32| pool.slots.get(*place as usize).map(|slot| slot.next).filter(|next| *next != NONE);
+        let first = (!self.is_empty()).then_some(self.head);
+        std::iter::successors(first, next).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn packet(psn: u32) -> Packet {
+        Packet {
+            dst: 0,
+            qp: 0,
+            psn,
+            extra: 0,
+            entropy: 0,
+            frame_bytes: psn as u16,
+            ingress: 0,
+            class: 0,
+            kind: Kind::Data,
+            flags: 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lists_keep_their_order_in_one_pool(steps in proptest::collection::vec((any::<bool>(), 0usize..3), 0..200)) {
+            let mut pool = Pool::default();
+            let mut lists = [List::default(); 3];
+            let mut expected: [VecDeque<u32>; 3] = Default::default();
+            for ((enters, list), psn) in steps.into_iter().zip(1..) {
+                if enters {
+                    let place = pool.take(psn.into(), packet(psn));
+                    lists[list].push(&mut pool, place);
+                    expected[list].push_back(psn);
+                } else {
+                    let popped = lists[list].pop(&pool);
+                    prop_assert_eq!(popped.map(|place| pool.packet(place).psn), expected[list].pop_front());
+                    if let Some(place) = popped {
+                        pool.give(place);
+                    }
+                }
+                let own = &expected[list];
+                prop_assert_eq!(lists[list].len(&pool), own.len() as u64);
+                prop_assert_eq!(lists[list].head_bytes(&pool), own.front().copied().unwrap_or(0));
+                prop_assert_eq!(lists[list].second_ns(&pool), own.get(1).map(|&psn| psn.into()));
+            }
+            let most = pool.slots.len();
+            prop_assert!(most <= 200);
+        }
     }
 }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_make_different_sequences_of_the_right_mean() {
+    fn seeds_differ_and_means_hold() {
         let first: Vec<u32> = (0..100).map(|seed| Random::new(seed).draw()).collect();
         let distinct: std::collections::BTreeSet<_> = first.iter().collect();
         assert_eq!(distinct.len(), first.len());

@@ -1,19 +1,14 @@
 //! What is simulated: plain types, which command line and files fill.
 
-mod control;
-mod error;
-
-pub use control::{Control, Nscc, WindowEnd};
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, Unit};
+use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
 use dcqcn_params::quantity::{OutOfRange, in_range};
-pub use error::FabricError;
 
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::scheduler::Schedule;
-use crate::network::topology::Topology;
-use crate::network::workload::Workload;
+use crate::network::topology::{Topology, TopologyError};
+use crate::network::workload::{Workload, WorkloadError};
 
 /// Longest simulated time: 274 s.
 pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
@@ -21,6 +16,9 @@ pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
 pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Largest buffer of a switch: 4 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
+
+/// Times of [`Nscc`], ns.
+const TIMES_NS: std::ops::RangeInclusive<u64> = 100..=1_000_000_000;
 
 /// A simulation: same scenario, same outcome to the last bit, on however many cores.
 #[derive(Clone, Debug)]
@@ -50,6 +48,39 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// Time between two samples of the switches' queues; `None`: none are kept.
     pub sample_ns: Option<u64>,
+}
+
+/// What senders do about congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Nothing: all send at their link's rate.
+    Off,
+    /// DCQCN: receivers answer marks with CNPs, and senders change their rate.
+    Dcqcn,
+    /// NSCC: acknowledgements say what was marked, and senders change their window. It needs selective repeat.
+    Nscc(Nscc),
+}
+
+/// What sends the CNP at the end of a window within which marks came (`np_window` both).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowEnd {
+    /// A timer, on time, as the paper has it.
+    #[default]
+    Timer,
+    /// The next packet of what the window is kept for: of the flow, unless `cnp_limit` says otherwise. So does the data plane.
+    NextOfFlow,
+    /// The next packet that the host receives, of whatever flow.
+    NextOfPort,
+}
+
+/// Parameters of NSCC (Ultra Ethernet 1.0, network-signaled congestion control).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nscc {
+    /// Round trip of a full packet and its acknowledgement between the hosts farthest apart, through an empty network: 100 ns to
+    /// 1 s. A sender that sees a shorter one goes by that.
+    pub base_rtt_ns: u64,
+    /// Queueing delay that windows are steered to, 100 ns to 1 s. The base round trip, or 3/4 of it where switches trim.
+    pub target_delay_ns: u64,
 }
 
 /// What a queue pair does.
@@ -210,6 +241,50 @@ pub enum FaultKind {
     },
 }
 
+/// Why a scenario cannot run or did not finish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// A number is out of its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// Topology.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The workload.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The DCQCN parameters contradict each other.
+    #[error(transparent)]
+    Config(#[from] Invalid),
+    /// Reserved bytes and headroom of all ports do not leave a buffer to share.
+    #[error(
+        "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
+         give it more, or less headroom",
+        Quantity(*.buffer_bytes, Unit::Bytes), Quantity(*.taken_bytes, Unit::Bytes)
+    )]
+    Buffer {
+        /// Name of the switch.
+        switch: String,
+        /// Its ports.
+        ports: usize,
+        /// The buffer.
+        buffer_bytes: u64,
+        /// What is taken.
+        taken_bytes: u64,
+    },
+    /// NSCC with go-back-N.
+    #[error(
+        "NSCC counts each packet that arrives, which go-back-N throws away behind a gap: use selective recovery"
+    )]
+    NsccRecovery,
+    /// The caller asked to stop.
+    #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
+    Stopped {
+        /// Simulated time reached.
+        now_ns: u64,
+    },
+}
+
 impl Default for Transport {
     /// Packets of 4,096 bytes and 66 of headers, an ACK every 16 packets, a timeout of 4 ms, go-back-N.
     fn default() -> Self {
@@ -327,7 +402,7 @@ impl Scenario {
         scalars.pacer = dcqcn_common::params::PACER_FQ;
         // What a packet may have to wait for its link costs its flow no rate.
         scalars.pacing_credit_ns =
-            crate::network::transmitter::Transmitter::time_ns(rate_bps, wire_bytes).min(1_000_000_000);
+            crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes).min(1_000_000_000);
         config
     }
 }
@@ -391,4 +466,64 @@ impl Switching {
         }
         Ok(())
     }
+}
+
+impl Control {
+    fn validate(self, transport: &Transport) -> Result<(), FabricError> {
+        let Self::Nscc(nscc) = self else { return Ok(()) };
+        in_range("base round trip", nscc.base_rtt_ns, TIMES_NS, Unit::Nanoseconds)?;
+        in_range("target delay", nscc.target_delay_ns, TIMES_NS, Unit::Nanoseconds)?;
+        match transport.recovery {
+            Recovery::Selective { .. } => Ok(()),
+            Recovery::GoBackN => Err(FabricError::NsccRecovery),
+        }
+    }
+}
+
+/// Something that happens to some nodes at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) at_ns: u64,
+    pub(crate) what: What,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// A link breaks or works again.
+    Link { link: u32, up: bool },
+    /// All switches have the routes after so many changes of links.
+    Routes { epoch: usize },
+    /// A host pauses these classes for good; none: it lets go.
+    Storm { host: u32, classes: u8 },
+}
+
+/// The changes of `scenario` in order of time, and after each change of a link the links that are down.
+pub(crate) fn changes(scenario: &Scenario) -> (Vec<Change>, Vec<Vec<u32>>) {
+    let mut faults = scenario.faults.clone();
+    faults.sort_by_key(|fault| fault.at_ns);
+    let mut changes = Vec::new();
+    let mut down = Vec::new();
+    let mut epochs = vec![Vec::new()];
+    for fault in faults {
+        let at_ns = fault.at_ns;
+        let what = match fault.kind {
+            FaultKind::LinkDown(link) => What::Link { link, up: false },
+            FaultKind::LinkUp(link) => What::Link { link, up: true },
+            FaultKind::StormBegins { host, classes } => What::Storm { host, classes },
+            FaultKind::StormEnds { host } => What::Storm { host, classes: 0 },
+        };
+        changes.push(Change { at_ns, what });
+        if let What::Link { link, up } = what {
+            down.retain(|other| *other != link);
+            if !up {
+                down.push(link);
+            }
+            let what = What::Routes { epoch: epochs.len() };
+            changes.push(Change { at_ns: at_ns.saturating_add(scenario.switch.reroute_ns), what });
+            epochs.push(down.clone());
+        }
+    }
+    changes.sort_by_key(|change| change.at_ns);
+    (changes, epochs)
 }

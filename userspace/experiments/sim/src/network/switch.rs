@@ -1,21 +1,17 @@
 //! A switch: an output queue per port and class, a buffer that all share, marking, PFC, ECMP.
 
-mod admission;
-mod trouble;
-
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::pfc::watchdog::Guard;
+use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
-use crate::network::buffer::Buffer;
-use crate::network::change::Change;
+use crate::network::buffer::{Admission, Buffer};
 use crate::network::packet::{Kind, Packet};
-use crate::network::pool::{List, Pool};
+use crate::network::packet::{List, Pool};
 use crate::network::random::Random;
-use crate::network::scenario::{Balance, Marking, Switching};
+use crate::network::scenario::{Balance, Change, Marking, Switching, What};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::{NO_PORT, PortSpec, Routes};
 use crate::network::wire::{Inbound, Outbox, Wire};
@@ -347,6 +343,164 @@ impl Switch {
     pub(crate) fn packets(&self) -> u64 {
         self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len(&self.pool)).sum()
     }
+}
+
+/// Admission to a queue, trimming and marking.
+impl Switch {
+    /// Puts the packet at `place` into its queue at `egress`; says whether it found room.
+    #[inline]
+    fn enqueue(
+        &mut self,
+        now_ns: u64,
+        egress: u16,
+        place: u32,
+        mut packet: Packet,
+        out: &mut Outbox,
+    ) -> bool {
+        let mut class = usize::from(packet.class);
+        let port = &self.ports[usize::from(egress)];
+        if port.guard.as_ref().is_some_and(|guard| guard.drops(class)) {
+            self.counters[class].storm_dropped += 1;
+            return false;
+        }
+        let depth = port.queues[class].bytes;
+        match self.buffer.admit(packet.ingress, packet.class, packet.frame_bytes.into(), depth.into()) {
+            Admission::Taken => {}
+            Admission::Pause => {
+                self.counters[class].pauses += 1;
+                let ingress = packet.ingress;
+                self.ports[usize::from(ingress)].wire.ask(1 << class, true);
+                self.begin(now_ns, ingress, out);
+            }
+            Admission::Refused => {
+                if !self.trim(egress, &mut packet) {
+                    self.counters[class].dropped += 1;
+                    return false;
+                }
+                class = usize::from(packet.class);
+                *self.pool.packet(place) = packet;
+            }
+        }
+        if self.rules.switching.marking == Marking::Enqueue && packet.is(Packet::ECT) {
+            self.mark(egress, class, &mut packet);
+            *self.pool.packet(place) = packet;
+        }
+        let port = &mut self.ports[usize::from(egress)];
+        let bytes = u32::from(packet.frame_bytes);
+        let queue = &mut port.queues[class];
+        queue.bytes += bytes;
+        queue.max_bytes = queue.max_bytes.max(queue.bytes);
+        queue.packets.push(&mut self.pool, place);
+        port.bytes += bytes;
+        port.max_bytes = port.max_bytes.max(port.bytes);
+        port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);
+        port.waiting |= 1 << class;
+        if port.wire.is_free(now_ns) {
+            self.begin(now_ns, egress, out);
+        } else {
+            port.wire.wake(&mut self.agenda, egress);
+        }
+        true
+    }
+
+    /// Cuts the payload off a packet that found no room; says whether what is left of it has.
+    fn trim(&mut self, egress: u16, packet: &mut Packet) -> bool {
+        let Some(trim_to) = self.rules.switching.trim_to else { return false };
+        if packet.kind != Kind::Data || packet.is(Packet::TRIMMED) {
+            return false;
+        }
+        let from = usize::from(packet.class);
+        packet.flags |= Packet::TRIMMED;
+        packet.frame_bytes = packet.frame_bytes.min(TRIMMED_BYTES);
+        packet.class = trim_to;
+        let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
+        let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
+        self.counters[from].trimmed += u64::from(admission != Admission::Refused);
+        admission != Admission::Refused
+    }
+
+    /// Marks `packet` by the depth of the queue as it is now.
+    #[inline]
+    fn mark(&mut self, egress: u16, class: usize, packet: &mut Packet) {
+        if !packet.is(Packet::ECT) {
+            return;
+        }
+        let port = &self.ports[usize::from(egress)];
+        let wred = &self.rules.wred[usize::from(port.speed)].1[class];
+        let depth = port.queues[class].bytes.into();
+        if is_marked(wred, depth, &mut self.random) {
+            packet.flags |= Packet::CE;
+            self.counters[class].marked += 1;
+        }
+    }
+}
+
+/// Link failures and pause storms.
+impl Switch {
+    fn flush(&mut self, now_ns: u64, number: u16, class: usize, out: &mut Outbox) -> u64 {
+        let mut flushed = 0;
+        while let Some(packet) = self.dequeue(number, class) {
+            flushed += 1;
+            self.leave(now_ns, packet, out);
+        }
+        flushed
+    }
+
+    fn on_change(&mut self, now_ns: u64, index: usize, out: &mut Outbox) {
+        match self.rules.changes.get(index).map(|change| change.what) {
+            Some(What::Link { link, up }) => self.set_link(now_ns, link, up, out),
+            Some(What::Routes { epoch }) => {
+                if let Some(routes) = self.rules.routes.get(epoch) {
+                    self.routes = Arc::clone(routes);
+                }
+            }
+            Some(What::Storm { .. }) | None => {}
+        }
+    }
+
+    /// A link of this switch breaks or works again.
+    fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
+        let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
+        self.ports[number].wire.set_up(now_ns, up);
+        self.buffer.forget_pauses(number as u16);
+        for class in 0..CLASSES {
+            self.counters[class].lost += self.flush(now_ns, number as u16, class, out);
+        }
+    }
+
+    fn on_watchdog(&mut self, now_ns: u64, out: &mut Outbox) {
+        let Some(watchdog) = self.rules.switching.watchdog else { return };
+        let poll_ns = watchdog.poll_ns();
+        for number in 0..self.ports.len() {
+            for class in 0..CLASSES {
+                let port = &mut self.ports[number];
+                let look = Look {
+                    backlog: port.waiting >> class & 1 == 1,
+                    paused_ns: port.wire.paused_ns(class, now_ns),
+                    since_ns: poll_ns,
+                };
+                let Some(guard) = &mut port.guard else { return };
+                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) == Found::Storm
+                {
+                    self.storms += 1;
+                    match watchdog.action {
+                        StormAction::Drop => {
+                            let dropped = self.flush(now_ns, number as u16, class, out);
+                            self.counters[class].storm_dropped += dropped;
+                        }
+                        StormAction::Forward => self.begin(now_ns, number as u16, out),
+                    }
+                }
+            }
+        }
+        self.agenda.at(now_ns + poll_ns, Event::Watchdog, 0);
+    }
+}
+
+/// WRED marks a packet behind `depth_bytes`. Draws a random number only between Kmin and Kmax.
+#[inline]
+pub(crate) fn is_marked(wred: &Wred, depth_bytes: u64, random: &mut Random) -> bool {
+    wred.certain(depth_bytes).unwrap_or_else(|| wred.draw(depth_bytes, random.draw()))
 }
 
 /// A hash whose every bit depends on every bit of `value` (the finalizer of MurmurHash3).

@@ -1,21 +1,18 @@
 //! Whole simulations: what can be said beforehand of how they end.
 
-mod admission;
-mod collectives;
 mod nscc;
 mod properties;
-mod trimming;
-mod window_end;
 
 use std::ops::ControlFlow;
 
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, NP_WINDOW_BOTH};
 use proptest::prelude::*;
 
-use crate::network::workload::{Wait, Workload};
+use crate::network::workload::{Collective, Wait, Workload};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Fault, FaultKind, FctBand, Link, Loss, Nscc, Outcome, Pfc,
-    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, run,
+    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, WindowEndOutcome,
+    run,
 };
 
 const GBIT: u64 = 1_000_000_000;
@@ -76,7 +73,7 @@ fn a_flow_alone_has_no_slowdown() {
 }
 
 #[test]
-fn without_control_pfc_keeps_an_incast_lossless_and_fair() {
+fn pfc_only_incast_lossless_and_fair() {
     let mut scenario = star(17, incast(16, 1_000_000));
     scenario.control = Control::Off;
     scenario.switch.buffer_bytes = 4_000_000;
@@ -94,7 +91,7 @@ fn without_control_pfc_keeps_an_incast_lossless_and_fair() {
 }
 
 #[test]
-fn with_dcqcn_an_incast_keeps_the_queue_short_and_pauses_less() {
+fn dcqcn_incast_short_queue_fewer_pauses() {
     let mut scenario = star(9, incast(8, 20_000_000));
     for wred in &mut scenario.config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
@@ -119,7 +116,7 @@ fn with_dcqcn_an_incast_keeps_the_queue_short_and_pauses_less() {
 }
 
 #[test]
-fn thresholds_follow_the_rate_of_a_port_where_that_is_asked_for() {
+fn wred_scales_with_port_rate_if_enabled() {
     // Eight hosts send over one uplink of 400 Gb/s, each to another: the queue is there.
     let mut workload = Workload::new();
     for src in 0..8 {
@@ -158,7 +155,7 @@ fn victim() -> Scenario {
 }
 
 #[test]
-fn pauses_propagate_and_block_whom_they_should_not() {
+fn pauses_spread_and_block_victims() {
     let mut scenario = victim();
     let out = outcome(&scenario);
     // The receiver's leaf pauses the spine, the spine the other leaf, and that the hosts.
@@ -202,7 +199,7 @@ fn after_drops_every_flow_arrives() {
 }
 
 #[test]
-fn selective_repeat_sends_less_again_than_go_back_n() {
+fn selective_repeat_retransmits_less() {
     let [again, fct] = [Recovery::GoBackN, Recovery::Selective { reordering: 0 }]
         .map(|recovery| {
             let mut scenario = star(5, incast(4, 10_000_000));
@@ -230,7 +227,7 @@ fn a_window_limits_what_is_under_way() {
 }
 
 #[test]
-fn ecmp_keeps_a_flow_on_one_path_and_spraying_does_not() {
+fn ecmp_pins_path_spraying_does_not() {
     let mut workload = Workload::new();
     workload.flow(0, 4, 3, 4_000_000, 0);
     let mut scenario =
@@ -327,7 +324,7 @@ fn a_failed_link_is_routed_around() {
 }
 
 #[test]
-fn a_pause_storm_stops_others_until_the_watchdog_ends_it() {
+fn watchdog_ends_pause_storm() {
     // A storm of host 2, to which both send, holds up what host 1 sends to host 3.
     let mut scenario = victim();
     scenario.faults =
@@ -382,4 +379,212 @@ fn progress_can_stop_it() {
     let scenario = star(9, incast(8, 50_000_000));
     let stopped = run(&scenario, 1, &mut |_| ControlFlow::Break(())).unwrap_err();
     assert!(stopped.to_string().starts_with("stopped after"), "{stopped}");
+}
+
+fn admitted(bytes: u64) -> Option<Admission> {
+    Some(Admission { bytes, chunk_bytes: 32_768, class: None })
+}
+
+#[test]
+fn queue_bounded_by_admission() {
+    let mut scenario = star(17, incast(16, 1_000_000));
+    scenario.control = Control::Off;
+    let free = outcome(&scenario);
+    scenario.transport.admission = admitted(200_000);
+    let out = outcome(&scenario);
+    let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
+    assert!(depth(&free) > 10_000_000 && depth(&out) <= 200_000 * (4_096 + 66) / 4_096, "{:?}", out.classes);
+    assert!(no_loss(&out) && out.transport.timeouts == 0);
+    // 100 Gb/s times a round trip of 4 us and a little is a quarter of it: the link is never idle but at the start.
+    let [free, out] = [free, out].map(|out| out.fct.unwrap());
+    assert!(out.max_ns < free.max_ns * 102 / 100, "{out:?} {free:?}");
+    // Turns are even.
+    assert!(out.p50_ns * 10 > out.max_ns * 9, "{out:?}");
+}
+
+#[test]
+fn admission_below_rtt_idles_link() {
+    let mut scenario = star(3, incast(2, 4_000_000));
+    scenario.control = Control::Off;
+    scenario.transport.admission = Some(Admission { bytes: 20_000, chunk_bytes: 10_000, class: None });
+    let slowdown = outcome(&scenario).fct.unwrap().slowdown_mean;
+    // Four packets in 4 us and their own time.
+    assert!(slowdown > 4.0, "{slowdown}");
+}
+
+#[test]
+fn each_alone_and_both_together() {
+    let mut scenario = star(17, incast(16, 4_000_000));
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
+    }
+    let dcqcn = outcome(&scenario);
+    scenario.transport.admission = admitted(400_000);
+    let both = outcome(&scenario);
+    scenario.control = Control::Off;
+    let admission = outcome(&scenario);
+    let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
+    assert!(depth(&admission) < depth(&dcqcn) && depth(&both) <= depth(&admission));
+    assert!(both.transport.cnps_sent < dcqcn.transport.cnps_sent && admission.transport.cnps_sent == 0);
+    assert!(no_loss(&both) && no_loss(&admission));
+}
+
+#[test]
+fn lost_request_is_retried() {
+    let mut scenario = star(3, incast(2, 400_000));
+    scenario.transport.admission = admitted(100_000);
+    scenario.transport.timeout_ns = 200 * US;
+    // Host 1 cannot be heard at first.
+    scenario.switch.reroute_ns = 10;
+    scenario.faults = vec![
+        Fault { at_ns: 1, kind: FaultKind::LinkDown(1) },
+        Fault { at_ns: 50 * US, kind: FaultKind::LinkUp(1) },
+    ];
+    let out = outcome(&scenario);
+    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.flows);
+    assert!(
+        out.flows[0].fct_ns.unwrap() > 200 * US && out.flows[1].fct_ns.unwrap() < 100 * US,
+        "{:?}",
+        out.flows
+    );
+}
+
+fn ring(collective: Collective, times: u32) -> Scenario {
+    star(4, Workload::collectives(collective, &[0, 1, 2, 3], 4_000_000, 3, times))
+}
+
+#[test]
+fn a_ring_takes_its_steps() {
+    for (collective, steps) in
+        [(Collective::AllReduce, 6), (Collective::ReduceScatter, 3), (Collective::AllGather, 3)]
+    {
+        let out = outcome(&Scenario { control: Control::Off, ..ring(collective, 2) });
+        assert_eq!(out.collectives.len(), 2);
+        // A step is a part of 1 MB over two links, and on its way back the ACK tells nobody anything.
+        let part_ns = 1_000_000 * (4_096 + 66) / 4_096 * 8 / 100 + 2 * US + 333;
+        for round in &out.collectives {
+            assert!(round.time_ns.abs_diff(steps * part_ns) < steps * 1_000, "{round:?}, {part_ns}");
+            assert_eq!((round.ranks, round.bytes, round.collective), (4, 4_000_000, collective));
+        }
+        let [first, second] = [0, 1].map(|number| &out.collectives[number]);
+        assert!(second.start_ns >= first.start_ns + first.time_ns);
+    }
+}
+
+#[test]
+fn straggler_is_the_host_with_extra_load() {
+    let mut workload = Workload::collectives(Collective::AllToAll, &[0, 1, 2, 3], 4_000_000, 3, 1);
+    let alone =
+        outcome(&Scenario { control: Control::Off, ..star(8, workload.clone()) }).collectives[0].clone();
+    assert!(alone.time_ns < alone.first_ns * 11 / 10, "{alone:?}");
+    for src in 4..7 {
+        workload.flow(src, 2, 3, 1_000_000, 0);
+    }
+    let out = outcome(&Scenario { control: Control::Off, ..star(8, workload) });
+    let beside = &out.collectives[0];
+    assert_eq!(beside.last_host, "host2");
+    // Twice as much data for host 2, and none for the others.
+    assert!(beside.time_ns > alone.time_ns * 15 / 10, "{beside:?}");
+    assert!(beside.median_ns < alone.time_ns * 12 / 10 && beside.first_ns <= beside.median_ns, "{beside:?}");
+}
+
+#[test]
+fn trimmed_packets_are_asked_for_at_once() {
+    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+        let mut scenario = star(9, incast(8, 500_000));
+        scenario.control = Control::Off;
+        scenario.switch.classes[3] = lossy();
+        scenario.transport.recovery = recovery;
+        let dropping = outcome(&scenario);
+        scenario.switch.trim_to = Some(5);
+        let trimming = outcome(&scenario);
+        assert!(trimming.classes.iter().any(|class| class.trimmed_packets > 0), "{:?}", trimming.classes);
+        // Go-back-N does not learn of all: what is trimmed right behind a packet that is sent again may be of the time before.
+        assert!(trimming.transport.timeouts * 10 < dropping.transport.timeouts, "{recovery:?}");
+        assert!(trimming.fct.unwrap().max_ns < dropping.fct.unwrap().max_ns, "{recovery:?}");
+    }
+}
+
+/// All senders begin again when a round trip is over, with the same packets in the same order, so the first packet of each finds the
+/// queue full of the others' packets for nobody, each time. Where packets are dropped, timers break the step.
+#[test]
+fn trimming_without_window_may_lockstep() {
+    let mut scenario = star(9, incast(7, 500_000));
+    scenario.control = Control::Off;
+    scenario.switch.classes[3] = Class { loss: Loss::Lossy(Threshold::Bytes(93_000)), ..lossy() };
+    scenario.switch.trim_to = Some(5);
+    scenario.duration_ns = 50 * MS;
+    let ended = |scenario: &Scenario| outcome(scenario).flows.iter().all(|flow| flow.fct_ns.is_some());
+    let locked = outcome(&scenario);
+    let round_trip_ns = 2 * 2 * US;
+    assert!(locked.flows.iter().any(|flow| flow.fct_ns.is_none()));
+    // Nothing is asked for more than once in the shortest round trip.
+    assert!(locked.transport.naks < 7 * 50 * MS / round_trip_ns, "{:?}", locked.transport);
+    for change in [
+        |scenario: &mut Scenario| scenario.transport.window_bytes = 100_000,
+        |scenario: &mut Scenario| scenario.transport.recovery = Recovery::Selective { reordering: 0 },
+        |scenario: &mut Scenario| scenario.switch.trim_to = None,
+    ] {
+        let mut other = scenario.clone();
+        change(&mut other);
+        assert!(ended(&other));
+    }
+}
+
+#[test]
+fn trimmed_packets_are_asked_for_once() {
+    // What overtakes the packets before it does not have these sent again.
+    let again = |recovery| {
+        let mut scenario = star(9, incast(8, 500_000));
+        scenario.control = Control::Off;
+        scenario.switch.classes[3] = lossy();
+        scenario.switch.trim_to = Some(5);
+        scenario.transport.window_bytes = 100_000;
+        scenario.transport.recovery = recovery;
+        let out = outcome(&scenario);
+        let trimmed: u64 = out.classes.iter().map(|class| class.trimmed_packets).sum();
+        (out.transport.retransmitted_packets, trimmed, out.transport.naks)
+    };
+    let (sent_again, trimmed, naks) = again(Recovery::GoBackN);
+    assert!(naks <= trimmed && trimmed > 0, "{naks} of {trimmed}");
+    let window = 100_000_u64.div_ceil(4_096);
+    assert!(sent_again <= naks * window, "{sent_again} after {naks}");
+    let (sent_again, trimmed, _) = again(Recovery::Selective { reordering: 0 });
+    assert_eq!(sent_again, trimmed);
+}
+
+fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcome, u64) {
+    let mut scenario = star(senders + 1, incast(senders, bytes));
+    scenario.window_end = window_end;
+    scenario.config.scalars.np_window = NP_WINDOW_BOTH;
+    // All is marked, but in an empty network.
+    let wred = &mut scenario.config.wred[3];
+    (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
+    let out = outcome(&scenario);
+    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    (out.transport.window_end, out.transport.cnps_sent)
+}
+
+#[test]
+fn a_timer_is_on_time_and_packets_are_late() {
+    let (timer, _) = ended_by(WindowEnd::Timer, 16, 1_000_000);
+    assert!(timer.cnps > 16 && timer.late_max_ns == 0, "{timer:?}");
+    let (of_flow, cnps) = ended_by(WindowEnd::NextOfFlow, 16, 1_000_000);
+    assert!(of_flow.cnps > 16 && of_flow.cnps <= cnps && of_flow.late_p50_ns > 0, "{of_flow:?}");
+    assert!(of_flow.late_p50_ns <= of_flow.late_p99_ns && of_flow.late_p99_ns <= of_flow.late_max_ns);
+    // While the port is busy, a packet of somebody comes within the time of one, 341 ns.
+    let (of_port, _) = ended_by(WindowEnd::NextOfPort, 16, 1_000_000);
+    assert!(of_port.cnps > 16 && of_port.late_p50_ns <= 350, "{of_port:?}");
+    assert!(of_flow.late_p50_ns > of_port.late_p50_ns, "{of_flow:?}");
+}
+
+#[test]
+fn flow_ending_in_window_leaves_marks() {
+    // All of it has come before the first window of 50 us is over.
+    let (of_flow, _) = ended_by(WindowEnd::NextOfFlow, 4, 60_000);
+    assert_eq!((of_flow.cnps, of_flow.unanswered), (0, 4));
+    // Nor does a packet of anybody's come any more; a timer needs none.
+    let (of_port, _) = ended_by(WindowEnd::NextOfPort, 4, 60_000);
+    assert_eq!((of_port.cnps, of_port.unanswered), (0, 4));
+    assert_eq!(ended_by(WindowEnd::Timer, 4, 60_000).0.unanswered, 0);
 }

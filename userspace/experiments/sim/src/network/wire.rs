@@ -1,12 +1,73 @@
-//! The sending half of a link, and what is under way to a node.
+//! Links: the pace of a flow, the time a frame takes, the sending half of a link, packets in flight.
 
+use dcqcn_common::flow::RpHot;
 use dcqcn_common::layout::CLASSES;
+use dcqcn_common::rate::{Debt, RpParams};
 
 use crate::network::agenda::{Agenda, Event};
 use crate::network::packet::{Kind, Packet};
-use crate::network::pool::{List, Pool};
+use crate::network::packet::{List, Pool};
 use crate::network::topology::PortSpec;
-use crate::network::transmitter::Transmitter;
+
+/// When to check whether the next packet of `flow` may leave; `None`: it may now.
+///
+/// That is the end of the gap behind its last packet at the current rate, or the next increase if that is earlier, as the gap
+/// follows the rate. A CNP postpones it, so a check that comes too early is repeated.
+#[inline]
+#[must_use]
+pub(crate) fn look_again_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
+    if flow.machine.active == 0 {
+        return (flow.next_ns > now_ns).then_some(flow.next_ns);
+    }
+    flow.advance(rp, now_ns, debt);
+    let next_ns = flow.next_ns;
+    (next_ns > now_ns).then(|| next_ns.min(flow.machine.next_increase_ns).max(now_ns + 1))
+}
+
+/// A transmitter: one frame after the other at the link's rate.
+///
+/// Times are whole nanoseconds, but frames back to back lose nothing to rounding: the rest of a division is carried
+/// over, exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transmitter {
+    rate_bps: u64,
+    free_ns: u64,
+    /// The last frame ends this much after `free_ns`, in 1 ns / rate.
+    carry: u64,
+}
+
+impl Transmitter {
+    /// An idle one; `rate_bps` is not 0.
+    #[must_use]
+    pub(crate) const fn new(rate_bps: u64) -> Self {
+        Self { rate_bps, free_ns: 0, carry: 0 }
+    }
+
+    /// When the last frame ends.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn free_ns(&self) -> u64 {
+        self.free_ns
+    }
+
+    /// Begins a frame of `wire_bytes` (below 2^20) now, after the last has ended, and returns when it ends.
+    #[inline]
+    pub(crate) fn send(&mut self, now_ns: u64, wire_bytes: u64) -> u64 {
+        if now_ns > self.free_ns {
+            self.carry = 0;
+        }
+        let length = wire_bytes * 8_000_000_000 + self.carry;
+        self.free_ns = now_ns + length / self.rate_bps;
+        self.carry = length % self.rate_bps;
+        self.free_ns
+    }
+
+    /// Time that `bytes` take at `rate_bps`, rounded up.
+    #[must_use]
+    pub(crate) const fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
+        (bytes * 8_000_000_000).div_ceil(rate_bps)
+    }
+}
 
 /// A PFC frame: the shortest of Ethernet.
 const PFC_BYTES: u16 = 64;
@@ -219,5 +280,65 @@ impl Wire {
         self.paused = 0;
         self.pfc = [0; 2];
         self.up = up;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcqcn_common::flow::{FlowId, RpFlow};
+    use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn gap_shortens_as_rate_rises() {
+        let mut config = Config::DEFAULT;
+        let scalars = &mut config.scalars;
+        (scalars.link_rate_bps, scalars.pacer, scalars.rpg_min_rate_bps) =
+            (100_000_000_000, PACER_FQ, 10_000_000);
+        scalars.rate_reduce_monitor_period_ns = 0;
+        scalars.pacing_credit_ns = 0;
+        let params = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+        let mut flow = RpFlow::new(FlowId::NONE, &params.rp);
+        let mut debt = Debt::NONE;
+        for cnp in 0..40 {
+            flow.on_cnp(&params.rp, cnp * 1_000, &mut debt);
+        }
+        let now_ns = 40_000;
+        let _ = flow.hot.on_send(&params, now_ns, 4_096, &mut debt);
+        let frozen_ns = flow.hot.next_ns;
+        assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
+        let mut looks = 0;
+        let mut at_ns = now_ns;
+        while let Some(later_ns) = look_again_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {
+            assert!(later_ns > at_ns);
+            at_ns = later_ns;
+            looks += 1;
+        }
+        assert!(at_ns < now_ns + 1_500_000 && looks > 2, "{at_ns} after {looks} looks");
+    }
+
+    #[test]
+    fn a_pause_between_frames_takes_the_fraction() {
+        let mut link = Transmitter::new(3_000_000_000);
+        assert_eq!([link.send(0, 1), link.send(2, 1), link.send(5, 1)], [2, 5, 8]);
+        assert_eq!([link.send(9, 1), link.send(11, 1)], [11, 14]);
+        assert_eq!((link.free_ns(), Transmitter::time_ns(3_000_000_000, 1)), (14, 3));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_back_to_back_lose_nothing(
+            rate_bps in 100_000u64..=800_000_000_000, lengths in proptest::collection::vec(64u64..9_300, 1..50),
+        ) {
+            let mut link = Transmitter::new(rate_bps);
+            let mut now_ns = 5;
+            for &bytes in &lengths {
+                now_ns = link.send(now_ns, bytes);
+            }
+            let total: u64 = lengths.iter().sum();
+            prop_assert_eq!(now_ns - 5, total * 8_000_000_000 / rate_bps);
+        }
     }
 }

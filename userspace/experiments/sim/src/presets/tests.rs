@@ -91,7 +91,7 @@ fn a_staircase_has_a_stair_per_flow() {
 }
 
 #[test]
-fn without_classes_all_share_one_queue_and_nothing_is_marked() {
+fn classes_off_one_queue_no_marks() {
     let on = setup(Preset::Coexist, &[]).scenario(false).unwrap();
     assert_eq!((on.roce[0].class, on.tcp[0].class, on.control), (3, 0, true));
     assert_eq!([3, 0].map(|class| on.classes[class].limit_bytes), [Some(6_000_000); 2]);

@@ -4,6 +4,7 @@ use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
 use dcqcn_params::quantity::in_range;
 
 use super::*;
+use crate::network::MAX_PACKETS;
 
 impl Scenario {
     /// Checks every value.
@@ -29,6 +30,7 @@ impl Scenario {
         }
         for group in &self.roce {
             group.validate()?;
+            self.validate_packets(group)?;
         }
         for group in &self.tcp {
             group.validate()?;
@@ -48,6 +50,19 @@ impl Scenario {
         self.validate_order()?;
         self.link_config().validate()?;
         Ok(())
+    }
+
+    /// The packets of a flow can be numbered.
+    fn validate_packets(&self, group: &RoceGroup) -> Result<(), OutOfRange> {
+        let frame_bytes = u64::from(group.payload_bytes + group.header_bytes);
+        let bits = u128::from(self.sender_rate_bps) * u128::from(self.duration_ns) / 1_000_000_000;
+        let sendable = u64::try_from(bits / 8 / u128::from(frame_bytes)).unwrap_or(u64::MAX);
+        let packets = match group.work {
+            Work::Once { bytes } => sendable.min(bytes.div_ceil(group.payload_bytes.into())),
+            Work::Bulk | Work::Blocks { .. } | Work::Messages { .. } => sendable,
+        };
+        let what = format!("packets that a flow of group `{}` may send", group.name);
+        in_range(what, packets, 0..=MAX_PACKETS, Unit::Count)
     }
 
     /// Groups wait for groups that are there and have an end, and not in a circle.

@@ -1,12 +1,12 @@
 //! What is good: one number of many simulations.
 
-use crate::network::{Fct, Outcome, Scenario};
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::Config;
 use serde::Serialize;
 
 use crate::fabric::{FabricRun, Pool};
+use crate::network::{Fct, Outcome, Scenario};
 
 /// Which figure of completion times is to be small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_score_of_nothing() {
+    fn score_without_simulations_is_error() {
         let pool = Pool::new(0, 1).unwrap();
         for workloads in [vec![], vec![vec![]]] {
             assert!(Judge::new(&pool, workloads, Objective::P99).is_err());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_finish_is_behind() {
+    fn unfinished_ranks_last() {
         let cut = outcome("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10us");
         let score = Score::new(&[vec![cut]], Objective::Mean).under(&Bounds::default());
         assert_eq!(score.unfinished, 3);

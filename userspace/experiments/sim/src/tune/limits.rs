@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_held_against_the_preset_that_has_fewest() {
+    fn default_pause_limit_from_best_preset() {
         let one = score();
         let with = |pauses| Score { pauses, ..one.clone() };
         let bounds = Limits::default().of(4, &[with(50), with(40)]);
@@ -134,7 +134,7 @@ mod tests {
 
     /// The second look has other seeds, and more of them: what kept a limit in the first keeps it there if it does the same.
     #[test]
-    fn limits_are_of_a_simulation_however_many_there_are() {
+    fn limits_scale_with_simulations() {
         let one = score();
         let limits = Limits { queue_bytes: Some(1_000_000), pauses: Some(7), drops: Some(3) };
         for simulations in [2, 3, 40] {

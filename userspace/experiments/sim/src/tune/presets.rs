@@ -65,7 +65,7 @@ mod tests {
     use crate::fabric::setup;
 
     #[test]
-    fn presets_are_valid_on_their_links_and_say_what_was_given() {
+    fn presets_valid_and_include_given_settings() {
         let names = |line: &str, bps: u64| {
             let setup = setup(line);
             let presets = presets(&setup, bps);

@@ -1,6 +1,5 @@
 //! The whole: presets, candidates, and the best of both again with other seeds.
 
-use crate::network::Scenario;
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_support::render;
@@ -13,6 +12,7 @@ use super::space::{Settings, Space};
 use super::task::{Task, host_rate_bps};
 use crate::fabric::Pool;
 use crate::network::Random;
+use crate::network::Scenario;
 
 /// Candidates simulated together: enough for all cores, and few enough for a prompt Ctrl-C.
 const BATCH: usize = 8;

@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_multiple_is_one_of_its_base_whichever_of_the_two_is_set(
+        fn multiples_respect_set_base_or_multiple(
             numbers in proptest::collection::vec(0.0f64..=1.0, 8), set in 1_000u64..=400_000_000_000,
         ) {
             let (_, most) = "rpg_hai_rate".parse::<Key>().unwrap().range().into_inner();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_the_same_in_all_and_not_searched() {
+    fn set_parameters_are_not_searched() {
         let setup = setup("--profile nvidia --set wred.3.kmin=77KB");
         let space = Space::new(&setup, RATE).unwrap();
         assert_eq!((space.profiles.len(), space.dimensions.len()), (1, 7));

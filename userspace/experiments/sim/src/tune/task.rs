@@ -1,12 +1,12 @@
 //! What is asked for, and the simulations that it means.
 
-use crate::network::Scenario;
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
 
 use super::judge::Objective;
 use super::limits::Limits;
 use crate::fabric::{FabricSetup, refuse_without_effect};
+use crate::network::Scenario;
 
 /// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
 const DURATION_NS: u64 = 100_000_000;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_between_the_same_hosts_and_every_flag_counts() {
+    fn also_traffic_same_hosts_no_idle_flags() {
         for (line, also, says) in [
             ("", "class=4", "--also class=4: parameters are searched for one class"),
             ("", "load=30%,host-link=25gbit", "parameters are searched for hosts' links of one rate"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_no_matter_of_the_traffic() {
+    fn set_parameters_allowed_with_any_traffic() {
         for set in
             ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
         {

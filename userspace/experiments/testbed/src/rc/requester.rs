@@ -1,6 +1,7 @@
 //! The sending side of an RC queue pair.
 
 use bytes::Bytes;
+use dcqcn_common::rc::SendWindow;
 
 use super::{Psn, RemoteRegion, Segment};
 
@@ -69,12 +70,7 @@ pub(crate) struct Requester {
     config: RequesterConfig,
     message: Bytes,
     packets_per_message: u64,
-    /// Every packet below this index is acknowledged.
-    acknowledged: u64,
-    /// Index of the next packet to send.
-    next: u64,
-    /// One past the highest index ever sent.
-    sent_end: u64,
+    window: SendWindow,
     deadline_ns: Option<u64>,
     stats: RequesterStats,
 }
@@ -89,9 +85,7 @@ impl Requester {
             config,
             message,
             packets_per_message,
-            acknowledged: 0,
-            next: 0,
-            sent_end: 0,
+            window: SendWindow::default(),
             deadline_ns: None,
             stats: RequesterStats::default(),
         }
@@ -106,13 +100,13 @@ impl Requester {
     /// Packets sent and not acknowledged.
     #[must_use]
     pub(crate) const fn in_flight_packets(&self) -> u64 {
-        self.next - self.acknowledged
+        self.window.in_flight()
     }
 
     /// All messages asked for are sent and acknowledged. Never true without an end.
     #[cfg(test)]
     pub(crate) fn is_complete(&self) -> bool {
-        self.end() == Some(self.acknowledged)
+        self.end() == Some(self.window.acknowledged())
     }
 
     /// When [`on_timer`](Self::on_timer) must be called next, on the clock of the `now_ns` arguments.
@@ -125,12 +119,13 @@ impl Requester {
     /// `on_sent` confirms it, so a full socket costs nothing.
     #[must_use]
     pub(crate) fn next_packet(&self) -> Option<WritePacket> {
-        let exhausted = self.end().is_some_and(|end| self.next >= end);
+        let next = self.window.next();
+        let exhausted = self.end().is_some_and(|end| next >= end);
         let window_closed = self.in_flight_packets() >= u64::from(self.config.window_packets);
         if exhausted || window_closed {
             return None;
         }
-        let place = self.next.checked_rem(self.packets_per_message)?;
+        let place = next.checked_rem(self.packets_per_message)?;
         let mtu = self.config.mtu_bytes as usize;
         // Below the message's length, which is a usize.
         let start = place as usize * mtu;
@@ -141,7 +136,7 @@ impl Requester {
             (false, true) => Segment::Last,
             (false, false) => Segment::Middle,
         };
-        let retransmission = self.next < self.sent_end;
+        let retransmission = next < self.window.sent_end();
         let region = segment.starts_message().then(|| RemoteRegion {
             virtual_address: self.config.remote_address,
             rkey: self.config.rkey,
@@ -149,11 +144,11 @@ impl Requester {
         });
         Some(WritePacket {
             segment,
-            psn: self.config.first_psn.plus(self.next),
+            psn: self.config.first_psn.plus(next),
             // The first packet after going back asks at once: its answer tells how much of the rest was needless.
             ack_request: segment.ends_message()
-                || (self.next + 1).is_multiple_of(self.ack_interval())
-                || (retransmission && self.next == self.acknowledged),
+                || (next + 1).is_multiple_of(self.ack_interval())
+                || (retransmission && next == self.window.acknowledged()),
             region,
             payload,
             retransmission,
@@ -164,12 +159,8 @@ impl Requester {
     /// is asked for.
     pub(crate) const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
         self.stats.packets_sent += 1;
-        if packet.retransmission {
+        if self.window.on_sent() {
             self.stats.packets_retransmitted += 1;
-        }
-        self.next += 1;
-        if self.next > self.sent_end {
-            self.sent_end = self.next;
         }
         if packet.ack_request || self.deadline_ns.is_none() {
             self.arm(now_ns);
@@ -179,7 +170,7 @@ impl Requester {
     /// A positive acknowledgement of everything up to and including `psn`.
     pub(crate) fn on_ack(&mut self, psn: Psn, now_ns: u64) {
         if let Some(index) = self.index_of(psn)
-            && index < self.sent_end
+            && index < self.window.sent_end()
         {
             self.acknowledge_below(index + 1, now_ns);
         }
@@ -188,11 +179,11 @@ impl Requester {
     /// A NAK (PSN sequence error): everything before `psn` arrived, `psn` is what the responder waits for.
     pub(crate) fn on_nak_sequence(&mut self, psn: Psn, now_ns: u64) {
         if let Some(index) = self.index_of(psn)
-            && index < self.sent_end
+            && index < self.window.sent_end()
         {
             self.stats.naks += 1;
             self.acknowledge_below(index, now_ns);
-            self.next = index;
+            self.window.on_nak(index);
         }
     }
 
@@ -201,7 +192,7 @@ impl Requester {
     pub(crate) fn on_timer(&mut self, now_ns: u64) {
         if self.deadline_ns.is_some_and(|deadline| now_ns >= deadline) {
             self.stats.timeouts += 1;
-            self.next = self.acknowledged;
+            self.window.on_timeout();
             // Armed again by the first packet sent.
             self.deadline_ns = None;
         }
@@ -218,20 +209,18 @@ impl Requester {
 
     /// The index `psn` stands for, if it is not older than the oldest unacknowledged packet.
     fn index_of(&self, psn: Psn) -> Option<u64> {
-        let oldest = self.config.first_psn.plus(self.acknowledged);
-        u64::try_from(psn.distance_from(oldest)).ok().map(|ahead| self.acknowledged + ahead)
+        let oldest = self.window.acknowledged();
+        psn.packet_near(self.config.first_psn, oldest).filter(|index| *index >= oldest)
     }
 
     fn acknowledge_below(&mut self, end: u64, now_ns: u64) {
-        if end <= self.acknowledged {
+        let before = self.window.acknowledged();
+        if self.window.on_ack(end) == 0 {
             return;
         }
-        self.stats.bytes_acknowledged += self.bytes_below(end) - self.bytes_below(self.acknowledged);
-        self.stats.messages_completed +=
-            end / self.packets_per_message - self.acknowledged / self.packets_per_message;
-        self.acknowledged = end;
-        self.next = self.next.max(end);
-        if self.acknowledged == self.sent_end {
+        self.stats.bytes_acknowledged += self.bytes_below(end) - self.bytes_below(before);
+        self.stats.messages_completed += end / self.packets_per_message - before / self.packets_per_message;
+        if self.window.is_idle() {
             self.deadline_ns = None;
         } else {
             self.arm(now_ns);

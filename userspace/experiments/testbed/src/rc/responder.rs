@@ -1,5 +1,7 @@
 //! The receiving side of an RC queue pair.
 
+use dcqcn_common::rc::{Arrival, ReceiveWindow};
+
 use super::{Psn, RemoteRegion, Segment};
 
 /// What became of a packet.
@@ -63,12 +65,10 @@ pub(crate) struct ResponderStats {
 #[derive(Clone, Debug)]
 pub(crate) struct Responder {
     mtu_bytes: u32,
-    expected: Psn,
+    first_psn: Psn,
+    window: ReceiveWindow,
     /// Bytes of the message in progress that arrived, and how long it is.
     in_progress: Option<(u32, u32)>,
-    /// The gap at `expected` was reported. One NAK per gap: a second for the same packet would make the requester
-    /// send the whole window twice (IBTA vol. 1, 9.7.5.1.1).
-    nak_sent: bool,
     stats: ResponderStats,
 }
 
@@ -78,9 +78,9 @@ impl Responder {
     pub(crate) fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
         Self {
             mtu_bytes,
-            expected: first_psn,
+            first_psn,
+            window: ReceiveWindow::default(),
             in_progress: None,
-            nak_sent: false,
             stats: ResponderStats::default(),
         }
     }
@@ -100,22 +100,23 @@ impl Responder {
         region: Option<RemoteRegion>,
         payload_bytes: u32,
     ) -> (Verdict, Option<Reply>) {
-        let ahead = psn.distance_from(self.expected);
-        if ahead < 0 {
-            self.stats.duplicates += 1;
-            return (Verdict::Duplicate, ack_request.then(|| self.ack()));
-        }
-        if ahead > 0 {
-            self.stats.out_of_sequence += 1;
-            let first_of_gap = !std::mem::replace(&mut self.nak_sent, true);
-            return (Verdict::Gap, first_of_gap.then(|| self.nak()));
+        let index = psn.packet_near(self.first_psn, self.window.expected());
+        match index.map_or(Arrival::Duplicate, |index| self.window.on_packet(index)) {
+            Arrival::InOrder => {}
+            Arrival::Duplicate => {
+                self.stats.duplicates += 1;
+                return (Verdict::Duplicate, ack_request.then(|| self.ack()));
+            }
+            Arrival::Gap { nak } => {
+                self.stats.out_of_sequence += 1;
+                return (Verdict::Gap, nak.then(|| self.nak()));
+            }
         }
         let Some((offset_bytes, length_bytes)) = self.place(segment, region, payload_bytes) else {
             self.stats.invalid += 1;
             return (Verdict::Invalid, None);
         };
-        self.expected = self.expected.plus(1);
-        self.nak_sent = false;
+        self.window.accept();
         self.stats.packets_delivered += 1;
         self.stats.bytes_delivered += u64::from(payload_bytes);
         if segment.ends_message() {
@@ -149,14 +150,18 @@ impl Responder {
         fits.then_some((offset_bytes, length_bytes))
     }
 
+    const fn expected(&self) -> Psn {
+        self.first_psn.plus(self.window.expected())
+    }
+
     fn ack(&mut self) -> Reply {
         self.stats.acks_sent += 1;
-        Reply { kind: ReplyKind::Ack, psn: self.expected.previous(), msn: self.msn() }
+        Reply { kind: ReplyKind::Ack, psn: self.expected().previous(), msn: self.msn() }
     }
 
     fn nak(&mut self) -> Reply {
         self.stats.naks_sent += 1;
-        Reply { kind: ReplyKind::NakSequence, psn: self.expected, msn: self.msn() }
+        Reply { kind: ReplyKind::NakSequence, psn: self.expected(), msn: self.msn() }
     }
 
     const fn msn(&self) -> u32 {

@@ -111,7 +111,7 @@ mod tests {
     /// The paper's figures: with 85 us 10 flows oscillate, 2 and 64 do not; with 4 us nobody does. Its analysis knows the
     /// slope of the marking curve and no end of it.
     #[test]
-    fn on_a_ramp_without_end_stability_is_not_monotonic() {
+    fn endless_ramp_stability_not_monotonic() {
         let ramp = |flows, delay| variation(flows, delay, 19_505_000, 1_000_000);
         for flows in [2, 10, 64] {
             assert!(ramp(flows, 4_000) < 0.01, "{flows}");

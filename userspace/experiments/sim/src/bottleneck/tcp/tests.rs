@@ -9,7 +9,7 @@ fn rounds(tcp: &mut Tcp, now_ns: &mut u64, rounds: u32, marked: impl Fn(u64) -> 
     for _ in 0..rounds {
         let mut sent = Vec::new();
         while let Some(packet) = tcp.next_packet(0, *now_ns) {
-            sent.push(packet.sequence);
+            sent.push(u64::from(packet.psn));
         }
         *now_ns += RTT_NS;
         sent.into_iter().for_each(|sequence| tcp.on_ack(*now_ns, sequence, marked(sequence)));
@@ -54,7 +54,7 @@ fn cubic_is_back_at_its_window_after_k() {
 }
 
 #[test]
-fn dctcp_learns_the_share_of_marks_and_cuts_by_half_of_it() {
+fn dctcp_cuts_by_half_the_mark_share() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Dctcp), 0);
     rounds(&mut tcp, &mut now_ns, 200, |sequence| sequence % 4 == 0);
     assert!((0.15..0.4).contains(&tcp.dctcp.alpha), "{}", tcp.dctcp.alpha);
@@ -65,7 +65,7 @@ fn dctcp_learns_the_share_of_marks_and_cuts_by_half_of_it() {
 }
 
 #[test]
-fn three_later_arrivals_mean_a_loss_and_a_timeout_means_all() {
+fn third_later_ack_is_loss_timeout_is_all() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
     let sent: Vec<_> = std::iter::from_fn(|| tcp.next_packet(0, 0)).collect();
     assert_eq!(sent.len(), 10);
@@ -86,5 +86,5 @@ fn three_later_arrivals_mean_a_loss_and_a_timeout_means_all() {
     let before = tcp.counters;
     tcp.on_ack(now_ns + MIN_RTO_NS + 1, 5, false);
     assert_eq!(tcp.counters, before);
-    assert!(tcp.next_packet(0, now_ns + MIN_RTO_NS + 1).is_some_and(|packet| packet.sequence == 10));
+    assert!(tcp.next_packet(0, now_ns + MIN_RTO_NS + 1).is_some_and(|packet| packet.psn == 10));
 }

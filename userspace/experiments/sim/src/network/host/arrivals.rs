@@ -3,9 +3,8 @@
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
-use super::rules::Record;
 use super::send::Turn;
-use super::{AETH_BYTES, Host, NO_SLOT, Place, flow_id, place};
+use super::{AETH_BYTES, Host, NO_SLOT, Place, Record, flow_id, place};
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Control;
 use crate::network::wire::Outbox;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use dcqcn_common::flow::{FlowId, NpFlow};
+use dcqcn_common::rc::ReceiveWindow;
 
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Recovery;
@@ -28,26 +29,15 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Everything before `psn` is here, and `packet` has come.
-    pub(super) const fn ack(psn: u32, packet: &Packet) -> Self {
+    pub(crate) const fn ack(psn: u32, packet: &Packet) -> Self {
         let marked = packet.is(Packet::CE);
         Self { kind: Kind::Ack, psn, named_psn: packet.psn, trimmed: false, marked }
     }
 
     /// What is no acknowledgement, and says up to where, and where from.
-    pub(super) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
+    pub(crate) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
         Self { kind, psn, named_psn, trimmed: false, marked: false }
     }
-}
-
-/// Go-back-N: what was said of the packet expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Nak {
-    /// Nothing.
-    None,
-    /// It is missing. What comes was sent before the sender knew.
-    Sent,
-    /// The same, and the sender has begun again: trimmed packets are overtaken by none, and one came that goes back.
-    Heard,
 }
 
 /// The receiving end of a QP.
@@ -58,11 +48,12 @@ pub(crate) struct ReceiveQp {
     pub(crate) at_src: u32,
     pub(crate) class: u8,
     pub(crate) entropy: u32,
-    expected_psn: u32,
+    window: ReceiveWindow,
     /// The sender asked to send up to the first, and may up to the second.
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
-    nak: Nak,
+    /// Go-back-N: after the NAK the sender has begun again. Trimmed packets do not overtake each other, and one went back.
+    heard: bool,
     /// Go-back-N: the first packet that came without its payload, ahead of those before it.
     trimmed_psn: Option<u32>,
     /// Go-back-N: the last packet that was trimmed, or came after a gap.
@@ -80,10 +71,10 @@ impl ReceiveQp {
             at_src,
             class,
             entropy,
-            expected_psn: 0,
+            window: ReceiveWindow::default(),
             requested_psn: 0,
             granted_psn: 0,
-            nak: Nak::None,
+            heard: false,
             trimmed_psn: None,
             last_psn: 0,
             later: VecDeque::new(),
@@ -93,8 +84,8 @@ impl ReceiveQp {
 
     /// Packets that have arrived, with none missing before them.
     #[inline]
-    pub(super) const fn expected_psn(&self) -> u32 {
-        self.expected_psn
+    pub(crate) const fn expected_psn(&self) -> u32 {
+        self.window.expected() as u32
     }
 
     /// A packet arrives; `delivered` is told of every flow that is complete with it.
@@ -105,7 +96,7 @@ impl ReceiveQp {
         recovery: Recovery,
         mut delivered: impl FnMut(u32),
     ) -> Option<Answer> {
-        let expected = self.expected_psn;
+        let expected = self.expected_psn();
         if packet.is(Packet::TRIMMED) {
             return match recovery {
                 _ if packet.psn < expected => self.acknowledge(packet),
@@ -120,21 +111,21 @@ impl ReceiveQp {
             // A duplicate.
             return if packet.is(Packet::ACK_REQUEST) { self.acknowledge(packet) } else { None };
         }
-        self.expected_psn += 1;
-        self.nak = Nak::None;
+        self.window.accept();
+        self.heard = false;
         if packet.is(Packet::LAST) {
             delivered(packet.extra);
         }
-        if self.trimmed_psn == Some(self.expected_psn) {
+        if self.trimmed_psn == Some(self.expected_psn()) {
             self.begin_again();
-            let psn = self.expected_psn;
+            let psn = self.expected_psn();
             return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true, marked: false });
         }
         let fills_gap = !self.later.is_empty();
         self.later.pop_front();
         while let Some(&next) = self.later.front().filter(|next| **next != MISSING) {
             self.later.pop_front();
-            self.expected_psn += 1;
+            self.window.accept();
             if next != ARRIVED {
                 delivered(next as u32);
             }
@@ -150,14 +141,12 @@ impl ReceiveQp {
     fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {
         let goes_back = packet.psn <= self.last_psn;
         self.last_psn = packet.psn;
-        if packet.psn == self.expected_psn {
+        if packet.psn == self.expected_psn() {
             self.begin_again();
             return Some(self.nak(packet));
         }
-        if goes_back && self.nak == Nak::Sent {
-            self.nak = Nak::Heard;
-        }
-        if self.nak != Nak::Sent {
+        self.heard |= goes_back && self.window.nak_sent();
+        if self.heard || !self.window.nak_sent() {
             self.trimmed_psn = Some(self.trimmed_psn.map_or(packet.psn, |psn| psn.min(packet.psn)));
         }
         None
@@ -165,7 +154,8 @@ impl ReceiveQp {
 
     /// A NAK is sent, after which the sender begins again at the packet expected: what was trimmed behind that is of no account.
     const fn begin_again(&mut self) {
-        self.nak = Nak::Sent;
+        self.window.on_missing();
+        self.heard = false;
         self.trimmed_psn = None;
     }
 
@@ -173,16 +163,16 @@ impl ReceiveQp {
         let nak = self.nak(packet);
         match recovery {
             // One NAK per gap, and silence until it is filled.
-            Recovery::GoBackN if self.nak != Nak::None => {
-                self.last_psn = self.last_psn.max(packet.psn);
-                None
-            }
-            Recovery::GoBackN => {
+            Recovery::GoBackN if self.window.on_missing() => {
                 self.begin_again();
                 Some(nak)
             }
+            Recovery::GoBackN => {
+                self.last_psn = self.last_psn.max(packet.psn);
+                None
+            }
             Recovery::Selective { .. } => {
-                let index = (packet.psn - self.expected_psn) as usize;
+                let index = (packet.psn - self.expected_psn()) as usize;
                 if self.later.len() <= index {
                     self.later.resize(index + 1, MISSING);
                 }
@@ -195,11 +185,11 @@ impl ReceiveQp {
     const fn nak(&self, packet: &Packet) -> Answer {
         let trimmed = packet.is(Packet::TRIMMED);
         let marked = packet.is(Packet::CE);
-        Answer { kind: Kind::Nak, psn: self.expected_psn, named_psn: packet.psn, trimmed, marked }
+        Answer { kind: Kind::Nak, psn: self.expected_psn(), named_psn: packet.psn, trimmed, marked }
     }
 
     /// Everything before the packet expected is here, and `packet` has come.
     pub(super) const fn acknowledge(&self, packet: &Packet) -> Option<Answer> {
-        Some(Answer::ack(self.expected_psn, packet))
+        Some(Answer::ack(self.expected_psn(), packet))
     }
 }

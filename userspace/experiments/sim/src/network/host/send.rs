@@ -1,9 +1,6 @@
 //! The sending end of a queue pair.
 //!
-//! The NIC asks the QP's rate machine and pacer at the moment a packet leaves. Lost packets are recovered as
-//! [`Recovery`] says.
-
-mod answers;
+//! The NIC consults the QP's rate machine and pacer when a packet leaves. Lost packets are recovered as [`Recovery`] specifies.
 
 use std::collections::VecDeque;
 
@@ -11,20 +8,20 @@ use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
+use dcqcn_common::rc::SendWindow;
 
 use super::flight::Flight;
-use super::repair::{Known, Repair};
-use crate::network::pace::look_again_ns;
-use crate::network::packet::{Kind, Packet};
+use crate::network::nscc::Law;
+use crate::network::packet::{Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
-use crate::network::workload::Flow;
+use crate::network::wire::look_again_ns;
 
 /// A flow that is not acknowledged yet.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     flow: u32,
     bytes: u64,
-    end_psn: u32,
+    end_psn: u64,
     posted_ns: u64,
 }
 
@@ -35,18 +32,20 @@ pub(crate) struct Completed {
     pub(crate) posted_ns: u64,
 }
 
-/// Where a QP stands at its NIC.
+/// State of a QP at its NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It has nothing to send.
+    /// Nothing to send.
     Idle,
-    /// Its next packet may not leave yet; an event will tell.
+    /// Its next packet may not leave yet; an event is scheduled.
     Waiting,
-    /// It stands in line.
+    /// Queued for the link.
     Ready,
+    /// Its packet is on the link.
+    Sending,
 }
 
-/// Where its packets go, and what they look like.
+/// Destination and format of its packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     /// The receiver, and the QP's number among those that it receives on.
@@ -56,44 +55,83 @@ pub(crate) struct Address {
     pub(crate) entropy: u32,
 }
 
+/// Selective repeat: packets known to have arrived, and packets to send again.
+#[derive(Debug, Default)]
+struct Repair {
+    /// State of the packets from the first unacknowledged one on.
+    known: VecDeque<Known>,
+    /// Packets that switches trimmed: certainly missing.
+    trimmed: VecDeque<u64>,
+    /// Missing packets before this one are sent again.
+    until_psn: u64,
+    /// End of the packets sent before recovery began; it is over once all of them are acknowledged.
+    recover_psn: u64,
+    next_psn: u64,
+}
+
+/// State of a packet that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    Arrived,
+    /// It was trimmed and sent again.
+    SentAgain,
+}
+
+impl Repair {
+    fn set(&mut self, index: usize, known: Known) {
+        if self.known.len() <= index {
+            self.known.resize(index + 1, Known::Nothing);
+        }
+        self.known[index] = known;
+    }
+
+    /// After a timeout packets that were sent again must be sent once more.
+    fn forget(&mut self) {
+        self.trimmed.clear();
+        self.known
+            .iter_mut()
+            .filter(|known| **known == Known::SentAgain)
+            .for_each(|known| *known = Known::Nothing);
+    }
+}
+
 /// The sending end of a QP.
 #[derive(Debug)]
 pub(crate) struct SendQp {
     pub(crate) address: Address,
     pub(crate) turn: Turn,
-    /// When the event of its retransmission timer comes; 0: there is none.
+    /// Time of its retransmission timer's event; 0: none.
     timer_ns: u64,
     /// Reaction point.
     pub(crate) rp: RpFlow,
-    /// Where it reckons.
+    /// Scratch space of the rate machine.
     pub(crate) debt: Debt,
-    next_psn: u32,
-    unacknowledged_psn: u32,
-    /// Behind the last packet posted, behind the last that may be sent, and behind the last ever sent.
-    end_psn: u32,
-    granted_psn: u32,
-    sent_psn: u32,
-    /// The receiver is to be asked whether more may be sent.
+    window: SendWindow,
+    /// One past the last packet posted, and one past the last that the receiver admits.
+    end_psn: u64,
+    granted_psn: u64,
+    /// Ask the receiver to admit more.
     asks: bool,
     messages: VecDeque<Message>,
     since_ack_request: u32,
     ack_requested_ns: u64,
-    /// When the receiver was last heard of, or the first packet left that is not acknowledged.
+    /// Time of the last answer, or when the first unacknowledged packet left.
     progress_ns: u64,
     repair: Repair,
-    /// NSCC: what is under way, and the window. It takes the place of the rate.
+    /// NSCC: packets in flight, and the window. Takes the place of the rate.
     flight: Option<Box<Flight>>,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
 }
 
 impl SendQp {
-    /// A new one, which may send up to `granted_psn` without being told so.
+    /// A QP without data. With `is_admitted` it may send only what the receiver admits.
     pub(crate) fn new(
         address: Address,
         id: FlowId,
         params: &Params,
-        granted_psn: u32,
+        is_admitted: bool,
         flight: Option<Box<Flight>>,
     ) -> Self {
         Self {
@@ -102,11 +140,9 @@ impl SendQp {
             timer_ns: 0,
             rp: RpFlow::new(id, &params.rp),
             debt: Debt::NONE,
-            next_psn: 0,
-            unacknowledged_psn: 0,
+            window: SendWindow::default(),
             end_psn: 0,
-            granted_psn,
-            sent_psn: 0,
+            granted_psn: if is_admitted { 0 } else { u64::MAX },
             asks: false,
             messages: VecDeque::new(),
             since_ack_request: 0,
@@ -119,23 +155,27 @@ impl SendQp {
         }
     }
 
-    /// A flow is to be sent.
-    pub(crate) fn post(&mut self, now_ns: u64, number: u32, flow: &Flow, transport: &Transport) {
-        let packets = flow.bytes.div_ceil(transport.payload_bytes.into());
-        if self.sent_psn == self.unacknowledged_psn {
+    /// Queues a flow of `bytes`.
+    pub(crate) fn post(&mut self, now_ns: u64, flow: u32, bytes: u64, transport: &Transport) {
+        if self.window.is_idle() {
             self.progress_ns = now_ns;
         }
-        self.end_psn += packets as u32;
+        self.end_psn += bytes.div_ceil(transport.payload_bytes.into());
         self.asks = self.end_psn > self.granted_psn;
-        self.messages.push_back(Message {
-            flow: number,
-            bytes: flow.bytes,
-            end_psn: self.end_psn,
-            posted_ns: now_ns,
-        });
+        self.messages.push_back(Message { flow, bytes, end_psn: self.end_psn, posted_ns: now_ns });
     }
 
-    /// Whether a packet may be sent as far as the receiver is concerned.
+    /// Queues data without an end, until [`stop`](Self::stop).
+    pub(crate) const fn post_endless(&mut self) {
+        self.end_psn = MAX_PACKETS;
+    }
+
+    /// Ends endless data after the last packet sent.
+    pub(crate) const fn stop(&mut self) {
+        self.end_psn = self.window.sent_end();
+    }
+
+    /// The next packet may be sent as far as the receiver and the window are concerned.
     #[inline]
     pub(crate) fn has_data(&mut self, transport: &Transport) -> bool {
         match self.missing() {
@@ -146,25 +186,30 @@ impl SendQp {
 
     #[inline]
     fn may_send_new(&self, transport: &Transport) -> bool {
-        let under_way =
-            u64::from(self.next_psn - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
-        self.next_psn < self.end_psn.min(self.granted_psn)
-            && (transport.window_bytes == 0 || under_way < transport.window_bytes)
-            && self.has_room(self.next_psn, transport)
+        self.window.next() < self.end_psn.min(self.granted_psn)
+            && (transport.window_bytes == 0
+                || self.window.in_flight() * u64::from(transport.payload_bytes) < transport.window_bytes)
+            && self.has_room(self.window.next(), transport)
     }
 
-    /// Whether NSCC lets it send a packet.
+    /// NSCC admits the packet; always true without NSCC.
     #[inline]
-    fn has_room(&self, psn: u32, transport: &Transport) -> bool {
-        self.flight.as_ref().is_none_or(|flight| {
-            flight.has_room((psn - self.unacknowledged_psn) as usize, transport.frame_bytes().into())
-        })
+    fn has_room(&self, psn: u64, transport: &Transport) -> bool {
+        self.flight
+            .as_ref()
+            .is_none_or(|flight| flight.has_room(self.index(psn), transport.frame_bytes().into()))
     }
 
-    /// The next packet to send again, by selective repeat.
+    /// Index of a packet among those not acknowledged.
     #[inline]
-    fn missing(&mut self) -> Option<u32> {
-        let (repair, first_psn) = (&mut self.repair, self.unacknowledged_psn);
+    const fn index(&self, psn: u64) -> usize {
+        (psn - self.window.acknowledged()) as usize
+    }
+
+    /// The next packet to send again by selective repeat.
+    #[inline]
+    fn missing(&mut self) -> Option<u64> {
+        let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
         while let Some(&psn) = repair.trimmed.front() {
             let index = psn.checked_sub(first_psn);
             if index.is_some_and(|index| repair.known.get(index as usize) != Some(&Known::Arrived)) {
@@ -184,10 +229,10 @@ impl SendQp {
     }
 
     /// The packet of [`SendQp::missing`] is sent.
-    fn send_again(&mut self, psn: u32) {
+    fn send_again(&mut self, psn: u64) {
         if self.repair.trimmed.front() == Some(&psn) {
             self.repair.trimmed.pop_front();
-            self.repair.set((psn - self.unacknowledged_psn) as usize, Known::SentAgain);
+            self.repair.set(self.index(psn), Known::SentAgain);
         } else {
             self.repair.next_psn = psn + 1;
         }
@@ -204,52 +249,52 @@ impl SendQp {
         let missing = self.missing();
         let psn = match missing {
             Some(psn) if self.has_room(psn, transport) => psn,
-            None if self.may_send_new(transport) => self.next_psn,
+            None if self.may_send_new(transport) => self.window.next(),
             _ => return None,
         };
         let (payload_bytes, ends) = self.payload(psn, transport);
         let frame_bytes = payload_bytes + transport.header_bytes;
+        let index = self.index(psn);
         if let Some(flight) = &mut self.flight {
-            flight.on_send(now_ns, (psn - self.unacknowledged_psn) as usize, frame_bytes);
+            flight.on_send(now_ns, index, frame_bytes);
         } else if let Departure::BeyondHorizon =
             self.rp.hot.on_send(params, now_ns, frame_bytes.into(), &mut self.debt)
         {
             return None;
         }
+        if index == 0 {
+            self.progress_ns = now_ns;
+        }
+        let is_again = match missing {
+            Some(psn) => {
+                self.send_again(psn);
+                true
+            }
+            None => self.window.on_sent(),
+        };
+        self.retransmitted += u64::from(is_again);
         self.since_ack_request += 1;
-        // Slow flows ask more often: the timer must not expire for want of a question.
+        // Slow flows ask more often, or the timer would expire before they ask.
         let asks = ends.is_some()
             || missing.is_some()
             || psn + 1 == self.granted_psn
             || self.since_ack_request >= transport.ack_every
             || now_ns - self.ack_requested_ns >= transport.timeout_ns / 4
-            || (transport.window_bytes != 0 && !self.may_send_after(psn, transport))
+            || (transport.window_bytes != 0
+                && (index as u64 + 1) * u64::from(transport.payload_bytes) >= transport.window_bytes)
             || self.flight.as_ref().is_some_and(|flight| flight.is_full(transport.frame_bytes().into()));
         if asks {
             self.since_ack_request = 0;
             self.ack_requested_ns = now_ns;
         }
-        if self.unacknowledged_psn == psn {
-            self.progress_ns = now_ns;
-        }
-        if missing.is_some() {
-            self.send_again(psn);
-        } else {
-            self.next_psn = psn + 1;
-        }
-        if psn < self.sent_psn {
-            self.retransmitted += 1;
-        } else {
-            self.sent_psn = psn + 1;
-        }
-        let Address { dst, at_dst, class, entropy, .. } = self.address;
+        let Address { dst, at_dst, class, entropy } = self.address;
         let flags = Packet::ECT
             | if asks { Packet::ACK_REQUEST } else { 0 }
             | if ends.is_some() { Packet::LAST } else { 0 };
         Some(Packet {
             dst,
             qp: at_dst,
-            psn,
+            psn: psn as u32,
             extra: ends.unwrap_or(0),
             entropy,
             frame_bytes: frame_bytes as u16,
@@ -260,15 +305,9 @@ impl SendQp {
         })
     }
 
-    /// Whether the window leaves room for a packet after `psn`: if not, the receiver has to be asked.
-    fn may_send_after(&self, psn: u32, transport: &Transport) -> bool {
-        let under_way = u64::from(psn + 1 - self.unacknowledged_psn) * u64::from(transport.payload_bytes);
-        under_way < transport.window_bytes
-    }
-
     /// Payload of a packet, and the flow that it ends.
     #[inline]
-    fn payload(&self, psn: u32, transport: &Transport) -> (u32, Option<u32>) {
+    fn payload(&self, psn: u64, transport: &Transport) -> (u32, Option<u32>) {
         let index = match self.messages.front() {
             Some(first) if psn < first.end_psn => 0,
             _ => self.messages.partition_point(|message| message.end_psn <= psn),
@@ -282,20 +321,20 @@ impl SendQp {
         }
     }
 
-    /// What it has to ask the receiver, if anything: whether it may send up to the first when it may up to the second.
+    /// A request to send to the receiver: the packets wanted, and those admitted already.
     pub(crate) fn question(&mut self) -> Option<(u32, u32)> {
-        std::mem::take(&mut self.asks).then_some((self.end_psn, self.granted_psn))
+        std::mem::take(&mut self.asks).then_some((self.end_psn as u32, self.granted_psn as u32))
     }
 
-    /// The receiver lets it send up to `psn`.
+    /// The receiver admits packets before `psn`.
     pub(crate) fn on_grant(&mut self, now_ns: u64, psn: u32) {
-        if psn > self.granted_psn {
-            self.granted_psn = psn;
+        if u64::from(psn) > self.granted_psn {
+            self.granted_psn = psn.into();
             self.progress_ns = now_ns;
         }
     }
 
-    /// When to look at the retransmission timer, if that is not settled yet; a packet or a question has just been sent.
+    /// Time of the retransmission timer to schedule, unless it is; a packet or a request was just sent.
     #[inline]
     pub(crate) const fn set_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
         if self.timer_ns != 0 {
@@ -305,30 +344,31 @@ impl SendQp {
         Some(self.timer_ns)
     }
 
-    /// The timer's event: when to look again, if at all. One that was set for another QP in the same place means nothing.
+    /// The timer's event. Returns the time of the next. Ignores a timer of the QP that had this slot before.
     pub(crate) fn on_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
         if self.timer_ns != now_ns {
             return None;
         }
         self.timer_ns = 0;
-        let idle = self.sent_psn == self.unacknowledged_psn;
+        let idle = self.window.is_idle();
         if idle && self.granted_psn >= self.end_psn {
             return None;
         }
         if idle && now_ns >= self.progress_ns + transport.timeout_ns {
-            // A question or its answer was lost.
+            // A request or its answer was lost.
             self.asks = true;
             self.progress_ns = now_ns;
         } else if now_ns >= self.progress_ns + transport.timeout_ns {
             self.timeouts += 1;
             self.progress_ns = now_ns;
             match transport.recovery {
-                Recovery::GoBackN => self.next_psn = self.unacknowledged_psn,
+                Recovery::GoBackN => self.window.on_timeout(),
                 Recovery::Selective { .. } => {
+                    let first_psn = self.window.acknowledged();
                     self.repair.forget();
-                    self.repair.recover_psn = self.sent_psn;
-                    self.repair.next_psn = self.unacknowledged_psn;
-                    self.repair.until_psn = self.repair.until_psn.max(self.unacknowledged_psn + 1);
+                    self.repair.recover_psn = self.window.sent_end();
+                    self.repair.next_psn = first_psn;
+                    self.repair.until_psn = self.repair.until_psn.max(first_psn + 1);
                 }
             }
         }
@@ -336,7 +376,7 @@ impl SendQp {
         Some(self.timer_ns)
     }
 
-    /// When to look whether its next packet may leave; `None`: it may.
+    /// When to check again whether its next packet may leave; `None`: now.
     #[inline]
     pub(crate) fn due_ns(&mut self, params: &Params, now_ns: u64) -> Option<u64> {
         if self.flight.is_some() {
@@ -345,8 +385,82 @@ impl SendQp {
         look_again_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
     }
 
-    /// Whether it has nothing under way and nothing to send.
+    /// Nothing in flight and nothing to send.
     pub(crate) fn is_done(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    /// Everything before `psn` has arrived.
+    #[inline]
+    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
+        let newly = self.window.on_ack(psn.into()) as usize;
+        if newly == 0 {
+            return;
+        }
+        let known = newly.min(self.repair.known.len());
+        self.repair.known.drain(..known);
+        self.progress_ns = now_ns;
+        while let Some(&Message { flow, end_psn, posted_ns, .. }) = self.messages.front()
+            && end_psn <= self.window.acknowledged()
+        {
+            self.messages.pop_front();
+            completed(Completed { flow, posted_ns });
+        }
+    }
+
+    /// `psn` is missing, and `named_psn` has arrived, or was `trimmed`.
+    pub(crate) fn on_nak(
+        &mut self,
+        now_ns: u64,
+        psn: u32,
+        named_psn: u32,
+        trimmed: bool,
+        recovery: Recovery,
+    ) {
+        let (psn, named_psn) = (u64::from(psn), u64::from(named_psn));
+        let sent = self.window.acknowledged()..self.window.sent_end();
+        match recovery {
+            Recovery::GoBackN => {
+                if self.window.on_nak(psn) {
+                    self.progress_ns = now_ns;
+                }
+            }
+            Recovery::Selective { reordering } => {
+                if !sent.contains(&psn) || !sent.contains(&named_psn) {
+                    return;
+                }
+                let index = self.index(named_psn);
+                if trimmed {
+                    self.repair.set(index, Known::Nothing);
+                    self.repair.trimmed.push_back(named_psn);
+                    return;
+                }
+                self.repair.set(index, Known::Arrived);
+                if sent.start >= self.repair.recover_psn {
+                    // A retransmission is not repeated until everything sent before it is acknowledged.
+                    self.repair.recover_psn = sent.end;
+                    self.repair.next_psn = sent.start;
+                    self.repair.until_psn = sent.start;
+                }
+                let until_psn = named_psn.saturating_sub(reordering.into()).min(sent.end);
+                self.repair.until_psn = self.repair.until_psn.max(until_psn);
+            }
+        }
+    }
+
+    /// NSCC: an answer arrives.
+    #[inline]
+    pub(crate) fn hear(&mut self, law: &Law, now_ns: u64, packet: &Packet) {
+        if let Some(flight) = &mut self.flight {
+            let psns = self.window.acknowledged() as u32..self.window.sent_end() as u32;
+            flight.hear(law, now_ns, packet, psns);
+        }
+    }
+
+    /// NSCC: the retransmission timer has expired.
+    pub(crate) fn on_timeout(&mut self, law: &Law) {
+        if let Some(flight) = &mut self.flight {
+            flight.on_timeout(law);
+        }
     }
 }

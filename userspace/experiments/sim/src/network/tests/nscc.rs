@@ -59,7 +59,7 @@ fn the_queue_goes_down_to_the_target() {
 }
 
 #[test]
-fn what_is_trimmed_is_sent_again_and_nothing_else() {
+fn only_trimmed_packets_retransmitted() {
     let mut scenario = nscc(star(17, incast(16, 2_000_000)));
     scenario.switch.classes[3] = lossy();
     scenario.switch.trim_to = Some(6);
@@ -75,7 +75,7 @@ fn what_is_trimmed_is_sent_again_and_nothing_else() {
 
 /// Packets dropped without a word: the timeout gives them up, or the window would stay full of them.
 #[test]
-fn a_window_full_of_lost_packets_is_given_up() {
+fn window_of_lost_packets_times_out() {
     let mut workload = Workload::new();
     workload.flow(0, 4, 3, 5_000_000, 0);
     let mut scenario =
@@ -92,7 +92,7 @@ fn a_window_full_of_lost_packets_is_given_up() {
 }
 
 #[test]
-fn it_needs_selective_repeat_and_times_in_range() {
+fn nscc_requires_selective_repeat() {
     let mut scenario = nscc(star(4, incast(3, 1_000)));
     assert_eq!(scenario.validate(), Ok(()));
     for (change, says) in [

@@ -41,7 +41,7 @@ fn everything(seed: u64, flows: usize) -> Scenario {
 }
 
 #[test]
-fn the_outcome_is_the_same_on_any_number_of_cores() {
+fn outcome_independent_of_cores() {
     for seed in 0..4 {
         let mut scenario = everything(seed, 200);
         if seed % 2 == 1 {
@@ -64,7 +64,7 @@ fn the_outcome_is_the_same_on_any_number_of_cores() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 20, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_is_lost_all_flows_arrive_once(
+    fn flows_complete_once_under_loss(
         seed in 0u64..1 << 32, limit in 20_000u64..300_000, reordering in 0u32..64, selective in any::<bool>(),
         spray in any::<bool>(), trims in any::<bool>(), window in prop_oneof![Just(0u64), Just(100_000u64)],
         ack_every in 1u32..40, nscc in any::<bool>(), admitted in prop_oneof![Just(None), (5_000u64..400_000).prop_map(Some)],
@@ -76,7 +76,7 @@ proptest! {
             scenario.switch.classes[class] = Class { loss: Loss::Lossy(Threshold::Bytes(limit)), ..lossy() };
         }
         // Every packet that overtakes another costs go-back-N a window. Trimming keeps it in step: see
-        // `without_a_window_trimming_may_keep_go_back_n_in_step`.
+        // `trimming_without_window_may_lockstep`.
         scenario.switch.balance = if spray && selective { Balance::Spray } else { Balance::Ecmp };
         scenario.transport.recovery = if selective { Recovery::Selective { reordering } } else { Recovery::GoBackN };
         scenario.switch.trim_to = (trims && (selective || window != 0)).then_some(5);

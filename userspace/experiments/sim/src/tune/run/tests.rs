@@ -21,7 +21,7 @@ fn task(line: &str) -> Task {
 }
 
 #[test]
-fn the_same_seed_finds_the_same_on_any_number_of_cores() {
+fn search_independent_of_cores() {
     let [one, many] = [1, 3].map(|threads| tune(&task(SMALL), threads).unwrap());
     assert_eq!(one.rows, many.rows);
     assert_eq!((one.simulated, one.rows.len(), one.workloads), (20, 3 + 5, 2));
@@ -54,7 +54,7 @@ fn what_is_written_is_as_given() {
 }
 
 #[test]
-fn what_breaks_a_limit_is_not_written() {
+fn candidate_beyond_limit_not_written() {
     let limits = Limits { queue_bytes: Some(1_000), ..Limits::default() };
     let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, 2).unwrap();
     let refused = report.fragment(&place()).unwrap_err().to_string();

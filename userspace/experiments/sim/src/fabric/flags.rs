@@ -1,0 +1,349 @@
+//! Values of flags: topologies, faults, workloads and choices.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use dcqcn_common::params::Unit;
+use dcqcn_params::quantity::{self, parse_duration_ns};
+
+use crate::network::workload::{self, Collective, Poisson, Sizes, Workload};
+use crate::network::{
+    Balance, Cables, Fault, FaultKind, Marking, Random, StormAction, Topology, Watchdog, WindowEnd,
+};
+
+/// A topology, as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Leaves, spines, hosts per leaf.
+    LeafSpine([u32; 3]),
+    /// Pods, ToRs per pod, hosts per ToR.
+    FatTree([u32; 3]),
+    /// A file: TOML, or in HPCC's format.
+    File(PathBuf),
+}
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let three = |numbers: &str| {
+            let numbers: Option<Vec<u32>> =
+                numbers.split(['x', ',']).map(|number| number.parse().ok()).collect();
+            numbers.and_then(|numbers| <[u32; 3]>::try_from(numbers).ok())
+        };
+        match text.split_once(':') {
+            Some(("leaf-spine", numbers)) => three(numbers)
+                .map(Self::LeafSpine)
+                .ok_or_else(|| format!("`{text}`: give LEAVESxSPINESxHOSTS, as in `leaf-spine:32x16x32`")),
+            Some(("fat-tree", numbers)) => three(numbers)
+                .map(Self::FatTree)
+                .ok_or_else(|| format!("`{text}`: give PODSxTORSxHOSTS, as in `fat-tree:8x4x4`")),
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ => Err(format!(
+                "`{text}` is no topology: give `leaf-spine:LEAVESxSPINESxHOSTS`, `fat-tree:PODSxTORSxHOSTS` or `file:PATH`"
+            )),
+        }
+    }
+}
+
+impl Shape {
+    /// The topology.
+    pub(super) fn build(&self, cables: Cables) -> Result<Topology> {
+        match self {
+            Self::LeafSpine([leaves, spines, hosts]) => {
+                Ok(Topology::leaf_spine(*leaves, *spines, *hosts, cables)?)
+            }
+            Self::FatTree([pods, tors, hosts]) => Ok(Topology::fat_tree(*pods, *tors, *hosts, cables)?),
+            Self::File(path) => {
+                let name = path.display().to_string();
+                let text = workload::text(path)?;
+                let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+                Ok(if is_toml { Topology::parse(&name, &text)? } else { Topology::hpcc(&name, &text)? })
+            }
+        }
+    }
+}
+
+/// `TIME,down,A,B`, `TIME,up,A,B`, `TIME,storm,HOST` or `TIME,calm,HOST`.
+pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault> {
+    let syntax = || {
+        anyhow!(
+            "--fault {text}: write TIME,down,NODE,NODE or up, or TIME,storm,HOST or calm, as in `1ms,down,leaf0,spine1`"
+        )
+    };
+    let words: Vec<&str> = text.split(',').collect();
+    let node = |name: &str| {
+        topology.node(name).with_context(|| {
+            let last = topology.names.last().map_or("", String::as_str);
+            format!(
+                "--fault {text}: there is no node `{name}`; they are called `{}` to `{last}`",
+                topology.name(0)
+            )
+        })
+    };
+    let at = |time: &str| parse_duration_ns(time).with_context(|| format!("--fault {text}"));
+    match words.as_slice() {
+        [time, what @ ("down" | "up"), a, b] => {
+            let ends = [node(a)?, node(b)?];
+            let link =
+                topology.links.iter().position(|link| ends == [link.a, link.b] || ends == [link.b, link.a]);
+            let link = link.with_context(|| format!("--fault {text}: no link joins {a} and {b}"))? as u32;
+            let kind = if *what == "up" { FaultKind::LinkUp(link) } else { FaultKind::LinkDown(link) };
+            Ok(Fault { at_ns: at(time)?, kind })
+        }
+        [time, what @ ("storm" | "calm"), name] => {
+            let host = node(name)?;
+            if host >= topology.hosts {
+                bail!("--fault {text}: `{name}` is no host");
+            }
+            let kind = if *what == "calm" {
+                FaultKind::StormEnds { host }
+            } else {
+                FaultKind::StormBegins { host, classes: 1 << class }
+            };
+            Ok(Fault { at_ns: at(time)?, kind })
+        }
+        _ => Err(syntax()),
+    }
+}
+
+/// `DETECTION,RESTORATION,drop` or `forward`.
+pub(super) fn watchdog(text: &str) -> Result<Watchdog, String> {
+    let syntax = || format!("`{text}`: write DETECTION,RESTORATION,drop or forward, as in `200ms,2s,drop`");
+    let words: Vec<&str> = text.split(',').collect();
+    let &[detection, restoration, action] = words.as_slice() else { return Err(syntax()) };
+    let time = |text: &str| parse_duration_ns(text).map_err(|error| error.to_string());
+    let action = match action {
+        "drop" => StormAction::Drop,
+        "forward" => StormAction::Forward,
+        _ => return Err(syntax()),
+    };
+    Ok(Watchdog { detection_ns: time(detection)?, restoration_ns: time(restoration)?, action })
+}
+
+/// The path after a word of traffic, which must not be empty.
+pub(super) fn path(text: &str) -> Option<&Path> {
+    (!text.is_empty()).then(|| Path::new(text))
+}
+
+/// Most flows of one simulation, which take some 2 GB.
+const MAX_FLOWS: u64 = 16_000_000;
+
+/// What hosts send each other, as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// So many hosts send to host 0.
+    Incast(u32),
+    /// Every host sends to one other.
+    Permutation,
+    /// Flows at random times between random hosts.
+    Random,
+    /// A collective over all hosts.
+    Collective(Collective),
+    /// A file of others.
+    File(Format, PathBuf),
+}
+
+/// Formats of workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A flow file of HPCC's simulator.
+    Hpcc,
+    /// A connection matrix of htsim.
+    Htsim,
+    /// Execution traces, by the part of their names before the rank.
+    Chakra,
+    /// A workload file of SimAI.
+    Simai,
+}
+
+/// What a workload depends on besides.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) hosts: u32,
+    pub(super) class: u8,
+    pub(super) bytes: u64,
+    pub(super) sizes: Option<PathBuf>,
+    pub(super) host_rate_bps: u64,
+    pub(super) load: f64,
+    pub(super) until_ns: u64,
+    pub(super) repeat: u32,
+    pub(super) shuffled: bool,
+    pub(super) seed: u64,
+}
+
+/// The numbers below `hosts`, by chance (Fisher and Yates).
+fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    let mut ranks: Vec<u32> = (0..hosts).collect();
+    for last in (1..ranks.len()).rev() {
+        ranks.swap(last, random.up_to(last as u64) as usize);
+    }
+    ranks
+}
+
+impl FromStr for Traffic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, rest) = text.split_once(':').unwrap_or((text, ""));
+        let file = |format| path(rest).map(|path| Self::File(format, path.to_owned()));
+        let found = match word {
+            "incast" => rest.parse().ok().map(Self::Incast),
+            "hpcc" => file(Format::Hpcc),
+            "htsim" => file(Format::Htsim),
+            "chakra" => file(Format::Chakra),
+            "simai" => file(Format::Simai),
+            _ if !rest.is_empty() => None,
+            "permutation" => Some(Self::Permutation),
+            "random" => Some(Self::Random),
+            "all-reduce" => Some(Self::Collective(Collective::AllReduce)),
+            "all-gather" => Some(Self::Collective(Collective::AllGather)),
+            "reduce-scatter" => Some(Self::Collective(Collective::ReduceScatter)),
+            "all-to-all" => Some(Self::Collective(Collective::AllToAll)),
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            format!(
+                "`{text}` is no workload: give `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
+                 `reduce-scatter`, `all-to-all`, or a file: `hpcc:FILE`, `htsim:FILE`, `simai:FILE`, `chakra:PREFIX`"
+            )
+        })
+    }
+}
+
+impl Traffic {
+    /// The workload.
+    pub(super) fn build(&self, terms: &Terms) -> Result<Workload> {
+        let Terms { hosts, class, bytes, repeat, .. } = *terms;
+        ensure!(bytes != 0, "size = 0B is out of range: allowed is 1B and more");
+        Ok(match self {
+            Self::Incast(senders) => {
+                ensure!(
+                    (1..hosts).contains(senders),
+                    "incast:{senders} is out of range: allowed is 1 to {}, as one of the {hosts} hosts receives",
+                    hosts.saturating_sub(1)
+                );
+                Workload::incast(*senders, bytes, class)
+            }
+            Self::Permutation => Workload::permutation(hosts, bytes, class, terms.seed),
+            Self::Random => {
+                let sizes = match &terms.sizes {
+                    Some(path) => Sizes::parse(&path.display().to_string(), &workload::text(path)?)?,
+                    None => Sizes::constant(bytes),
+                };
+                let Terms { host_rate_bps: rate_bps, load, until_ns, seed, .. } = *terms;
+                let spec = Poisson { hosts, rate_bps, load, until_ns, class, seed };
+                let flows = spec.mean_flows(&sizes);
+                ensure!(
+                    flows <= MAX_FLOWS as f64,
+                    "some {flows:.0} flows would start: allowed are {MAX_FLOWS}; give longer ones, a shorter --until, or \
+                     less --load"
+                );
+                let workload = Workload::poisson(&sizes, &spec);
+                ensure!(
+                    !workload.flows().is_empty(),
+                    "no flow starts in that time: give a longer --until, or more --load"
+                );
+                workload
+            }
+            Self::Collective(collective) => {
+                let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
+                ensure!(
+                    flows <= MAX_FLOWS,
+                    "{flows} flows would be sent: allowed are {MAX_FLOWS}; give fewer hosts, or a smaller --repeat"
+                );
+                let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
+                Workload::collectives(*collective, &ranks, bytes, class, repeat)
+            }
+            Self::File(format, path) => {
+                let name = path.display().to_string();
+                match format {
+                    Format::Hpcc => Workload::hpcc(&name, &workload::text(path)?, class)?,
+                    Format::Htsim => Workload::htsim(&name, &workload::text(path)?, class)?,
+                    Format::Chakra => Workload::chakra(path, hosts, class)?,
+                    Format::Simai => Workload::simai(&name, &workload::text(path)?, hosts, class)?,
+                }
+            }
+        })
+    }
+}
+
+/// A share, from percent.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    quantity::parse(text, Unit::PartsPerMillion)
+        .map(|ppm| ppm as f64 / 1e6)
+        .map_err(|error| error.to_string())
+}
+
+pub(super) fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither `on` nor `off`")),
+    }
+}
+
+pub(super) fn balance(text: &str) -> Result<Balance, String> {
+    match text {
+        "ecmp" => Ok(Balance::Ecmp),
+        "spray" => Ok(Balance::Spray),
+        _ => Err(format!("`{text}` is neither `ecmp` nor `spray`")),
+    }
+}
+
+pub(super) fn marking(text: &str) -> Result<Marking, String> {
+    match text {
+        "ingress" => Ok(Marking::Enqueue),
+        "egress" => Ok(Marking::Dequeue),
+        _ => Err(format!("`{text}` is neither `ingress` nor `egress`")),
+    }
+}
+
+/// What senders do about congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Nothing.
+    Off,
+    /// DCQCN.
+    Dcqcn,
+    /// UEC's NSCC.
+    Nscc,
+}
+
+pub(super) fn control(text: &str) -> Result<Choice, String> {
+    match text {
+        "dcqcn" | "on" => Ok(Choice::Dcqcn),
+        "nscc" => Ok(Choice::Nscc),
+        "off" => Ok(Choice::Off),
+        _ => Err(format!("`{text}` is none of `dcqcn` (or `on`), `nscc` and `off`")),
+    }
+}
+
+pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
+    match text {
+        "timer" => Ok(WindowEnd::Timer),
+        "flow" => Ok(WindowEnd::NextOfFlow),
+        "port" => Ok(WindowEnd::NextOfPort),
+        _ => Err(format!("`{text}` is none of `timer`, `flow` and `port`")),
+    }
+}
+
+/// Whether recovery is selective.
+pub(super) fn recovery(text: &str) -> Result<bool, String> {
+    match text {
+        "go-back-n" => Ok(false),
+        "selective" => Ok(true),
+        _ => Err(format!("`{text}` is neither `go-back-n` nor `selective`")),
+    }
+}
+
+/// Whether ranks are on hosts by chance.
+pub(super) fn placement(text: &str) -> Result<bool, String> {
+    match text {
+        "in-order" => Ok(false),
+        "random" => Ok(true),
+        _ => Err(format!("`{text}` is neither `in-order` nor `random`")),
+    }
+}
