@@ -26,6 +26,9 @@ const FLEET: &str = "\
 [rollout]
 canary = 1
 soak = '2s'
+# No traffic: nothing can be judged.
+[gate]
+min_judged = 0
 [[group]]
 name = 'nodes'
 labels = { on = 'kubernetes' }

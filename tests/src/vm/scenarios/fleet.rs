@@ -34,6 +34,9 @@ const FLEET: &str = "\
 [rollout]
 canary = 1
 soak = '3s'
+# No traffic: nothing can be judged.
+[gate]
+min_judged = 0
 [[group]]
 name = 'all'
 labels = { rack = 'a' }
