@@ -1,5 +1,5 @@
 //! The reference pages of parameters and counters, written from the tables that everything else reads.
-//! `cargo xtask docs` writes them anew.
+//! `cargo xtask docs` writes them.
 
 use std::path::Path;
 use std::{env, fs};
@@ -15,7 +15,7 @@ fn page(name: &str, text: &str) {
         fs::write(&path, text).unwrap_or_else(failed);
     }
     let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(kept == text, "{} differs from the code: `cargo xtask docs` writes it anew", path.display());
+    assert!(kept == text, "{} differs from the code: run `cargo xtask docs`", path.display());
 }
 
 /// The parameter that each section begins with, and its title.

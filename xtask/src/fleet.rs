@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return stream(&mut command);
     }
     let made = page::made(workspace, &format!("cargo xtask fleet {option} {hosts} --report"))?;
-    // What it says meanwhile is for whoever waits.
+    // Its progress goes to the terminal.
     let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{table}");

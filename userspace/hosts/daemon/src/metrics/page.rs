@@ -57,5 +57,5 @@ fn the_documentation_of_metrics_is_what_is_served() {
         fs::write(&path, &page).unwrap();
     }
     let kept = fs::read_to_string(&path).unwrap();
-    assert!(kept == page, "{} differs from /metrics: `cargo xtask docs` writes it anew", path.display());
+    assert!(kept == page, "{} differs from /metrics: run `cargo xtask docs`", path.display());
 }
