@@ -308,7 +308,7 @@ fn an_incast_over_bmv2_is_controlled_from_hosts_and_from_the_switch() -> Result<
     while_busy(3, || incast("switch", "on"))
 }
 
-/// Wide bounds: measured figures are in docs/measured/bmv2.md.
+/// Wide bounds: measured values are in docs/explanation/p4.md.
 fn incast(rp: &str, control: &str) -> Result<()> {
     let line = format!("incast --switch bmv2 --rp {rp} --control {control} --duration 6s --json");
     let output = dcqcn_lab(&line)?.output()?;

@@ -110,7 +110,7 @@ mod tests {
         let workspace = Workspace::locate().unwrap();
         let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
         let written = written(&workspace, &text).unwrap();
-        assert!(written == text, "{PAGE} differs from the crates: `cargo xtask docs` writes it anew");
+        assert!(written == text, "{PAGE} differs from the crates: run `cargo xtask docs`");
     }
 
     #[test]

@@ -19,7 +19,7 @@ const WRITTEN: [(&str, &str); 3] = [
     ("dcqcn", "the_documentation"),
 ];
 
-/// Writes the reference pages and pictures anew.
+/// Writes the reference pages and pictures.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let path = workspace.root().join(crates::PAGE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -24,7 +24,7 @@ use crate::{
   cargo xtask fuzz classify --runs 1000000000
   cargo xtask fuzz hooks -- FILE            once, on an input that was found
 
-What is found is in target/fuzz/found: mend it, and keep the input in fuzz/corpus, which every test run goes through.")]
+Findings are in target/fuzz/found: fix them, and commit the input to fuzz/corpus, which runs as a regular test.")]
 pub(crate) struct Args {
     /// The targets; all of them if none is named.
     targets: Vec<String>,

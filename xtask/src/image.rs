@@ -62,7 +62,9 @@ fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
             put(Path::new(library), &root.join(library.trim_start_matches('/')))?;
         }
     }
-    put(&workspace.root().join("LICENSE"), &root.join("LICENSE"))?;
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        put(&workspace.root().join(licence), &root.join(licence))?;
+    }
     for (path, text) in USERS {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap_or(&root))?;

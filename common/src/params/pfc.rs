@@ -8,17 +8,17 @@ use crate::wire::pfc::QUANTUM_BITS;
 parameters! {
     /// PFC of one priority (SONiC: `pfc_enable` of a port, `MAP_PFC_PRIORITY_TO_QUEUE`).
     PfcConfig {
-        /// While the neighbour pauses the priority, hold the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
+        /// While the neighbour pauses the priority, pause the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
         rx = 0, "rx", Unit::Switch, 0, 1, "";
-        /// The queue that a pause of the priority is for.
+        /// Queue of the priority.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
-        /// Ask the neighbours packets come from to wait (XOFF), by what of theirs waits; needs `--queues` and `dcqcn run`.
+        /// Send XOFF to neighbours by the backlog of their packets; needs `--queues` and `dcqcn run`.
         tx = 0, "tx", Unit::Switch, 0, 1, "";
-        /// What may wait of one ingress port before it is asked to (SONiC: `static_th` of its buffer profile).
+        /// Backlog of one ingress port above which XOFF is sent (SONiC: `static_th` of its buffer profile).
         xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
-        /// What waits of it when it may go on; not more than `xoff` (SONiC: `xon`).
-        xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Goes on sooner: less idle, more pauses.";
-        /// What may still come of a port after that (SONiC: `xoff`); with `xoff`, per sender, it has to fit `queue_limit`.
+        /// Backlog at which XON is sent; at most `xoff` (SONiC: `xon`).
+        xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Resumes sooner: less idle time, more pauses.";
+        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`); with `xoff`, per sender, they must fit `queue_limit`.
         headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }

@@ -32,7 +32,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "qdisc that cannot be made again", make: module_gone },
     Fault { name: "rate of a shaper changed", make: shaper_changed },
     Fault { name: "program taken off", make: program_taken_off },
-    Fault { name: "inline peer made anew", make: peer_made_anew },
+    Fault { name: "inline peer recreated", make: peer_made_anew },
     Fault { name: "attached by several at once", make: several_at_once },
 ];
 

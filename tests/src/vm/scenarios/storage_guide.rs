@@ -25,7 +25,7 @@ const PAGE: &str = include_str!("../../../../docs/how-to/fix-storage.md");
 const SECTIONS: [&str; 5] = [
     "## 1. Is it the port?",
     "## 2. The port: classes, queues, marks",
-    "## 3. The hosts: marks asked for, and heeded",
+    "## 3. The hosts: ECN and CNPs",
     "## 4. See it work",
     "## 5. More for storage, or less",
 ];

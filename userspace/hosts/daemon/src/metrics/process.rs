@@ -67,7 +67,7 @@ pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
     let help = "How long a task has been at one interface; 0 while it rests.";
     let mut family = text.family("dcqcn_task_busy_seconds", Kind::Gauge, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
-    let help = "Times a task failed and was begun anew.";
+    let help = "Times a task failed and was restarted.";
     let mut family = text.family("dcqcn_task_failures_total", Kind::Counter, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
 }

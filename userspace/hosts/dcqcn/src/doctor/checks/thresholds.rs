@@ -238,7 +238,7 @@ fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
     Some(fits)
 }
 
-/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`docs/measured/fidelity.md`).
+/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`cargo xtask fidelity`).
 pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
