@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build, circles, public,
+    build, circles, p4, public,
     run::{capture, header, stream},
     toolchain, web,
     workspace::Workspace,
@@ -25,6 +25,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
     circles::check(workspace)?;
     public::check(workspace)?;
+    p4::check(workspace)?;
 
     let without: &[&str] = match web::left_out(workspace) {
         Some(_) => &["--exclude", build::FLEET.1],
