@@ -38,6 +38,10 @@ pub trait Frame {
     fn stripped_vid(&self) -> u32 {
         0
     }
+    /// Bytes behind the UDP header of each packet that the kernel will cut this buffer into (UDP GSO); 0 = it is one packet.
+    fn segment_bytes(&self) -> u32 {
+        0
+    }
     /// Makes the first `len` bytes readable where they are not yet (a socket buffer in pieces).
     fn pull(&mut self, _len: usize) {}
 }
@@ -59,6 +63,15 @@ pub struct Roce {
     pub tos: u8,
     /// Where it ends, as its IP header says.
     pub end: usize,
+}
+
+/// The packets that leave for one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// How many there are.
+    pub packets: u64,
+    /// Bytes that they have beyond the buffer: each but the first brings headers of its own.
+    pub header_bytes: u64,
 }
 
 /// QP 1, the general services interface; it and QP 0 carry management, which is never paced or answered.
@@ -153,6 +166,20 @@ impl Roce {
             vlan = tagged(vlan, frame.header(INNER).map_or(0, |tag| VlanTag::new(tag).vid().into()));
         }
         vlan
+    }
+
+    /// The packets that leave for it: more than one of a UDP GSO super-packet, which a sender with `UDP_SEGMENT` or an interface with
+    /// `rx-udp-gro-forwarding` makes.
+    #[inline(always)]
+    #[must_use]
+    pub fn segments<F: Frame>(&self, frame: &F) -> Segments {
+        let segment_bytes = u64::from(frame.segment_bytes());
+        if segment_bytes == 0 {
+            return Segments { packets: 1, header_bytes: 0 };
+        }
+        let headers = self.bth() as u64;
+        let packets = (self.end as u64).saturating_sub(headers).div_ceil(segment_bytes).max(1);
+        Segments { packets, header_bytes: headers.wrapping_mul(packets - 1) }
     }
 
     /// The flow it belongs to.

@@ -111,7 +111,8 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     if p.config.scalars.np_enable != 0 && roce.congests() {
         let is_marked = roce.ecn().is_ce();
         if is_marked {
-            s.env().count(Stat::NpEcnMarked);
+            let packets = roce.segments(s).packets;
+            s.env().count_many(Stat::NpEcnMarked, packets);
         }
         if is_marked || np::may_be_pending(s, p) {
             if np::is_answerable(s, p, &roce) {
@@ -193,13 +194,18 @@ fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
 
 #[inline(always)]
 fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
-    h.env().count(if roce.congests() {
+    let kind = if roce.congests() {
         Stat::RoceData
     } else if roce.is_cnp() {
         Stat::RoceCnp
     } else {
         Stat::RoceControl
-    });
+    };
+    let packets = roce.segments(h).packets;
+    h.env().count_many(kind, packets);
+    if packets > 1 {
+        h.env().count(Stat::GsoPackets);
+    }
 }
 
 /// What a DSCP means on the port.

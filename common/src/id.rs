@@ -11,8 +11,8 @@ pub struct QpId {
     pub addr: [u32; 4],
     /// Queue pair number.
     pub qpn: u32,
-    /// VLAN IDs of the packets that name it, as [`tagged`] has them; 0 = no tag. A pair that the controller entered has 0, and is of
-    /// every VLAN.
+    /// VLAN IDs of the packets that name it, 12 bits each, that of the inner tag in the lowest; 0 = no tag. A pair that the
+    /// controller entered has 0, and is of every VLAN.
     pub vlan: u32,
 }
 
@@ -20,7 +20,7 @@ pub struct QpId {
 /// two the last two count.
 #[inline(always)]
 #[must_use]
-pub const fn tagged(vlan: u32, vid: u32) -> u32 {
+pub(crate) const fn tagged(vlan: u32, vid: u32) -> u32 {
     let vid = vid & 0xfff;
     if vid == 0 { vlan } else { ((vlan << 12) | vid) & VLANS }
 }

@@ -148,6 +148,8 @@ stats! {
     PfcWatchdogDrop = "pfc_wd_dropped_packets",
     /// CNPs that cut a flow whose data has other VLAN tags than they have: the only one with their addresses and QPN.
     RpCnpOtherVlan = "rp_cnp_other_vlan",
+    /// UDP GSO super-packets of RoCE: each is marked and paced as a whole, and its segments are counted and charged as packets.
+    GsoPackets = "gso_super_packets",
 }
 
 #[cfg(test)]

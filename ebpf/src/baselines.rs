@@ -187,7 +187,6 @@ pub fn clone_tc(ctx: TcContext) -> i32 {
 #[derive(Clone, Copy)]
 pub struct EdtFlow {
     id: QpId,
-    _pad: u32,
     last_seen_ns: u64,
     next_ns: u64,
     ns_per_byte_q24: u64,
@@ -248,7 +247,6 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
             if set.find(&id, hash).missing {
                 let flow = EdtFlow {
                     id,
-                    _pad: 0,
                     last_seen_ns: now_ns,
                     next_ns: now_ns,
                     ns_per_byte_q24: NS_PER_BYTE_Q24,

@@ -149,6 +149,12 @@ impl hooks::Env<'static> for Env {
         self.counters().stat[stat as usize] += 1;
     }
 
+    #[inline(always)]
+    fn count_many(&mut self, stat: Stat, n: u64) {
+        self.trace.counted(stat);
+        self.counters().stat[stat as usize] += n;
+    }
+
     /// This CPU's counters of class `tc`.
     #[inline(always)]
     fn class(&mut self, tc: usize) -> &mut ClassCounters {

@@ -212,6 +212,12 @@ impl Frame for SkbHost<'_> {
     }
 
     #[inline(always)]
+    fn segment_bytes(&self) -> u32 {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).gso_size }
+    }
+
+    #[inline(always)]
     fn stripped_vid(&self) -> u32 {
         // SAFETY: the program's own context.
         unsafe { if (*self.raw()).vlan_present == 0 { 0 } else { (*self.raw()).vlan_tci & 0xfff } }

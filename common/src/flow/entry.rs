@@ -112,13 +112,26 @@ impl RpHot {
     /// flow's rate allows where the pacer keeps departure times.
     #[inline(always)]
     pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64, debt: &mut Debt) -> Departure {
+        self.on_send_many(p, now_ns, 1, frame_bytes, debt)
+    }
+
+    /// As [`on_send`](Self::on_send), of `packets` that leave at once and have `frame_bytes` together.
+    #[inline(always)]
+    pub fn on_send_many(
+        &mut self,
+        p: &Params,
+        now_ns: u64,
+        packets: u64,
+        frame_bytes: u64,
+        debt: &mut Debt,
+    ) -> Departure {
         let scalars = &p.config.scalars;
         self.advance(&p.rp, now_ns, debt);
         let departure = if scalars.pacer == PACER_FQ {
             let mut pacer = self.pacer();
             let departure = pacer.schedule(
                 now_ns,
-                frame_bytes + scalars.wire_overhead_bytes,
+                frame_bytes + scalars.wire_overhead_bytes.wrapping_mul(packets),
                 scalars.pacing_credit_ns,
                 scalars.pacing_horizon_ns,
             );
@@ -136,7 +149,7 @@ impl RpHot {
         if !self.machine.on_send_between_events(&p.rp, frame_bytes) {
             subprogram::count(self, &p.rp, frame_bytes, debt);
         }
-        self.packets += 1;
+        self.packets += packets;
         self.bytes += frame_bytes;
         departure
     }

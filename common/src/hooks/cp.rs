@@ -1,7 +1,7 @@
 //! CP, the congestion point: the virtual queue of a class, and the mark that its depth calls for.
 
 use super::{Env, Host};
-use crate::classify::Roce;
+use crate::classify::{Roce, Segments};
 use crate::layout::{BACKLOG_AGE_NS, CLASSES};
 use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
@@ -39,12 +39,13 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     let now_ns = h.env().now_ns();
     let tc = class.tc();
     let ecn = roce.ecn();
-    let frame_bytes = h.len_reaching(roce.end) as u64;
+    let Segments { packets, header_bytes } = roce.segments(h);
+    let frame_bytes = h.len_reaching(roce.end) as u64 + header_bytes;
     let counters = h.env().class(tc);
-    counters.packets += 1;
+    counters.packets += packets;
     counters.bytes += frame_bytes;
-    counters.ect_packets += (ecn != Ecn::NOT_ECT) as u64;
-    let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes;
+    counters.ect_packets += if ecn != Ecn::NOT_ECT { packets } else { 0 };
+    let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes.wrapping_mul(packets);
     let drain = &p.drain[tc];
     let queue = port * CLASSES as u32 + tc as u32;
     let deepest_bytes = deepest_bytes(p, roce, tc);
@@ -86,8 +87,8 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
             h.env().count(Stat::WriteFailed);
             return Marking::Unmarked;
         }
-        h.env().count(Stat::CpEcnMarked);
-        h.env().class(tc).ecn_marked_packets += 1;
+        h.env().count_many(Stat::CpEcnMarked, packets);
+        h.env().class(tc).ecn_marked_packets += packets;
         return Marking::Marked;
     }
     h.env().count(Stat::CpNotEct);

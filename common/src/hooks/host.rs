@@ -29,6 +29,8 @@ pub trait Env<'p> {
     fn opaque(&mut self, value: u32) -> u32;
     /// Counts one.
     fn count(&mut self, stat: Stat);
+    /// Counts `n`.
+    fn count_many(&mut self, stat: Stat, n: u64);
     /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
     fn class(&mut self, tc: usize) -> &mut ClassCounters;
     /// The counters of PFC.

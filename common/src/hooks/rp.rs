@@ -1,7 +1,7 @@
 //! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
 
 use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, pfc, record};
-use crate::classify::{Frame, Roce};
+use crate::classify::{Frame, Roce, Segments};
 use crate::events::{EventKind, Table};
 use crate::flow::{self, FlowGuard, FlowId, FlowPeek, LookupError, QpId, Shared, Slot, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
@@ -265,12 +265,13 @@ fn take_turn<'p, S: Skb<'p>>(
     held_ns: u64,
 ) -> Schedule {
     let scalars = &p.config.scalars;
-    let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64);
+    let Segments { packets, header_bytes } = roce.segments(s);
+    let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64 + header_bytes);
     let stream = roce.class.stream();
     let debt = s.env().debt();
     let (departure_ns, beyond) = if roce.congests() {
         // The stream last: the verifier would follow the machine once for each.
-        match flow.on_send(p, now_ns, frame_bytes, debt) {
+        match flow.on_send_many(p, now_ns, packets, frame_bytes, debt) {
             Departure::At(departure_ns) => {
                 let departure_ns = flow.hold_until(departure_ns, held_ns);
                 flow.set_departure(stream, departure_ns);

@@ -12,7 +12,7 @@ use dcqcn_common::{
     wire::{
         bth::{Bth, Class, Opcode, Stream},
         ecn::Ecn,
-        eth::{EtherType, Ethernet, VlanTag},
+        eth::{EtherType, Ethernet},
         ext::{Deth, DethRepr},
         icrc,
         ipv4::Ipv4,
@@ -178,7 +178,9 @@ fn every_field_is_read_at_its_place() {
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
         assert_eq!(roce.addresses(&frame), Some((src, dst)));
-        let receiver = QpId { addr: dst, qpn: QPN, vlan: 0 };
+        // Each tag has VLAN ID 5.
+        let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
+        let receiver = QpId { addr: dst, qpn: QPN, vlan };
         assert_eq!(roce.receiver(&frame), Some(receiver));
         assert_eq!(roce.flow(&frame), Some(FlowId { src, receiver }));
         assert_eq!((roce.source_qpn(&frame), roce.sender(&frame)), (None, None));

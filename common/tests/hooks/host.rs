@@ -28,6 +28,8 @@ pub(crate) struct Around {
     pub(crate) no_clone: bool,
     /// VLAN ID of the tag that the kernel keeps outside the packet.
     pub(crate) stripped_vid: u32,
+    /// Bytes of each segment of a GSO super-packet.
+    pub(crate) segment_bytes: u32,
     pub(crate) no_rebuild: bool,
 }
 
@@ -83,6 +85,10 @@ impl Frame for Packet<'_> {
         self.around.stripped_vid
     }
 
+    fn segment_bytes(&self) -> u32 {
+        self.around.segment_bytes
+    }
+
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         let readable = self.left.bytes.len().min(self.readable);
         self.left.bytes[..readable].get(at..)?.first_chunk()
@@ -122,6 +128,10 @@ impl<'a> Env<'a> for View<'a> {
 
     fn count(&mut self, stat: Stat) {
         self.world.stats[stat as usize] += 1;
+    }
+
+    fn count_many(&mut self, stat: Stat, n: u64) {
+        self.world.stats[stat as usize] += n;
     }
 
     fn class(&mut self, tc: usize) -> &mut ClassCounters {

@@ -7,6 +7,7 @@ use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
 use super::host::{Around, Left};
@@ -174,6 +175,39 @@ fn learned_pair_is_of_one_vlan() {
         assert_eq!(w.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
         assert_eq!(w.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
     }
+}
+
+/// 16 packets of 1,056 bytes behind their UDP headers in one buffer.
+#[test]
+fn super_packet_is_charged_by_segment() {
+    const SEGMENT: usize = 1_056;
+    let p = params(|config| {
+        let s = &mut config.scalars;
+        (s.cp_enable, s.pacer, s.pacing_credit_ns, s.wire_overhead_bytes) = (1, PACER_FQ, 0, 24);
+    });
+    let bth_at = 14 + 20 + 8;
+    let roce = Roce { payload: 16 * SEGMENT - 12 - 4, ..DATA };
+    let frame = roce.frame();
+    assert_eq!(frame.len(), bth_at + 16 * SEGMENT);
+    let bytes = 16 * (bth_at + SEGMENT) as u64;
+    let mut w = World::new();
+    let around = Around { segment_bytes: SEGMENT as u32, ..Around::default() };
+    w.egress(&p, &frame, around);
+    assert_eq!(w.counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
+    assert_eq!((w.classes[3].packets, w.classes[3].bytes, w.classes[3].ect_packets), (16, bytes, 16));
+    let wire_bytes = bytes + 16 * 24;
+    assert!(p.drain[3].depth_bytes(w.queues[3], w.now_ns).abs_diff(wire_bytes) <= 1);
+    let flow = w.flow(&roce.id()).map(|flow| (flow.hot.packets, flow.hot.bytes, flow.hot.next_ns));
+    // A byte takes 8 ns.
+    assert_eq!(flow, Some((16, bytes, w.now_ns + 8 * wire_bytes)));
+    // One that is not full at its end is one more.
+    let longer = Roce { payload: roce.payload + 1, ..roce };
+    w.egress(&p, &longer.frame(), around);
+    assert_eq!(w.count_of(Stat::RoceData), 17);
+    let marked = Roce { ecn: Ecn::CE, ..roce };
+    w.counted();
+    w.ingress(&p, &marked.frame(), around);
+    assert_eq!(w.count_of(Stat::NpEcnMarked), 16);
 }
 
 /// The ICRC is computed only where a flow is found: a forged CNP for none is unknown, whatever its ICRC.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index};
+use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
 use dcqcn_common::params::{Config, Params, Port};

@@ -263,6 +263,7 @@ impl<'a> Reader<'a> {
         let flow = |(at, (id, last_seen_ns)): (usize, (FlowId, u64))| NpFlow {
             id,
             pending: get(&pending, at) as u32,
+            _pad: 0,
             last_seen_ns,
             last_cnp_ns: get(&last_cnp_ns, at),
             ecn_marked_packets: get(&ecn_marked_packets, at),

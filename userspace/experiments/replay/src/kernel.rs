@@ -221,6 +221,7 @@ impl SkbContext {
     const PRIORITY: usize = 32;
     const INGRESS_IFINDEX: usize = 36;
     const TSTAMP: usize = 152;
+    const GSO_SIZE: usize = 176;
 
     fn new(meta: &Meta) -> Self {
         let mut ctx = Self::EMPTY;
@@ -228,6 +229,7 @@ impl SkbContext {
         put(&mut ctx.0, Self::PRIORITY, meta.priority.to_ne_bytes());
         put(&mut ctx.0, Self::INGRESS_IFINDEX, meta.ingress_ifindex.to_ne_bytes());
         put(&mut ctx.0, Self::TSTAMP, meta.departure_ns.to_ne_bytes());
+        put(&mut ctx.0, Self::GSO_SIZE, meta.segment_bytes.to_ne_bytes());
         ctx
     }
 

@@ -70,6 +70,8 @@ pub struct Meta {
     pub priority: u32,
     /// `skb->tstamp`, the departure time it has before the hook, 0 = none; TC only.
     pub departure_ns: u64,
+    /// Bytes behind the UDP header of each segment of a GSO super-packet, 0 = it is none; TC only.
+    pub segment_bytes: u32,
 }
 
 /// What a hook decides.

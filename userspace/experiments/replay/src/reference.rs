@@ -69,6 +69,7 @@ impl Engine for Reference {
             ingress_ifindex: meta.ingress_ifindex,
             mark: meta.mark,
             priority: meta.priority,
+            segment_bytes: meta.segment_bytes,
             departure_ns: meta.departure_ns,
             clone_mark: 0,
             flow_hash: 0,
@@ -181,7 +182,11 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn count(&mut self, stat: Stat) {
-        self.tables.counters[self.slot].stat[stat as usize] += 1;
+        self.count_many(stat, 1);
+    }
+
+    fn count_many(&mut self, stat: Stat, n: u64) {
+        self.tables.counters[self.slot].stat[stat as usize] += n;
     }
 
     fn class(&mut self, tc: usize) -> &mut ClassCounters {
@@ -274,6 +279,7 @@ struct Packet<'a> {
     ingress_ifindex: u32,
     mark: u32,
     priority: u32,
+    segment_bytes: u32,
     departure_ns: u64,
     clone_mark: u32,
     flow_hash: u32,
@@ -288,6 +294,10 @@ impl Frame for Packet<'_> {
 
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         self.bytes.get(at..)?.first_chunk()
+    }
+
+    fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
     }
 }
 

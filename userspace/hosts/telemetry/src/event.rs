@@ -267,14 +267,8 @@ mod tests {
 
     #[test]
     fn an_event_of_a_later_version_is_passed_over() {
-        let event = Event {
-            at_ns: 1,
-            left_out: 0,
-            id: qp_id([10, 0, 0, 1].into(), 2),
-            kind: 99,
-            _pad: 0,
-            values: [0; 2],
-        };
+        let event =
+            Event { at_ns: 1, left_out: 0, id: qp_id([10, 0, 0, 1].into(), 2), kind: 99, values: [0; 2] };
         let entry = Entry::Event { event, left_out: 0 };
         assert_eq!(EventRow::new("eth0", &entry, SystemTime::now(), 1), None);
     }

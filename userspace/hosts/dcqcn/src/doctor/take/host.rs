@@ -33,7 +33,7 @@ pub(super) fn take(notes: &mut Notes) -> Host {
     let (fq, htb) = (qdisc("fq"), qdisc("htb"));
     Host {
         kernel: value("/proc/sys/kernel/osrelease").unwrap_or_default(),
-        realtime: value("/sys/kernel/realtime").is_some_and(|value| value == "1"),
+        realtime: value::<u8>("/sys/kernel/realtime") == Some(1),
         xdp,
         tc,
         fq,
