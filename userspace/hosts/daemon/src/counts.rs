@@ -125,8 +125,7 @@ fn rdma() -> BTreeMap<u32, Rdma> {
         let sum: u64 = RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum();
         let pairs = netlink.rdma_connected_qps(device.index).ok().map(|pairs| pairs.len() as u64);
         for ifindex in device.ifindexes {
-            let rdma =
-                found.entry(ifindex).or_insert_with(|| Rdma { errors: 0, queue_pairs: Some(0) });
+            let rdma = found.entry(ifindex).or_insert_with(|| Rdma { errors: 0, queue_pairs: Some(0) });
             rdma.errors += sum;
             rdma.queue_pairs = rdma.queue_pairs.zip(pairs).map(|(known, more)| known + more);
         }
