@@ -58,7 +58,7 @@ fn a_namespace_made_anew_under_the_same_names() -> Result<()> {
         let output = command.output()?;
         assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
         let status = dcqcn_tests::command::dcqcn(&format!("-n {name} status a0 --json"))?.output()?;
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout)?;
+        let status: Value = serde_json::from_slice(&status.stdout)?;
         assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
         drop(netlink);
         Netns::delete(&name)?;
