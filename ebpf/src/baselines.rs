@@ -245,12 +245,8 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
         #[inline(always)]
         |set| {
             if set.find(&id, hash).missing {
-                let flow = EdtFlow {
-                    id,
-                    last_seen_ns: now_ns,
-                    next_ns: now_ns,
-                    ns_per_byte_q24: NS_PER_BYTE_Q24,
-                };
+                let flow =
+                    EdtFlow { id, last_seen_ns: now_ns, next_ns: now_ns, ns_per_byte_q24: NS_PER_BYTE_Q24 };
                 set.insert(hash, flow);
             }
             let flow = &mut set.ways[set.place().way];

@@ -127,7 +127,7 @@ impl<'a> Course<'a> {
             }
         }
         let ingress_ifindex = if is_forwarded || hook != Hook::Egress { LO } else { 0 };
-        let meta = Meta { ingress_ifindex, mark, priority: 0, departure_ns: 0 };
+        let meta = Meta { ingress_ifindex, mark, priority: 0, departure_ns: 0, segment_bytes: 0 };
         Some(Step::Packet { hook, frame, meta })
     }
 }

@@ -1,7 +1,8 @@
-//! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`.
+//! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`: it gives their answers, and ends with the registers
+//! that the interpreter ends with.
 
 use dcqcn_common::params::{Params, Port};
-use dcqcn_replay::Bmv2;
+use dcqcn_replay::{Bmv2, Engine as _, P4};
 use dcqcn_tests::{skip, vectors};
 
 #[test]
@@ -24,6 +25,10 @@ fn the_p4_program_gives_the_vectors_answers() {
         };
         let differences = vector.differences(&mut switch).unwrap();
         assert!(differences.is_empty(), "{name}: {}", differences.join("\n"));
+        let mut interpreter = P4::new(&params, vector.packet_bytes, 1).unwrap();
+        vector.observe(&mut interpreter).unwrap();
+        let (in_switch, interpreted) = (switch.state().unwrap(), interpreter.state().unwrap());
+        assert!(in_switch == interpreted, "{name}: registers differ from the interpreter's");
         println!("{name}: {} steps", vector.steps.len());
     }
 }

@@ -180,7 +180,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
         let (both, now_ns) = &mut *state.borrow_mut();
         *now_ns += gap_ns;
         // With a time stamp of its own at times.
-        let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns };
+        let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns, segment_bytes: 0 };
         let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
         for cnp in outcome.emitted {
             both.process(

@@ -58,7 +58,7 @@ fn a_namespace_made_anew_under_the_same_names() -> Result<()> {
         let output = command.output()?;
         assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
         let status = dcqcn_tests::command::dcqcn(&format!("-n {name} status a0 --json"))?.output()?;
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout)?;
+        let status: Value = serde_json::from_slice(&status.stdout)?;
         assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
         drop(netlink);
         Netns::delete(&name)?;
@@ -93,7 +93,7 @@ fn a_journal_without_pins_of_a_namespace_whose_inode_number_is_anothers() -> Res
         let end = |name| VethEnd { name, netns: None, mac: None };
         Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
         dcqcn(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
-        std::fs::remove_dir_all(format!("/run/dcqcn/bpf/ns-{cookie}"))?;
+        fs::remove_dir_all(format!("/run/dcqcn/bpf/ns-{cookie}"))?;
         let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
         dcqcn("gc")?;
         assert!(journals.exists(), "its namespace is still there");

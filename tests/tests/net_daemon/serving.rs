@@ -225,7 +225,7 @@ fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
         let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
         Ok(if status.failing.is_empty() { Err(format!("{status:?}")) } else { Ok(status) })
     })?;
-    assert_eq!(status.served, ["a0", "a1"], "{status:?}");
+    assert_eq!(status.interfaces, ["a0", "a1"], "{status:?}");
     assert!(status.failing[0].error.contains("cannot detach"), "{status:?}");
     daemon.says(&["no longer in the file", "\"iface\":\"a1\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);

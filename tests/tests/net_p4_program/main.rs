@@ -17,7 +17,7 @@ use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::entry::{Command, Entry};
 use dcqcn_p4::push::push;
 use dcqcn_p4::read::Reader;
-use dcqcn_p4::{self as p4, Plan, Process, Program, Session};
+use dcqcn_p4::{self as p4, Control as _, Plan, Process, Program, Session};
 use dcqcn_replay::frames::RawSocket;
 use dcqcn_replay::wire;
 use dcqcn_tests::packets::Roce;

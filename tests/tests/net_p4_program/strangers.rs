@@ -6,6 +6,7 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_loader::dataplane::Sizes;
+use dcqcn_p4::Control as _;
 use dcqcn_p4::entry::{Command, Entry};
 use dcqcn_replay::{Engine as _, Hook, Meta, Reference};
 use dcqcn_tests::packets::Roce;

@@ -140,10 +140,10 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         }
         fs::write(FILE, text)
     };
-    write(&[iface, other])?;
+    write(&[&iface, &other])?;
     let daemon = Running::start(&format!("dcqcn run --config {FILE}"))?;
     let served = || -> Result<String> {
-        Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default())
+        Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default().replace(' ', ""))
     };
     let until = Instant::now() + PATIENCE;
     while !served()?.contains("\"is_ready\":true") {
@@ -151,7 +151,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         thread::sleep(Duration::from_millis(200));
     }
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
-        write(&[other])?;
+        write(&[&other])?;
         let refused = refusal(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
         let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("reloaded", |_| "refused");
@@ -162,7 +162,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         Ok(if ends { "refused" } else { "reloaded" })
     })?;
     drop(daemon);
-    for iface in [iface, other] {
+    for iface in [&iface, &other] {
         let _ = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
     }
     Ok(())

@@ -17,15 +17,16 @@ use dcqcn_support::cli::{Output, SettingsArgs};
 /// flow, and the packets sent beside it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs and
-answers marks with them. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
-attaches nothing. The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of
-its own. Depths are then in packets of 1082 bytes, times in microseconds, random numbers the switch's own.
+Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs
+and answers marks with them. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
+attaches nothing. The engine `p4` interprets the compiled P4 program in this process and needs neither.
+The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of its own.
+With both, depths are in packets of 1082 bytes and times in microseconds.
 
 Examples:
   dcqcn-lab replay incast.pcap --hook egress --set link_rate=1gbit --out marked.pcap
   dcqcn-lab replay incast.pcap --hook ingress --engine kernel > kernel.jsonl
-  dcqcn-lab replay incast.pcap --hook ingress --engine bmv2 > bmv2.jsonl
+  dcqcn-lab replay incast.pcap --hook ingress --engine p4 > p4.jsonl
   dcqcn-lab replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(crate) struct ReplayArgs {
     /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
@@ -34,11 +35,11 @@ pub(crate) struct ReplayArgs {
     /// Where the packets meet the data plane.
     #[arg(long, value_enum)]
     hook: Hook,
-    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `bmv2`: the P4
-    /// program, in simple_switch.
+    /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `p4`: the compiled P4
+    /// program, in this process. `bmv2`: the same, in simple_switch.
     #[arg(long, value_enum, default_value = "reference")]
     engine: EngineKind,
-    /// Where the random sequence begins.
+    /// Where the random sequence begins. `bmv2` has its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Write the packets as they leave, CNPs included, in the order of departure.

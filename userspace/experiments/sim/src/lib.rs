@@ -1,7 +1,15 @@
-//! `dcqcn-lab sim`: a deterministic discrete-event simulator.
+//! `dcqcn-lab sim` and `tune`: a deterministic, packet-level simulator of RoCEv2 with DCQCN.
 //!
-//! [`run`] makes an [`Outcome`] of a [`Scenario`]: what is modelled, and what is not, is said there. DCQCN itself (marking,
-//! CNP interval, rate machine, pacing) is `dcqcn-common`, the code that runs in the kernel.
+//! | module | content |
+//! |---|---|
+//! | [`network`] | the engine of a whole fabric: hosts, switches, workloads, topologies, on several cores |
+//! | `bottleneck` | the engine of one congested port, with TCP beside RoCE; it uses the network's queue pairs and scheduler |
+//! | [`presets`], [`file`], [`report`], [`sweep`] | scenarios of one bottleneck, from settings to tables |
+//! | [`fabric`] | scenarios of a fabric, from flags to tables |
+//! | [`tune`] | random search of parameters in a fabric |
+//!
+//! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the kernel; go-back-N is
+//! shared with the test bed.
 
 mod bottleneck;
 mod cycle;

@@ -4,6 +4,7 @@
 //! chosen ([`Info`]) and what is to be put back. Each change is written there before it is made, so that whoever comes after a
 //! process that was killed can undo what it did.
 
+mod bound;
 mod change;
 mod detach;
 mod execute;

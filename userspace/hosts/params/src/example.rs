@@ -43,9 +43,9 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "profile",
-        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, the paper slowed down to 1 Gb/s and less, or by the link's speed; auto if it is not said.",
+        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, the paper slowed down; auto: by the link's speed.",
         words: words::<Profile>,
-        default: quoted::<Profile>,
+        default: || format!("\"{}\"", word(&Profile::Auto)),
     },
     Entry {
         key: "pacer",
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(parse("example", &text), Ok(Settings::default()));
         let settings = parse("example", &in_force(&text)).unwrap();
         assert_eq!(settings.config(None), Ok(Config::DEFAULT));
-        assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Paper)));
+        assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Auto)));
         assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Auto), Some(XdpModeChoice::Auto)));
         assert_eq!(settings.flows, Some(DEFAULT_FLOWS));
         // Every parameter but `pacer` and `queues`; of the DSCPs those two that are not in class 0.

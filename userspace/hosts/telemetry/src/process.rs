@@ -43,7 +43,7 @@ impl Owners {
         let Ok(netlink) = Netlink::connect() else { return owners };
         let Ok(link) = netlink.link(iface) else { return owners };
         let devices = netlink.rdma_devices().unwrap_or_default();
-        for device in devices.iter().filter(|device| device.ifindexes.contains(&link.index)) {
+        for device in devices.iter().filter(|device| device.is_on(link.index)) {
             for qp in netlink.rdma_connected_qps(device.index).unwrap_or_default() {
                 owners.add(qp.remote_qpn, qp.owner);
             }

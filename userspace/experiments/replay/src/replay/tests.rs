@@ -349,6 +349,25 @@ fn departures_are_in_order_and_cnps_among_them() {
     assert_eq!(counted, summary.counters["ingress"]["np_ecn_marked_roce_packets"]);
 }
 
+/// Without marking, which draws random numbers, the P4 program gives the reference's lines, to the nanosecond.
+#[test]
+fn p4_replays_capture_as_reference() {
+    for hook in [Hook::Egress, Hook::Ingress, Hook::Xdp] {
+        let mut config = default_config();
+        config.scalars.link_rate_bps = 100_000_000;
+        for wred in &mut config.wred {
+            wred.ecn = 0;
+        }
+        let reference = Options { config: Some(config), ..options(&soft_roce("rc_write.pcap"), hook) };
+        let p4 = Options { engine: EngineKind::P4, ..reference.clone() };
+        let (reference, p4) = (replayed(&reference).0, replayed(&p4).0);
+        assert_eq!((reference.len(), p4.len()), (270, 270));
+        for (reference, p4) in reference.iter().zip(&p4) {
+            assert_eq!(reference, p4, "{hook:?}");
+        }
+    }
+}
+
 #[test]
 fn time_may_run_backwards() {
     let directory = tempfile::tempdir().unwrap();

@@ -340,7 +340,7 @@ impl Scenario {
     /// Round trip of a full packet and its acknowledgement between host 0 and the host farthest from it, when nothing else is on the
     /// way: what [`crate::network::Nscc`] goes by.
     #[must_use]
-    pub fn base_rtt_ns(&self) -> u64 {
+    pub(crate) fn base_rtt_ns(&self) -> u64 {
         let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
         let header_bytes = u64::from(self.transport.header_bytes) + self.config.scalars.wire_overhead_bytes;
         let round_trip_ns = |dst| {

@@ -28,7 +28,7 @@ impl Random {
     }
 
     /// Uniform from 0 to `most`.
-    pub fn up_to(&mut self, most: u64) -> u64 {
+    pub(crate) fn up_to(&mut self, most: u64) -> u64 {
         let wide = u128::from(self.draw()) << 32 | u128::from(self.draw());
         // Below most + 1, which fits.
         ((wide * (u128::from(most) + 1)) >> 64) as u64
@@ -40,7 +40,7 @@ impl Random {
     }
 
     /// Exponentially distributed around `mean`, at least 1.
-    pub fn exponential(&mut self, mean: u64) -> u64 {
+    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         let uniform = (f64::from(self.draw()) + 1.0) / 4_294_967_296.0;
         (-uniform.ln() * mean as f64).round().max(1.0) as u64
     }

@@ -94,6 +94,7 @@ fn a_rare_event_is_not_harm() {
 fn half_throughput_is_harm_unless_others_lost_theirs() {
     let half = with(calm(50_000), THROUGHPUT, 833, 3);
     assert!(matches!(judged(half.clone()), Verdict::Bad(_)));
+    assert_eq!(judged(Rates { queue_pairs: Some(0), ..half.clone() }), GOOD, "the job has ended");
     let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
     assert_eq!(judged_with(calm(100_000), half, slower), GOOD);
     // Traffic that comes in bursts may halve by chance.

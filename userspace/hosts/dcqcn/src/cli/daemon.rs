@@ -23,6 +23,12 @@ With --json, `outcome` says how it went, and the exit code is:
 
 /// Ask the running daemon (`dcqcn run` with [control] in its file).
 #[derive(Debug, Subcommand)]
+#[command(after_long_help = format!("\
+{OUTCOMES}
+
+Examples:
+  dcqcn daemon status
+  dcqcn daemon reload"))]
 pub(super) enum DaemonCommand {
     Status(StatusArgs),
     Health(HealthArgs),
@@ -70,7 +76,8 @@ As SIGHUP does: on all interfaces or, if anything is refused, on none.
 {OUTCOMES}
 
 Examples:
-  dcqcn daemon reload && echo in effect"))]
+  dcqcn daemon reload
+  dcqcn daemon reload --json"))]
 pub(super) struct ReloadArgs {
     #[command(flatten)]
     socket: Socket,

@@ -6,10 +6,10 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
+use super::bound::Bound;
 use super::hook_names::tc_hook;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::verify::Bound;
 use super::{Error, Info};
 
 /// A program of somebody else's beside one of ours.

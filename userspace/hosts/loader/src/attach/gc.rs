@@ -4,12 +4,12 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
+use super::bound::Bound;
 use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{Reach, rollback, settle_in};
-use super::verify::Bound;
 use super::{Error, foreign, verify};
 
 /// What was freed, or what could not be.

@@ -213,7 +213,12 @@ impl Plan {
 }
 
 /// The size of the RP table: the HTB pacer has classes for fewer flows than the default table has entries.
-fn rp_flows(asked: Option<u32>, default: u32, pacer: PacerChoice, notes: &mut Vec<String>) -> Result<u32, Error> {
+fn rp_flows(
+    asked: Option<u32>,
+    default: u32,
+    pacer: PacerChoice,
+    notes: &mut Vec<String>,
+) -> Result<u32, Error> {
     if pacer != PacerChoice::Htb {
         return Ok(asked.unwrap_or(default));
     }

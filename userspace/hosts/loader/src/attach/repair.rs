@@ -25,7 +25,7 @@ use crate::queues;
 /// It is not this attachment any more, its maps are missing or another version's, or the kernel refuses. What was restored by then
 /// stays.
 pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Error> {
-    probe::check()?;
+    probe::check(true)?;
     let place = StateDir::here()?;
     let _lock = place.lock()?;
     let record = find(&place, iface)?;

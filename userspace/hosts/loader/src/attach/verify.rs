@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use aya::programs::MultiProgLink as _;
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::SchedClassifierLink;
 use dcqcn_netlink::tc::{Handle, Qdisc};
 use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
+use super::bound::Bound;
 use super::hook_names::{XDP_PEER, tc_hook};
 use super::identity::boot_id;
 use super::journal::{Record, UndoStep};
@@ -260,47 +257,6 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
     };
     let problem = (!is_on).then(|| "expected, not found: its link is of no interface any more".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
-}
-
-/// A pinned link.
-pub(super) struct Bound {
-    pub(super) id: u32,
-    pub(super) program_id: u32,
-    /// The interface, in whatever namespace it is; 0 if that is gone. `None` where it is not told cheaply.
-    pub(super) ifindex: Option<u32>,
-}
-
-impl Bound {
-    /// Looks at a pinned link; `None` if there is none.
-    pub(super) fn look(path: &Path, pin: &str) -> Option<Self> {
-        let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
-        let info = link.info().ok()?;
-        let (id, program_id) = (info.id(), info.program_id());
-        if tc_hook(pin).is_none() {
-            return Some(Self { id, program_id, ifindex: None });
-        }
-        let link = SchedClassifierLink::try_from(link).ok()?;
-        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", link.fd().ok()?.as_raw_fd())).ok()?;
-        Some(Self { id, program_id, ifindex: field(&text, "ifindex:") })
-    }
-
-    /// As [`Self::look`], with the interface in any case: aya does not give away an XDP link's descriptor, so it is looked for.
-    pub(super) fn look_closely(path: &Path, pin: &str) -> Option<Self> {
-        let bound = Self::look(path, pin)?;
-        if bound.ifindex.is_some() {
-            return Some(bound);
-        }
-        let _open = PinnedLink::from_pin(path).ok()?;
-        let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
-        let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
-        Some(Self { ifindex: field(&text, "ifindex:"), ..bound })
-    }
-}
-
-/// A number in the text of a file in `/proc/self/fdinfo`.
-fn field(text: &str, name: &str) -> Option<u32> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 #[cfg(test)]

@@ -122,12 +122,14 @@ impl ReceiveQp {
             return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true, marked: false });
         }
         let fills_gap = !self.later.is_empty();
-        self.later.pop_front();
-        while let Some(&next) = self.later.front().filter(|next| **next != MISSING) {
+        if fills_gap {
             self.later.pop_front();
-            self.window.accept();
-            if next != ARRIVED {
-                delivered(next as u32);
+            while let Some(&next) = self.later.front().filter(|next| **next != MISSING) {
+                self.later.pop_front();
+                self.window.accept();
+                if next != ARRIVED {
+                    delivered(next as u32);
+                }
             }
         }
         if packet.is(Packet::ACK_REQUEST) || fills_gap { self.acknowledge(packet) } else { None }

@@ -178,7 +178,7 @@ impl SendQp {
     /// The next packet may be sent as far as the receiver and the window are concerned.
     #[inline]
     pub(crate) fn has_data(&mut self, transport: &Transport) -> bool {
-        match self.missing() {
+        match self.missing(transport) {
             Some(psn) => self.has_room(psn, transport),
             None => self.may_send_new(transport),
         }
@@ -208,7 +208,10 @@ impl SendQp {
 
     /// The next packet to send again by selective repeat.
     #[inline]
-    fn missing(&mut self) -> Option<u64> {
+    fn missing(&mut self, transport: &Transport) -> Option<u64> {
+        if transport.recovery == Recovery::GoBackN {
+            return None;
+        }
         let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
         while let Some(&psn) = repair.trimmed.front() {
             let index = psn.checked_sub(first_psn);
@@ -246,7 +249,7 @@ impl SendQp {
         transport: &Transport,
         now_ns: u64,
     ) -> Option<Packet> {
-        let missing = self.missing();
+        let missing = self.missing(transport);
         let psn = match missing {
             Some(psn) if self.has_room(psn, transport) => psn,
             None if self.may_send_new(transport) => self.window.next(),
@@ -309,8 +312,9 @@ impl SendQp {
     #[inline]
     fn payload(&self, psn: u64, transport: &Transport) -> (u32, Option<u32>) {
         let index = match self.messages.front() {
+            None => return (transport.payload_bytes, None),
             Some(first) if psn < first.end_psn => 0,
-            _ => self.messages.partition_point(|message| message.end_psn <= psn),
+            Some(_) => self.messages.partition_point(|message| message.end_psn <= psn),
         };
         match self.messages.get(index) {
             Some(message) if psn + 1 == message.end_psn => {
@@ -397,8 +401,10 @@ impl SendQp {
         if newly == 0 {
             return;
         }
-        let known = newly.min(self.repair.known.len());
-        self.repair.known.drain(..known);
+        if !self.repair.known.is_empty() {
+            let known = newly.min(self.repair.known.len());
+            self.repair.known.drain(..known);
+        }
         self.progress_ns = now_ns;
         while let Some(&Message { flow, end_psn, posted_ns, .. }) = self.messages.front()
             && end_psn <= self.window.acknowledged()

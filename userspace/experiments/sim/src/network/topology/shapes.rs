@@ -10,7 +10,7 @@ impl Topology {
     ///
     /// # Errors
     /// There are too many nodes, or none.
-    pub fn leaf_spine(
+    pub(crate) fn leaf_spine(
         leaves: u32,
         spines: u32,
         hosts_per_leaf: u32,
@@ -44,7 +44,7 @@ impl Topology {
     ///
     /// # Errors
     /// There are too many nodes, or none.
-    pub fn fat_tree(
+    pub(crate) fn fat_tree(
         pods: u32,
         tors_per_pod: u32,
         hosts_per_tor: u32,

@@ -107,7 +107,7 @@ impl Workload {
     ///
     /// # Errors
     /// There is none, one cannot be read, or has a collective that is not known here.
-    pub fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
+    pub(crate) fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut traces = Vec::new();
         for rank in 0..=hosts {
             let name = format!("{}.{rank}.et", prefix.display());

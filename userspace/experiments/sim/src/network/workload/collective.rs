@@ -151,7 +151,7 @@ impl Workload {
 
     /// How many flows [`Workload::collectives`] makes, those that only wait included.
     #[must_use]
-    pub fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
+    pub(crate) fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
         let of_one = collective.sends(ranks).saturating_add(ranks);
         of_one.saturating_mul(times.into()).saturating_add(ranks)
     }

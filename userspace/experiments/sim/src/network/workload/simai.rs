@@ -51,7 +51,7 @@ impl Workload {
     ///
     /// # Errors
     /// A line is not as it should be, or there are more GPUs than hosts.
-    pub fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
+    pub(crate) fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
         let (_, head) = lines.next().unwrap_or_default();
         /// More micro-batches than any model has.

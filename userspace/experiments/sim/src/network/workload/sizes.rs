@@ -31,7 +31,7 @@ pub struct Poisson {
 impl Poisson {
     /// How many flows start, on average.
     #[must_use]
-    pub fn mean_flows(&self, sizes: &Sizes) -> f64 {
+    pub(crate) fn mean_flows(&self, sizes: &Sizes) -> f64 {
         f64::from(self.hosts) * self.until_ns as f64 / self.gap_ns(sizes)
     }
 
@@ -108,7 +108,7 @@ impl Workload {
     /// Flows with lengths of `sizes` that start at random times (a Poisson process at every host) and go to other hosts, each
     /// as likely. [`Poisson::mean_flows`] says how many that will be.
     #[must_use]
-    pub fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
+    pub(crate) fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
         let mut workload = Self::new();
         if spec.hosts < 2 {
             return workload;

@@ -62,7 +62,7 @@ fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
     let read = || -> dcqcn_netlink::Result<Vec<RdmaElsewhere>> {
         let netlink = Netlink::connect()?;
         // In shared mode the kernel lists every device in every namespace, and interfaces in their own only.
-        let devices = netlink.rdma_devices()?.into_iter().filter(|device| !device.ifindexes.is_empty());
+        let devices = netlink.rdma_devices()?.into_iter().filter(|device| !device.ports.is_empty());
         let device = |device: dcqcn_netlink::rdma::RdmaDevice| RdmaElsewhere {
             connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
             name: device.name,
