@@ -256,7 +256,7 @@ mod tests {
         for line in text.lines() {
             assert!(line.chars().count() <= 130, "{line}");
         }
-        let ai = "# Step of additive increase (paper: R_AI, 40 Mb/s).\n# Allowed: 1kbit to 800gbit. \
+        let ai = "# Step of additive increase (paper: R_AI, 40 Mbit/s).\n# Allowed: 1kbit to 800gbit. \
                   Default: 40mbit.\n# Larger: Faster growth, deeper queue, less stable.\n#rpg_ai_rate = \"40mbit\"\n";
         assert!(text.contains(ai), "{text}");
     }

@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn explained_it_tells_value_unit_range_default_and_direction() {
         let text = report(&[], Some(Group::Rp), None, true).to_string();
-        let ai = "\nrpg_ai_rate = 1mbit\n  Step of additive increase (paper: R_AI, 40 Mb/s).\n  Allowed: 1kbit to 800gbit. Default: \
+        let ai = "\nrpg_ai_rate = 1mbit\n  Step of additive increase (paper: R_AI, 40 Mbit/s).\n  Allowed: 1kbit to 800gbit. Default: \
                   40mbit. Unit: a rate, as in `40mbit`, `2.5gbit` or `100g`.\n  Larger: Faster growth, deeper queue, less stable.\n";
         assert!(text.contains(ai), "{text}");
         assert!(!text.contains("kmin") && !text.contains("cnp_dscp"));
