@@ -79,7 +79,7 @@ parameters! {
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Depth that decides on marks: the virtual queue's, or the real qdisc's (if `dcqcn run` has not read it for 100 ms: the virtual one's).
+        /// Depth that decides on marks: a virtual queue's, or the real qdisc's if `dcqcn run` has read it within 100 ms.
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (as RFC 3168 requires).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
@@ -102,7 +102,7 @@ parameters! {
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// Maximum CNPs per second and interface, with a burst of a hundredth of that; 0 = no limit.
         cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
-        /// Answer packets for other hosts too, with their address: for a box in front of the receivers. `attach` enables it on a bridge's port.
+        /// Answer packets for other hosts too, with their address: for a box in front of receivers. On by default on a bridge port.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
