@@ -509,7 +509,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_what_no_host_is_called_are_of_nobody() {
+    fn group_and_reserved_addresses_have_no_host() {
         let v4 = |text: &str| mapped(text.parse::<Ipv4Addr>().unwrap().octets());
         let v6 = |text: &str| words(text.parse::<Ipv6Addr>().unwrap().octets());
         for text in

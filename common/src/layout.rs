@@ -313,13 +313,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_that_the_kernel_takes() {
+    fn layout_sizes_match_the_kernel() {
         assert_eq!((MAX_FLOWS, CUTS_BYTES), (1_048_576, 65_536));
         assert!(CUTS_BYTES.is_power_of_two() && CUTS_BYTES.is_multiple_of(4_096));
     }
 
     #[test]
-    fn sources_of_pairs_have_names_the_surest_first() {
+    fn pair_sources_named_most_trusted_first() {
         assert_eq!(PairSource::ALL.map(PairSource::label), ["static", "rdma", "cm", "datagram"]);
         assert!(PairSource::ALL.is_sorted());
     }

@@ -51,7 +51,7 @@ fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
 const HEADING: &str = "| parameter | allowed | default | meaning | larger |\n|---|---|---|---|---|\n";
 
 #[test]
-fn the_reference_of_parameters_is_what_the_code_says() {
+fn parameter_reference_matches_code() {
     let mut text = "\
 # Parameters
 *For operators, and for comparison with NICs and switches; written by `cargo xtask docs` from the code.*
@@ -100,7 +100,7 @@ are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `
 }
 
 #[test]
-fn the_reference_of_counters_is_what_the_code_says() {
+fn counter_reference_matches_code() {
     let mut text = "\
 # Counters
 *For operators who read `dcqcn counters`, the metrics or `dcqcn top`; written by `cargo xtask docs` from the code.*

@@ -240,8 +240,8 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 }
 
 #[test]
-fn the_image_serves_a_node_and_takes_part_in_a_rollout() -> Result<()> {
-    let test = "the_image_serves_a_node_and_takes_part_in_a_rollout";
+fn image_serves_node_and_rollout() -> Result<()> {
+    let test = "image_serves_node_and_rollout";
     if !runnable(test, &[])? || !Etcd::is_there(test) {
         return Ok(());
     }

@@ -236,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn the_package_has_what_it_should_and_dpkg_reads_it() {
-        let Some((info, contents)) = put("the_package_has_what_it_should_and_dpkg_reads_it", &DCQCN) else {
+    fn package_contents_readable_by_dpkg() {
+        let Some((info, contents)) = put("package_contents_readable_by_dpkg", &DCQCN) else {
             return;
         };
         assert!(info.contains("Package: dcqcn\n") && info.contains("conffiles"), "{info}");
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn the_fleet_s_package_is_one_of_its_own() {
-        let Some((info, contents)) = put("the_fleet_s_package_is_one_of_its_own", &FLEET) else {
+    fn fleet_package_is_separate() {
+        let Some((info, contents)) = put("fleet_package_is_separate", &FLEET) else {
             return;
         };
         assert!(
@@ -291,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn the_lab_s_package_has_neither_a_service_nor_a_configuration() {
-        let Some((info, contents)) = put("the_lab_s_package_has_neither_a_service_nor_a_configuration", &LAB)
+    fn lab_package_has_no_service() {
+        let Some((info, contents)) = put("lab_package_has_no_service", &LAB)
         else {
             return;
         };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_to_a_network_has_no_rights() {
+    fn network_services_unprivileged() {
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
         for unit in ["agent", "coordinate", "serve"] {
             let text = fs::read_to_string(units.join(format!("dcqcn-fleet-{unit}.service"))).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_table_and_picture() {
+    fn page_has_markers_for_table_and_picture() {
         assert!(page::assert_places_are(PAGE, &[TABLE]).contains(PICTURE));
     }
 }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_says_whom_it_is_for() {
+    fn pages_state_their_audience() {
         // The first page of all is for everybody, and says so in its own words.
         let first = Workspace::locate().unwrap().root().join("README.md");
         let mut silent = Vec::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_in_the_index() {
+    fn pages_listed_in_index() {
         let docs = Workspace::locate().unwrap().root().join("docs");
         let index = docs.join("README.md");
         let text = fs::read_to_string(&index).unwrap();

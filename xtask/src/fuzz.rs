@@ -217,7 +217,7 @@ mod tests {
     use super::Figures;
 
     #[test]
-    fn figures_are_read_from_what_libfuzzer_prints() {
+    fn libfuzzer_output_parsed() {
         let mut figures = Figures::default();
         figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
         figures.take("stat::number_of_executed_units: 2000000");

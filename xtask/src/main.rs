@@ -147,7 +147,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_consistent() {
         super::Cli::command().debug_assert();
     }
 }

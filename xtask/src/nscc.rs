@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deepest_queue_is_looked_for_in_all_switches() {
+    fn deepest_queue_over_all_switches() {
         let run = serde_json::json!({"samples": {"switches": [
             {"max_queue_bytes": [1, 5, 2]}, {"max_queue_bytes": [3, 0]},
         ]}});

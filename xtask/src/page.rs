@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_tells_where_it_is_from() {
+    fn table_names_its_origin() {
         let line = made(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words[..5], ["Made", "by", "`cargo", "xtask", "bench`"]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_goes_between_its_comments() {
+    fn table_placed_between_markers() {
         let page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n";
         let replaced = replace("docs/p.md", page, "x", "new\n").unwrap();
         assert_eq!(replaced, "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n");

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_of_medians() {
+    fn row_has_medians() {
         let found =
             |checked, keeps_limits| Found { flags: String::new(), searched: 1.0, checked, keeps_limits };
         let row = searched_row("x".to_owned(), &[found(3.0, true), found(9.0, false), found(4.0, true)]);

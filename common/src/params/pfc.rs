@@ -96,7 +96,7 @@ mod tests {
     use crate::params::{MIN_RATE_BPS, Params, Port, QUEUES_ETS};
 
     #[test]
-    fn quanta_last_512_bits_at_the_link_s_rate() {
+    fn quanta_last_512_bits_at_link_rate() {
         let at = |bps| {
             let mut config = Config::DEFAULT;
             config.scalars.link_rate_bps = bps;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_held_by_the_priorities_of_its_queue() {
+    fn class_paused_by_priorities_of_its_queue() {
         let mut config = Config::DEFAULT;
         (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
         assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless asked for");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_is_counted_where_a_neighbour_may_be_asked_to_wait() {
+    fn ingress_counted_where_pfc_tx_enabled() {
         let mut config = Config::DEFAULT;
         config.pfc[3].tx = 1;
         assert_eq!(Pauses::new(&config, 0).counted, [0; CLASSES], "no queues, no depth");

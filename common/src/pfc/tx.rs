@@ -67,7 +67,7 @@ mod tests {
     const LIMITS: Limits = Limits { xoff_bytes: 1_000, xon_bytes: 400 };
 
     #[test]
-    fn it_is_said_once_and_again_before_it_is_over() {
+    fn xoff_refreshed_before_expiry() {
         let mut asked = PauseState::default();
         let said =
             [(900, 0), (1_001, 10), (1_200, 20), (500, 55), (700, 60), (401, 70), (400, 80), (1_000, 90)]
@@ -91,7 +91,7 @@ mod tests {
     proptest! {
         /// What a neighbour believes that hears all of it.
         #[test]
-        fn a_neighbour_waits_while_there_is_too_much_and_goes_on_when_there_is_not(
+        fn xoff_above_limit_xon_below(
             depths in prop::collection::vec(0u64..2_000, 1..200),
             lasts_ns in 2u64..1_000,
             xoff_bytes in 0u64..1_500,

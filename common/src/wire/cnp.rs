@@ -274,12 +274,12 @@ mod tests {
     const CONNECTX4: CnpRepr = CnpRepr { udp_sport: 0, dest_qpn: 0x118, hint: NO_HINT, tos: 0xc2, ttl: 64 };
 
     #[test]
-    fn lengths_are_those_on_the_wire() {
+    fn lengths_match_the_wire() {
         assert_eq!((V4_LEN, V6_LEN, UDP_LEN), (60, 80, 40));
     }
 
     #[test]
-    fn cnp_of_a_nic_is_reproduced_but_for_its_identification() {
+    fn nic_cnp_reproduced_except_ip_id() {
         let mut packet = [0xa5; V4_LEN];
         emit_v4(&mut packet, SRC, DST, &CONNECTX4);
         let header = sub_mut::<0, 20, _>(&mut packet);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn forgeries_and_damage_are_told_apart() {
+    fn forged_and_damaged_cnps_distinguished() {
         let resealed = |at: usize, value: u8| {
             let mut packet = CONNECTX4_CNP;
             packet[at] = value;

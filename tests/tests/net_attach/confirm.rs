@@ -80,8 +80,8 @@ fn is(lab: &Lab, mbit: u64) -> Result<()> {
 }
 
 #[test]
-fn what_nobody_confirms_is_taken_back() -> Result<()> {
-    if !runnable("what_nobody_confirms_is_taken_back", &[])? {
+fn unconfirmed_change_reverted() -> Result<()> {
+    if !runnable("unconfirmed_change_reverted", &[])? {
         return Ok(());
     }
     let lab = lab("cback")?;
@@ -100,8 +100,8 @@ fn what_nobody_confirms_is_taken_back() -> Result<()> {
 }
 
 #[test]
-fn what_is_confirmed_stays() -> Result<()> {
-    if !runnable("what_is_confirmed_stays", &[])? {
+fn confirmed_change_persists() -> Result<()> {
+    if !runnable("confirmed_change_persists", &[])? {
         return Ok(());
     }
     let lab = lab("cstay")?;
@@ -120,8 +120,8 @@ fn what_is_confirmed_stays() -> Result<()> {
 }
 
 #[test]
-fn while_a_change_waits_others_are_refused() -> Result<()> {
-    if !runnable("while_a_change_waits_others_are_refused", &[])? {
+fn pending_change_blocks_others() -> Result<()> {
+    if !runnable("pending_change_blocks_others", &[])? {
         return Ok(());
     }
     let lab = lab("cref")?;
@@ -146,8 +146,8 @@ fn while_a_change_waits_others_are_refused() -> Result<()> {
 }
 
 #[test]
-fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
-    if !runnable("whoever_waits_is_killed_and_the_former_values_come_back", &[])? {
+fn killed_waiter_reverts_change() -> Result<()> {
+    if !runnable("killed_waiter_reverts_change", &[])? {
         return Ok(());
     }
     let lab = lab("ckill")?;
@@ -181,8 +181,8 @@ fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
 }
 
 #[test]
-fn a_change_to_be_confirmed_killed_at_every_step() -> Result<()> {
-    if !runnable("a_change_to_be_confirmed_killed_at_every_step", &[])? {
+fn pending_change_killed_at_every_step() -> Result<()> {
+    if !runnable("pending_change_killed_at_every_step", &[])? {
         return Ok(());
     }
     let lab = lab("csteps")?;
@@ -206,8 +206,8 @@ fn a_change_to_be_confirmed_killed_at_every_step() -> Result<()> {
 }
 
 #[test]
-fn a_file_is_applied_whole_or_not_at_all() -> Result<()> {
-    if !runnable("a_file_is_applied_whole_or_not_at_all", &[])? {
+fn file_applied_atomically() -> Result<()> {
+    if !runnable("file_applied_atomically", &[])? {
         return Ok(());
     }
     let lab = lab("capply")?;

@@ -81,8 +81,8 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
 }
 
 #[test]
-fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart() -> Result<()> {
-    if !runnable("what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart", &[])? {
+fn override_survives_restart_within_bounds() -> Result<()> {
+    if !runnable("override_survives_restart_within_bounds", &[])? {
         return Ok(());
     }
     let pair = Pair::new("control")?;
@@ -197,8 +197,8 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
 }
 
 #[test]
-fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
-    if !runnable("what_nobody_confirms_and_what_the_file_forbids_goes_back", &[])? {
+fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
+    if !runnable("unconfirmed_or_forbidden_override_reverts", &[])? {
         return Ok(());
     }
     let pair = Pair::new("confirm-control")?;
@@ -262,8 +262,8 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
 
 /// A change of an operator's that waits to be confirmed is in the way of others, and passes.
 #[test]
-fn what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back() -> Result<()> {
-    if !runnable("what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back", &[])? {
+fn trial_revert_restores_everything() -> Result<()> {
+    if !runnable("trial_revert_restores_everything", &[])? {
         return Ok(());
     }
     let pair = Pair::new("later-control")?;

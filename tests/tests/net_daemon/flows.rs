@@ -64,8 +64,8 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
 
 /// What is found idle and sends before it is removed stays: the program looks at the time itself.
 #[test]
-fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
-    if !runnable("a_flow_that_revives_between_look_and_removal_stays", &[])? {
+fn flow_revived_during_ageing_stays() -> Result<()> {
+    if !runnable("flow_revived_during_ageing_stays", &[])? {
         return Ok(());
     }
     let pair = Pair::new("revive")?;
@@ -88,8 +88,8 @@ fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
 }
 
 #[test]
-fn it_needs_little_memory_with_two_interfaces_and_all_flows() -> Result<()> {
-    if !runnable("it_needs_little_memory_with_two_interfaces_and_all_flows", &["htb"])? {
+fn daemon_memory_with_full_tables() -> Result<()> {
+    if !runnable("daemon_memory_with_full_tables", &["htb"])? {
         return Ok(());
     }
     const RESIDENT_KB: u64 = 60 << 10;

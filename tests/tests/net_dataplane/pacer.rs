@@ -107,8 +107,8 @@ fn wait_for_class(host: &Host) -> Result<()> {
 }
 
 #[test]
-fn a_cut_flow_is_held_to_its_rate_and_another_is_not() -> Result<()> {
-    if !runnable("a_cut_flow_is_held_to_its_rate_and_another_is_not", &["htb"])? {
+fn only_cut_flow_is_paced() -> Result<()> {
+    if !runnable("only_cut_flow_is_paced", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("pacer")?;

@@ -113,8 +113,8 @@ fn attach_line() -> String {
 }
 
 #[test]
-fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
-    if !runnable("the_data_plane_stays_when_its_process_ends", &[])? {
+fn data_plane_outlives_process() -> Result<()> {
+    if !runnable("data_plane_outlives_process", &[])? {
         return Ok(());
     }
     let pair = Pair::new("stay")?;
@@ -134,8 +134,8 @@ fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
 }
 
 #[test]
-fn an_interface_made_anew_is_attached_anew() -> Result<()> {
-    if !runnable("an_interface_made_anew_is_attached_anew", &["htb"])? {
+fn recreated_interface_attached_again() -> Result<()> {
+    if !runnable("recreated_interface_attached_again", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("anew")?;
@@ -211,8 +211,8 @@ fn detaching_puts_everything_back() -> Result<()> {
 }
 
 #[test]
-fn a_failed_attach_leaves_nothing_behind() -> Result<()> {
-    if !runnable("a_failed_attach_leaves_nothing_behind", &["htb"])? {
+fn failed_attach_leaves_nothing() -> Result<()> {
+    if !runnable("failed_attach_leaves_nothing", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("fail")?;

@@ -123,7 +123,7 @@ fn is_marked(frame: &[u8]) -> bool {
 /// SONiC's test of marking: fill a queue that is held, let it go, and compare what was marked with Kmin, Kmax and Pmax; of 2 Kmax
 /// packets the first is marked and the last is not, and over 200 runs of Kmax + 10 packets the marks are as many as the line says.
 #[test]
-fn marks_are_as_many_as_the_line_says() {
+fn mark_share_matches_wred() {
     const KMIN: usize = 10;
     const KMAX: usize = 40;
     const PMAX: f64 = 0.5;
@@ -133,7 +133,7 @@ fn marks_are_as_many_as_the_line_says() {
         (wred.kmin_bytes, wred.kmax_bytes) = (KMIN as u64 * PACKET_BYTES, KMAX as u64 * PACKET_BYTES);
         wred.pmax_ppm = (PMAX * 1e6) as u64;
     };
-    let Some(mut bench) = Bench::new("marks_are_as_many_as_the_line_says", SWITCH, set).unwrap() else {
+    let Some(mut bench) = Bench::new("mark_share_matches_wred", SWITCH, set).unwrap() else {
         return;
     };
     let room = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
@@ -275,12 +275,12 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
 
 /// A queue marks, the receiver's port answers, the CNP goes round and back to the sender's port, and the sender's flow is cut.
 #[test]
-fn a_cnp_made_here_cuts_the_flow_of_the_sender_here() {
+fn local_cnp_cuts_local_flow() {
     let file = SWITCH.replace(
         "np_enable = false\nrp_enable = false",
         "cp_enable = true\nrp_enable = true\nmin_time_between_cnps = '1s'\nrpg_time_reset = '10s'",
     );
-    let test = "a_cnp_made_here_cuts_the_flow_of_the_sender_here";
+    let test = "local_cnp_cuts_local_flow";
     let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else {
         return;
     };

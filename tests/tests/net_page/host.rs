@@ -26,8 +26,8 @@ fn last(values: &Value) -> Option<f64> {
 }
 
 #[test]
-fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
-    let test = "what_is_drawn_is_what_the_kernel_has";
+fn drawn_values_match_kernel() -> Result<()> {
+    let test = "drawn_values_match_kernel";
     if !runnable(test, &[])? || !Browser::is_there(test) {
         return Ok(());
     }
@@ -104,8 +104,8 @@ fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
 }
 
 #[test]
-fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<()> {
-    let test = "a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept";
+fn page_change_reverts_unless_confirmed() -> Result<()> {
+    let test = "page_change_reverts_unless_confirmed";
     if !runnable(test, &[])? || !Browser::is_there(test) {
         return Ok(());
     }
@@ -192,8 +192,8 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
 }
 
 #[test]
-fn who_has_no_token_or_asks_from_elsewhere_changes_nothing() -> Result<()> {
-    let test = "who_has_no_token_or_asks_from_elsewhere_changes_nothing";
+fn request_without_token_or_origin_rejected() -> Result<()> {
+    let test = "request_without_token_or_origin_rejected";
     if !runnable(test, &[])? {
         return Ok(());
     }

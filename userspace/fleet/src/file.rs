@@ -335,7 +335,7 @@ rpg_gd = 12
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn config_errors_reported() {
         let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
         for (text, says) in [
             ("", "no [[group]]"),

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_or_left() {
+    fn file_replaced_atomically() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("x.toml");
         replace(&path, b"one").expect("written");

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_in_one_package_or_in_several() {
+    fn kernel_in_one_or_several_packages() {
         let one =
             "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\nlinux-image-6.1.0-56-amd64\nkmod\n";
         assert_eq!(kernel_packages(one, Series::V6_1).unwrap(), ["linux-image-6.1.0-56-amd64"]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kernel_than_asked_for_is_named() {
+    fn wrong_kernel_named() {
         let moved = kernel_packages("linux-image-8.0.1-amd64\n", Series::V7).unwrap_err().to_string();
         assert!(moved.contains("linux-image-8.0.1-amd64"), "{moved}");
         assert!(kernel_packages("kmod\n", Series::V6_12).is_err());

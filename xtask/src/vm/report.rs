@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_again_stays() {
+    fn sections_not_run_stay() {
         let before = "| scenario | 6.1.0-test | 6.12.1-other |\n| --- | --- | --- |\n| read | 9 of 9, 9 s | 8 of 8, 8 s |\n\
                       | incast | 7 of 7, 7 s | not run |\n";
         let text =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_place_for_what_ran_where() {
+    fn page_has_marker_for_environment() {
         let text = fs::read_to_string(Workspace::locate().unwrap().root().join(COMMITTED)).unwrap();
         page::between(COMMITTED, &text, KERNELS).unwrap();
     }

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_what_is_typed() {
+    fn page_contains_typed_commands() {
         let typed = blocks(PAGE, &SECTIONS);
         let lines: Vec<_> = typed.iter().flatten().collect();
         assert_eq!((typed.len(), lines.len()), (SECTIONS.len() + 1, 18), "{lines:#?}");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_labs() {
+    fn defaults_match_lab_profile() {
         assert_eq!(config(""), IncastConfig::default());
     }
 

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_marks_and_paces_unless_told_otherwise() {
+    fn switch_marks_and_paces_by_default() {
         let config = switch_config(Settings::default()).unwrap().scalars;
         assert_eq!((config.cp_enable, config.np_enable, config.rp_enable, config.pacer), (1, 0, 0, PACER_FQ));
         let unpaced =

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_of_the_machine() {
+    fn ports_listed_from_machine() {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
         assert_eq!(config("--against eth1,eth2").against, Against::Ports(ports.to_vec()));
         assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_or_a_switch_counts() {
+    fn role_or_switch_selects_points() {
         let host = Settings { role: Some(Role::Host), pacer: Some(PacerChoice::Htb), ..Settings::default() };
         let host = config(host).unwrap().scalars;
         assert_eq!((host.cp_enable, host.rp_enable, host.pacer), (0, 1, PACER_HTB));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_written() {
+    fn only_differences_written() {
         let there = found(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
         let wanted =
             plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_get_the_cells_that_differ_and_get_them_first() {
+    fn register_differences_written_first() {
         let name = || "R".to_owned();
         let registers = [(name(), vec![5, 6, 7])];
         let wanted = Plan { registers: registers.clone().into(), ..plan(vec![entry(1, 10)]) };

@@ -347,7 +347,7 @@ peer_qpn = 0x211
 ";
 
     #[test]
-    fn a_file_says_parameters_and_switch() {
+    fn file_has_parameters_and_switch() {
         let (settings, switch) = parse("a.toml", FILE).unwrap();
         assert_eq!((settings.role, settings.link_rate_bps()), (Some(Role::Switch), Some(10_000_000)));
         assert_eq!((switch.packet, switch.depth), (Bytes(1_082), Depth::Enqueue));
@@ -360,7 +360,7 @@ peer_qpn = 0x211
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn errors_have_line_numbers() {
         for (from, to, says) in [
             ("'1082B'", "'1082X'", "a.toml:5: packet ="),
             ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),

@@ -167,14 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_says_what_is_run() {
+    fn title_describes_run() {
         let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
         let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, beside 2 TCP flows";
         assert_eq!(config.to_string(), title);
     }
 
     #[test]
-    fn the_default_is_valid_and_bad_fields_are_named() {
+    fn default_valid_bad_fields_named() {
         IncastConfig::default().validate().unwrap();
         let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
         assert!(

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_what_was_asked_for_or_says_why_not() {
+    fn answer_has_result_or_reason() {
         let version = answered("{\"v\":1,\"ok\":{\"dcqcn\":\"0.1.0\",\"protocol\":1,\"new\":2}}\n").unwrap();
         assert_eq!((version.dcqcn.as_str(), version.protocol), ("0.1.0", 1));
         let refused = answered("{\"v\":1,\"error\":\"no\"}\n").unwrap_err();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_place_asks_again_and_then_says_so_but_is_not_refused() {
+    fn busy_client_retries_then_reports() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_and_a_question_too_long_are_told() {
+    fn missing_daemon_and_long_request_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let client = ControlClient::new(&path, Duration::from_secs(1));

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_what_the_documentation_says() {
+    fn requests_match_documentation() {
         let apply = r#"{"v":1,"verb":"apply","name":"7","text":"x"}"#;
         let Question { v, verb: Verb::Apply(apply) } = serde_json::from_str(apply).unwrap() else {
             panic!("not an apply");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_what_was_asked_for_or_an_error() {
+    fn answer_has_result_or_error() {
         let text = |answer: &Answer| serde_json::to_string(answer).unwrap();
         assert_eq!(text(&Answer::of(Ok(None::<Override>))), r#"{"v":1,"ok":null}"#);
         assert_eq!(text(&Answer::of::<Override>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);

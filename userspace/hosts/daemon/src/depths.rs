@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_counted_by_depth_and_only_while_somebody_wants_to_know() {
+    fn depth_samples_counted_while_watched() {
         let watched = Watched::default();
         assert!(!watched.is_wanted());
         assert_eq!(watched.want(7), Depths::default());

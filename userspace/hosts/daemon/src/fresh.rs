@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_reads_at_a_time_however_many_ask_and_go_away() {
+    async fn concurrent_requests_share_one_read() {
         let (fresh, reading, most) =
             (Fresh::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for _ in 0..50 {

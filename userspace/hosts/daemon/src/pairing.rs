@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_over_messages_and_the_operator_over_the_kernel() {
+    fn pair_precedence_operator_kernel_cm() {
         let id = qp_id([10, 0, 0, 1].into(), 0x11);
         let pair = |qpn, source: PairSource| Some(Pair::new(qpn, source));
         let set = Some(Change::Set(id, 0x17));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_are_looked_up_between_two_looks_at_all() {
+    fn incremental_lookup_between_full_scans() {
         let qp = |qpn| qp_id([10, 0, 0, 1].into(), qpn);
         let entered = HashMap::from([(qp(1), 11), (qp(2), 12)]);
         let present = HashMap::from([(qp(1), 11), (qp(2), 99), (qp(3), 13)]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_those_of_the_wire() {
+    fn ids_match_wire() {
         assert_eq!(qp_id([10, 0, 0, 1].into(), 7).addr, mapped([10, 0, 0, 1]));
         assert_eq!(qp_id([0xfd; 16].into(), 7).addr, words([0xfd; 16]));
     }

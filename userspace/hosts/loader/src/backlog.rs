@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_its_own_depth_and_the_others_that_of_the_interface() {
+    fn class_depth_or_interface_depth() {
         let mut config = Config::DEFAULT;
         let queue_3 = Handle::new(1, 4);
         let qdiscs = [qdisc(Handle::ROOT, 5_000), qdisc(queue_3, 4_000)];

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rpg_max_rate_bounds_a_flow_and_not_the_port() {
+    fn rpg_max_rate_bounds_flow_not_port() {
         let mut config = Config::DEFAULT;
         (config.scalars.link_rate_bps, config.scalars.rpg_max_rate_bps) = (10_000_000_000, 1_000_000_000);
         assert_eq!((port_rate_bps(&config), config.line_rate_bps()), (10_000_000_000, 1_000_000_000));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn fq_has_a_flow_for_each_of_the_table_and_room_for_what_each_has_under_way() {
+    fn fq_sized_for_table_and_in_flight() {
         for (flows, buckets_log, limit) in [
             (8, 10, 65_536),
             (1_024, 10, 65_536),

@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quanta_are_in_proportion_to_the_weights_of_the_weighted_queues() {
+    fn quanta_proportional_to_weights() {
         let mut config = Config::DEFAULT;
         for (queue, weight) in config.queue.iter_mut().zip([50, 35, 15, 15, 15, 15, 15, 15]) {
             (queue.scheduler, queue.weight) = (SCHEDULER_DWRR, weight);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_its_number_and_its_reason() {
+    fn netlink_error_has_number_and_reason() {
         let mut reply = Encoder::default();
         reply.message(NLMSG_ERROR, NLM_F_ACK_TLVS, |body| {
             body.raw(&(-libc::ENOENT).to_ne_bytes());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_datagrams_yield_the_whole_messages_only() {
+    fn truncated_datagram_yields_full_messages() {
         let mut reply = Encoder::default();
         reply.message(16, 0, |body| body.raw(&[0; 8]));
         reply.message(16, 0, |body| body.raw(&[0; 8]));

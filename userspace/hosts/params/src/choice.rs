@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn words_read_back_and_others_name_the_nearest() {
+    fn unknown_choice_suggests_nearest() {
         assert_eq!(parse_word("none"), Ok(PacerChoice::None));
         assert_eq!(word(&XdpModeChoice::Driver), "driver");
         let refused = parse_word::<Role>("swich").unwrap_err().to_string();

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_differs() {
+    fn file_contains_differences() {
         let settings = parse(
             "a.toml",
             "role = 'switch'\nprofile = 'lab'\npacer = 'fq'\nxdp_mode = 'skb'\nflows = 1_024\n\
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_has_its_line_and_the_nearest_key() {
+    fn errors_have_line_and_nearest_key() {
         let text = "rol = 'host'\n[parameters]\nrpg_ai_rat = '40mbit'\nrpg_time_reset = 55\n[wred.9]\nkmin = 1\n\
                     [wred.3]\nkmn = 1\n\n[dscp_to_tc]\n26 = 9\n[tc_to_queue]\n1 = []\n[wred]\nkmin = 1\n";
         let refused = parse("b.toml", text).unwrap_err().to_string();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_errors_the_first_are_told_and_the_others_counted() {
+    fn excess_errors_counted() {
         let many: String = (0..5_000).map(|n| format!("nothing_{n} = 1\n")).collect();
         assert_eq!(parse("c", "a = 1").unwrap_err().more, 0);
         let refused = parse("c", &many).unwrap_err();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_as_deeply_as_it_can_be_is_refused() {
+    fn deep_nesting_rejected() {
         // As long as what a stranger may send over the control socket.
         let deep = |unit: &str| unit.repeat((256 << 10) / unit.len() - 20);
         let (open, inline, dotted) = (deep("["), deep("{a="), deep("a."));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn misplaced_keys_and_bad_words_say_where_and_what() {
+    fn misplaced_keys_report_position() {
         for (text, says) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),

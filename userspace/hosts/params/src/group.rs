@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_is_in_the_group_its_name_belongs_to() {
+    fn parameter_group_follows_name() {
         const RP: [&str; 9] = [
             "rp_",
             "rpg_",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_replaces_the_algorithm_and_leaves_the_interface() {
+    fn profile_replaces_algorithm_only() {
         let mut config = Config::DEFAULT;
         for text in [
             "link_rate=25gbit",

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_those_of_the_wire() {
+    fn addresses_match_wire() {
         let wire = "fd00::1:2".parse::<Ipv6Addr>().unwrap().octets();
         let mut addr = [0; 4];
         for (word, bytes) in addr.iter_mut().zip(wire.chunks_exact(4)) {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_stand_on_lines_of_their_own_and_are_told_once() {
+    fn causes_on_separate_lines_once() {
         let error =
             anyhow!("no such file").context("cannot read x.toml: no such file").context("cannot attach");
         assert_eq!(explain(&error), "error: cannot attach\n  because: cannot read x.toml: no such file\n");

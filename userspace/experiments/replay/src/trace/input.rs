@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_people_and_spreadsheets_write_them() {
+    fn csv_dialects_accepted() {
         let text = "\u{feff}# made by hand\r\n\r\n T_NS, event ,bytes\r\n0,cnp\r\n 10 , send , 1000 # one packet\n\
                     10,sample,\n#\n4611686018427387904,cnp";
         let expected = [
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told_with_their_place_and_what_was_expected() {
+    fn bad_line_reports_position_and_format() {
         let events = "expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`";
         let time = "expected a whole number of nanoseconds, 0 to 4611686018427387904";
         let bytes = "expected a whole number of bytes, 1 to 1099511627776";

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_give_a_share_only_of_two_weighted_queues() {
+    fn weights_apply_to_two_weighted_queues() {
         let mut config = Config::DEFAULT;
         let roce = usize::from(config.tc_to_queue[ROCE_TC]);
         for queue in &mut config.queue {

@@ -271,7 +271,7 @@ mod tests {
     use crate::qualify::Outcome;
 
     #[test]
-    fn a_watchdog_that_is_off_or_late_is_found() {
+    fn late_or_missing_watchdog_detected() {
         let ms = Duration::from_millis;
         let right =
             Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_does_not_read_is_not_waited_for() {
+    fn blocked_manager_not_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();

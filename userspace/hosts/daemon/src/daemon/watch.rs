@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaced_or_written_is_noticed_once_and_one_that_is_gone_is_not() {
+    fn file_change_noticed_once() {
         let mut file = Watched::new();
         assert!(!file.changed_after(0) && !file.changed_after(2_000));
         fs::write(&file.path, "three").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_written_is_waited_for() {
+    fn file_being_written_awaited() {
         let mut file = Watched::new();
         for text in ["", "t", "th", "thr"] {
             fs::write(&file.path, text).unwrap();

@@ -35,7 +35,7 @@ fn labels(series: &str) -> String {
 }
 
 #[test]
-fn the_documentation_of_metrics_is_what_is_served() {
+fn metrics_page_matches_served() {
     let scrape = Scrape { readings: vec![reading("eth0", 10, 5)], unreadable: Vec::new() };
     let text = render::whole(&scrape, 1, Some(&SharedState::sample()), Instant::now(), Format::Text);
     let counters: BTreeSet<String> =

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_what_is_running() {
+    fn saved_config_equals_running() {
         let config =
             running(&["link_rate=25gbit", "wire_overhead=24", "wred.3.kmax=1048576", "dscp_to_tc.26=0"]);
         let text = saved(&info(), &config);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_in_line_is_saved_as_one() {
+    fn inline_attachment_saved_as_inline() {
         let inline = |peer: &str| Info { inline_peer: Some(peer.into()), ..info() };
         let config = running(&[]);
         let settings = params::parse("saved", &saved(&inline("eth1"), &config)).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_leaves_the_link_unsaid_agrees_with_any() {
+    fn file_without_link_matches_any() {
         let config = running(&["link_rate=25gbit", "wire_overhead=24", "rpg_gd=12"]);
         let settings =
             params::parse("x", "flows = 2048\npacer = 'auto'\n[parameters]\nrpg_ai_rate = '1mbit'\n");

@@ -152,7 +152,7 @@ mod tests {
     use crate::doctor::{Snapshot, snapshot};
 
     #[test]
-    fn a_report_has_its_findings_by_interface_and_the_host_last() {
+    fn report_sorted_by_interface_host_last() {
         let host =
             snapshot::Host { kernel: "5.10.0".to_owned(), bpf_jit: Some(0), ..snapshot::Host::default() };
         let link =

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_lists_the_groups_in_their_order() {
+    fn help_groups_in_order() {
         let help = command().render_long_help().to_string();
         let at = |what: &str| help.find(what).unwrap_or_else(|| panic!("no {what} in {help}"));
         assert!(at("Attach and keep:\n  prepare") < at("See:\n  flows") && at("See:") < at("Tune:\n  get"));

@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_at_once_get_the_lock_one_after_the_other_and_leave_nothing() {
+    fn lock_serialises_many_holders() {
         let root = tempfile::tempdir().expect("a directory");
         let place = StateDir::of(root.path().to_owned(), 1);
         let work = || {

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_that_were_turned_on_later_are_named() {
+    fn later_enabled_queues_named() {
         for major in [0, 7] {
             let root = qdisc("mq", Handle::new(major, 0), Handle::ROOT);
             let queue = |number, kind| qdisc(kind, Handle::UNSPEC, Handle::new(major, number));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_passes_and_the_rest_is_told() {
+    fn disallowed_keys_rejected_by_name() {
         let ai = "[interface.parameters]\nrpg_ai_rate = '50mbit'\n";
         let kmin = "[interface.wred.3]\nkmin = '40KB'\n";
         assert_eq!(refusals("'*'", &format!("role = 'host'\nprofile = 'paper'\n{ai}{kmin}")), "");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_counts_over_the_own_file_and_names_no_interface_of_its_own() {
+    fn override_applies_over_file() {
         let own = "[[interface]]\nname = 'eth0'\nrole = 'host'\n[interface.parameters]\nrpg_gd = 12\nrpg_ai_rate = '1mbit'\n";
         let changes = asked("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
         for (allow, names) in [("'rpg_*'", false), ("'*'", true), ("'interface', 'rpg_*'", true)] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn config_errors_reported() {
         for (text, says) in [
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_while_it_runs_is_told() {
+    fn restart_only_changes_reported() {
         let parse = |text: &str| parse("c", text).unwrap();
         let (old, other) = (parse("[control]\n"), parse("[control]\ngroup = 'x'\n"));
         assert!(old.needs_restart(&other).is_some() && old.needs_restart(&old).is_none());
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_outside_a_range_passes(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
+        fn out_of_range_rejected(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
             let allow = format!("'rpg_ai_rate = {low}mbit..{}mbit'", low + len);
             let text = format!("[interface.parameters]\nrpg_ai_rate = '{value}mbit'\n");
             let passes = refusals(&allow, &text).is_empty();

@@ -27,7 +27,7 @@ filter = 'info,dcqcn::net=debug'
 ";
 
 #[test]
-fn the_first_interface_that_matches_counts() {
+fn first_matching_interface_applies() {
     let config = parse("x", WHOLE).unwrap();
     let first = config.request("eth0").unwrap().settings;
     assert_eq!((first.role, first.changes.len()), (Some(Role::Switch), 2));
@@ -39,13 +39,13 @@ fn the_first_interface_that_matches_counts() {
 }
 
 #[test]
-fn files_are_told_apart_by_what_stands_at_the_top() {
+fn file_kind_detected_by_header() {
     assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
     assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
 }
 
 #[test]
-fn all_errors_are_told_with_their_lines() {
+fn errors_listed_with_lines() {
     for (text, says) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
@@ -74,7 +74,7 @@ fn all_errors_are_told_with_their_lines() {
 
 /// Else somebody who may not name interfaces could have the operator's own detached, as another's end.
 #[test]
-fn what_is_asked_of_an_interface_that_the_file_does_not_name_makes_no_peer() {
+fn unnamed_interface_gets_no_peer() {
     let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;
     let file = |allow| {
         parse("own", &format!("[[interface]]\nname = 'eth0'\n[fleet]\nallow = [{allow}]"))

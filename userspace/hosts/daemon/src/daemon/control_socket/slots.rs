@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_a_few_and_all_together_have_so_many() {
+    fn connection_slots_per_user_and_total() {
         let slots = ConnectionSlots::default();
         let mut taken: Vec<ConnectionSlot> = (0..OF_A_USER).map(|_| slots.take(1).unwrap()).collect();
         assert!(slots.take(1).unwrap_err().contains("user 1 has 4 connections"));

@@ -170,7 +170,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn what_is_kept_is_in_force_at_the_next_start_unless_it_is_no_longer_allowed() {
+    fn override_applied_on_restart_if_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
         assert_eq!(persisted::read(&path).unwrap(), None);
@@ -207,7 +207,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn what_nobody_confirmed_is_not_in_force_at_the_next_start_whatever_the_clock_says() {
+    fn unconfirmed_override_expires_on_restart() {
         let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
         let kept = Persisted { held: Some(held("700")), trial: Some(trial.clone()) };
         assert_eq!(after(kept.clone(), 999), kept);
@@ -217,7 +217,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn only_interfaces_can_be_asked_for_and_only_what_goes_with_the_file() {
+    fn override_limited_to_interfaces() {
         let own = own(Path::new("/x"));
         let refused = |text: &str| checked_interfaces(&own, "7", text).unwrap_err().to_string();
         let interface = "[[interface]]\nname = 'eth*'\n[interface.wred.3]\n";

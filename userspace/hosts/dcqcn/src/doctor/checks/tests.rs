@@ -99,7 +99,7 @@ fn rxe0() -> Rdma {
 }
 
 #[test]
-fn a_healthy_host_is_left_alone() {
+fn healthy_host_has_no_findings() {
     let none: BTreeSet<_> = found(&healthy()).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
     assert_eq!(none, BTreeSet::new());
     let mut snapshot = healthy();
@@ -267,7 +267,7 @@ fn every_mark_is_answered_or_accounted_for() {
 }
 
 #[test]
-fn what_another_interface_handles_is_not_unpaired() {
+fn cnp_handled_elsewhere_is_not_unpaired() {
     let unpaired = |elsewhere: u64| {
         let mut snapshot = healthy();
         // The other one has the flows, and no CNP of its own.
@@ -288,7 +288,7 @@ fn what_another_interface_handles_is_not_unpaired() {
 }
 
 #[test]
-fn a_switch_wants_its_marks_answered() {
+fn switch_marks_without_cnps_reported() {
     let switch = |cnps: u64, ports: usize| {
         let mut snapshot = healthy();
         marking(&mut snapshot);
