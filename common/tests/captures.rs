@@ -86,7 +86,7 @@ fn captured_icrcs_survive_mark_and_hop() {
             l3[Ipv4::LEN + Udp::LEN + 5] ^= 1;
             assert!(!icrc::verify(l3), "{name}: packet {number}, other queue pair");
             assert_eq!(icrc::seal(l3), Some(()));
-            assert!(icrc::verify(l3), "{name}: packet {number}, sealed anew");
+            assert!(icrc::verify(l3), "{name}: packet {number}, sealed again");
         }
     }
 }

@@ -46,7 +46,7 @@ fn flow_not_delayed_by_old_rate() {
     assert!(flow.hot.machine.rate_bps > 100_000_000);
 }
 
-/// When `bits` that were sent at `from_ns` are paid, if the machine, in force as it is, meets nothing but its own timers; and
+/// When `bits` that were sent at `from_ns` are paid, if the machine, active as it is, meets nothing but its own timers; and
 /// what of them is unpaid at `now_ns`, in 10^-9 bit.
 fn unpaid(mut machine: RateMachine, p: &Params, from_ns: u64, bits: u64, now_ns: u64) -> i128 {
     let mut left = i128::from(bits) * 1_000_000_000;

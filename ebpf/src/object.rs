@@ -1,4 +1,4 @@
-//! What every object has beside its programs.
+//! What every object has next to its programs.
 
 /// Never reached: nothing here can panic, and the verifier would refuse the loop.
 #[cfg(not(test))]

@@ -98,7 +98,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
         Ok(())
     };
     thread::scope(|scope| {
-        // One goes after the other, so that they meet in each flow and beside each other.
+        // One goes after the other, so that they meet in each flow and next to each other.
         let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
     })?;

@@ -83,11 +83,7 @@ fn events(seed: u64) -> String {
 fn engines_agree_for_every_profile() {
     for ((profile, rate), seed) in PROFILES.iter().zip(1..) {
         let rate = format!("link_rate={rate}");
-        if !agree(
-            "engines_agree_for_every_profile",
-            &options(*profile, &[&rate]),
-            &events(seed),
-        ) {
+        if !agree("engines_agree_for_every_profile", &options(*profile, &[&rate]), &events(seed)) {
             return;
         }
     }

@@ -41,7 +41,7 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let findings = report["findings"].as_array().context("no findings")?;
     let bad =
         findings.iter().filter(|finding| finding["severity"] == "warning" || finding["severity"] == "error");
-    // Every fault says how to mend it.
+    // Every fault says how to fix it.
     assert!(bad.clone().all(|finding| finding["fix"].is_string()), "{report}");
     Ok(bad.filter_map(|finding| finding["id"].as_str()).map(str::to_owned).collect())
 }

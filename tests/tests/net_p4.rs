@@ -146,7 +146,7 @@ fn switch_file_checked_offline() -> Result<()> {
     Ok(())
 }
 
-/// A running switch with two ports, and the command beside it.
+/// A running switch with two ports, and the command next to it.
 struct Bench {
     desk: Desk,
     process: Option<Process>,

@@ -135,11 +135,11 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     // Another queue is nobody's business.
     burst(&one, 1, 0, MUCH)?;
     ensure!(hears_nothing(&one, 100)?, "another queue pauses priority 3");
-    // Nor is this one, once it is not asked for.
+    // Nor is this one, once it is not requested.
     site.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, MUCH)?;
-    ensure!(hears_nothing(&one, 100)?, "a pause that nobody asked for");
+    ensure!(hears_nothing(&one, 100)?, "a pause that nobody requested");
     Ok(())
 }
 

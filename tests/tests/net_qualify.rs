@@ -141,8 +141,8 @@ fn unusable_ports_named() -> Result<()> {
     for (ports, names) in [
         ("e1,e1", "--against names e1 twice"),
         ("e1,e9", "e9"),
-        ("lo,e1", "lo is no Ethernet port"),
-        ("e1,lo", "lo is no Ethernet port"),
+        ("lo,e1", "lo is not an Ethernet port"),
+        ("e1,lo", "lo is not an Ethernet port"),
     ] {
         let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
         let output = machine.run(move || command.output())??;

@@ -345,7 +345,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
     Ok(())
 }
 
-/// It ends at once in the middle of a fault, and takes back what it has made.
+/// It ends at once in the middle of a fault, and reverts what it has made.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
     if !runnable("soak_leaves_nothing_on_signal", &["htb"])? {

@@ -276,7 +276,7 @@ fn top_restores_terminal() -> Result<()> {
 
     let mut top = Top::start(&pair, audit.path())?;
     top.until("0x000011")?;
-    // After each answer all is drawn anew, so that its words are whole.
+    // After each answer all is drawn again, so that its words are whole.
     top.write("erpg_max_rate\r2gbit\r")?;
     top.until("changed:")?;
     assert_eq!(max_rate_bps()?, 0);

@@ -19,7 +19,7 @@ fn reference_engine_passes_vectors() {
         if env::var_os("DCQCN_WRITE_VECTORS").is_some() {
             fs::write(vectors::path(name), answered.file().unwrap()).unwrap();
         }
-        assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 writes it anew");
+        assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 regenerates it");
     }
 }
 

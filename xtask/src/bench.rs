@@ -84,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// The tables.
 const SECTIONS: [&str; 9] =
     ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "live", "control"];
-/// The plot of the page, beside it.
+/// The plot of the page, next to it.
 const PLOT: &str = "performance-qps.svg";
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn lintian(package: &Path) -> Result<Option<String>> {
     if find_program("lintian").is_none() {
         return Ok(None);
     }
-    // Its exit code is 2 for errors, which are what is asked for.
+    // Its exit code is 2 for errors, which are what is requested.
     let output = Command::new("lintian")
         .args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"])
         .arg(package)
@@ -292,8 +292,7 @@ mod tests {
 
     #[test]
     fn lab_package_has_no_service() {
-        let Some((info, contents)) = put("lab_package_has_no_service", &LAB)
-        else {
+        let Some((info, contents)) = put("lab_package_has_no_service", &LAB) else {
             return;
         };
         assert!(info.contains("Package: dcqcn-lab\n"), "{info}");

@@ -182,7 +182,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
     Ok(table(&[&format!("{command} {}", ANSWERS[1].1)], &heading, &rows))
 }
 
-/// Storage beside TCP on one port of 25 Gb/s.
+/// Storage next to TCP on one port of 25 Gb/s.
 fn tcp(lab: &Lab) -> Result<String> {
     let command = "coexist --duration 300ms --sweep tcp-law=cubic,dctcp --sweep classes=on,off";
     let runs = lab.sweep(command)?;

@@ -1,6 +1,6 @@
-//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` beside what other simulators said of the same flows.
+//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` next to what other simulators said of the same flows.
 //!
-//! What others said is kept in files beside this one, with where it is from. Only our side is run here. A table tells by how
+//! What others said is kept in files next to this one, with where it is from. Only our side is run here. A table tells by how
 //! much the two differ, and the command fails where that is more than the page says it may be, where a flow of either side is not
 //! complete, or where the two sides had not the same flows at the same times.
 

@@ -74,13 +74,13 @@ enum Verb {
     Demo(demo::Args),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
     Bench(bench::Args),
-    /// Make every fault that is tested, in a random order, with traffic, for as long as asked. Needs root.
+    /// Make every fault that is tested, in a random order, with traffic, for as long as requested. Needs root.
     Soak(soak::Args),
-    /// Send what an attacker would to a host at work, and measure what it costs and does. Needs root.
+    /// Send what an attacker would to a host running, and measure what it costs and does. Needs root.
     Attacks(attacks::Args),
     /// Break what may break in a fleet of hosts with etcd, in the middle of rollouts.
     Fleet(fleet::Args),
-    /// Fuzz what reads other people's bytes, by coverage, for as long as asked.
+    /// Fuzz what reads other people's bytes, by coverage, for as long as requested.
     Fuzz(fuzz::Args),
     /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
     Fidelity(fidelity::Args),

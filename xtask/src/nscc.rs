@@ -148,7 +148,7 @@ fn deepest(run: &Value, percent: usize) -> Result<f64> {
         let own = switch.get("max_queue_bytes").and_then(Value::as_array).context("no depths")?;
         depths.resize(depths.len().max(own.len()), 0);
         for (deepest, own) in depths.iter_mut().zip(own) {
-            *deepest = (*deepest).max(own.as_u64().context("a depth is no number")?);
+            *deepest = (*deepest).max(own.as_u64().context("a depth is not a number")?);
         }
     }
     depths.sort_unstable();

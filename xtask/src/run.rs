@@ -141,7 +141,7 @@ mod tests {
             may_end.recv().unwrap();
             child
         });
-        // Not before the signal is asked for, which is before it is `sleep`.
+        // Not before the signal is requested, which is before it is `sleep`.
         std::thread::sleep(std::time::Duration::from_millis(300));
         sender.send(()).unwrap();
         let status = starter.join().unwrap().wait().unwrap();

@@ -1,4 +1,4 @@
-//! Faults in a random order, with traffic, for as long as asked.
+//! Faults in a random order, with traffic, for as long as requested.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -52,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
-    // It ends in order, and takes back what it has made.
+    // It ends in order, and reverts what it has made.
     let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;

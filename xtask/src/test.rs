@@ -79,7 +79,7 @@ impl Ring {
     }
 }
 
-/// Builds everything and runs the rings asked for.
+/// Builds everything and runs the rings requested.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let left_out = build::run(workspace)?;
     let programs = test_programs(&workspace.root().join("tests/tests"))?;

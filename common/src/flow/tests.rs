@@ -32,7 +32,7 @@ fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
 }
 
 proptest! {
-    /// Eight flows at most, the least recently used goes first; flows of equal hash are still told apart.
+    /// Eight flows at most, the least recently used goes first; flows of equal hash are still distinguished.
     #[test]
     fn set_is_ordered_by_last_use(
         uses in proptest::collection::vec((0u32..20, 1u64..1_000), 1..300), hashes in 1u32..6, seed: u32,

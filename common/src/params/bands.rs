@@ -61,7 +61,7 @@ impl Config {
         if self.scalars.queues == QUEUES_NONE { 0 } else { ((QUEUES_MAJOR as u32) << 16) | 1 }
     }
 
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
     #[must_use]
     pub(super) const fn priorities(&self) -> [u32; CLASSES] {
         let mut priorities = [0; CLASSES];

@@ -70,7 +70,7 @@ pub struct Params {
     pub event_interval_ns: u64,
     /// What each DSCP means.
     pub classes: [DscpClass; DSCPS],
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
     pub priority: [u32; CLASSES],
     /// What it is set to for frames that control the link: the band that is served first.
     pub control_priority: u32,

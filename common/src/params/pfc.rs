@@ -130,7 +130,7 @@ mod tests {
     fn class_paused_by_priorities_of_its_queue() {
         let mut config = Config::DEFAULT;
         (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
-        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless asked for");
+        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless requested");
         config.pfc[3].rx = 1;
         assert_eq!(Pauses::new(&config, 0).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
         // Two priorities of one queue, and a queue of several classes.

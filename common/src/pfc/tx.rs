@@ -1,14 +1,14 @@
 //! Asking a neighbour to wait, as an ingress port does whose share of the buffer runs out.
 //!
-//! A pause is asked for when what came in by the port, and still waits, is above XOFF; asked for again before it is over while
-//! that is above XON; and taken back (XON) once it is not. Between the two nothing is said, so that it does not flap.
+//! A pause is requested when what came in by the port, and still waits, is above XOFF; requested again before it is over while
+//! that is above XON; and reverted (XON) once it is not. Between the two nothing is said, so that it does not flap.
 
 /// Depths of one ingress port and priority at which something is said, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A pause is asked for above this.
+    /// A pause is requested above this.
     pub xoff_bytes: u64,
-    /// It is taken back at this and below; not more than XOFF.
+    /// It is reverted at this and below; not more than XOFF.
     pub xon_bytes: u64,
 }
 
@@ -21,7 +21,7 @@ pub enum PauseAction {
     GoOn,
 }
 
-/// What one neighbour was asked for one priority.
+/// What one neighbour was requested one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseState {
     /// Up to when it was asked to wait, if it was.

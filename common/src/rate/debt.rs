@@ -1,7 +1,7 @@
-//! What a flow still owes for the last packet it sent, paid at the rate in force.
+//! What a flow still owes for the last packet it sent, paid at the rate active.
 //!
 //! A packet of b bits that leaves at t keeps the next one waiting until the flow's rate, integrated from t on, has come to
-//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap anew at
+//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap again at
 //! each change of rate. While the rate is constant the gap is b / rate, and nobody has to look here.
 
 /// Bits that are to be paid, and the time up to which that is settled.

@@ -130,7 +130,7 @@ impl RateMachine {
         };
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
-        // The last of these rates is in force for longer than a period, perhaps.
+        // The last of these rates is active for longer than a period, perhaps.
         debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
         taken
     }

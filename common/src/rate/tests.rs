@@ -22,7 +22,7 @@ fn live_timer_change_counts_from_change() {
     assert_eq!(machine.time_stage, 1, "one short period after the change, not after the old long one");
     machine.advance(&off, 3_600_000_000_000);
     machine.advance(&fast, 3_600_000_000_001);
-    assert_eq!(machine.time_stage, 1, "an hour without a timer is no event");
+    assert_eq!(machine.time_stage, 1, "an hour without a timer is not an event");
 }
 
 #[test]
@@ -183,7 +183,7 @@ proptest! {
             let owed = 12_000_000_000_000;
             let mut debt = Debt { from_ns, nanobits: owed, is_due: 0 };
             long.advance_paying(&p, now_ns, &mut debt);
-            prop_assert_eq!((short, debt.nanobits), (long, owed), "nothing to pay anew at the same rate");
+            prop_assert_eq!((short, debt.nanobits), (long, owed), "nothing to pay again at the same rate");
         } else {
             prop_assert_eq!(short, before);
             let is_idle = active == 0 || time_reset_ns == 0 || next_increase_ns > now_ns;

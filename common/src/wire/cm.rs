@@ -106,7 +106,7 @@ pub struct CommIds {
 pub struct Req {
     /// The requester's name for the connection.
     pub local_comm_id: u32,
-    /// Service asked for; rdma_cm puts port space and port here.
+    /// Service requested; rdma_cm puts port space and port here.
     pub service_id: u64,
     /// The requester's queue pair, 24 bits.
     pub local_qpn: u32,

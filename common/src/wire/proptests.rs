@@ -272,7 +272,7 @@ proptest! {
         let mad = Mad::new(&datagram);
         prop_assert_eq!(CmMessage::parse(mad), Some(message));
         prop_assert_eq!(mad.transaction_id(), transaction_id);
-        // Another class, version or method is none of ours.
+        // Another class, version or method is not one of ours.
         for at in 0..4 {
             let mut other = datagram;
             other[at] ^= 0x10;

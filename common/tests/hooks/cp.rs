@@ -79,7 +79,7 @@ fn not_ect_dropped_above_kmax_if_enabled() {
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
 
-/// 1,000 packets at once, of which the line takes none meanwhile.
+/// 1,000 packets at once, of which the line takes none in the meantime.
 #[test]
 fn dropped_packets_do_not_fill_virtual_queue() {
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };

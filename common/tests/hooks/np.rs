@@ -324,7 +324,7 @@ fn tenants_in_two_vlans_have_two_cnp_intervals() {
             let left = w.ingress(&p, &MARKED.frame(), around).1;
             assert_eq!(left.clone_mark, Some(p.port.cnp_mark), "{vid}");
         }
-        // Two tags: the outer is beside the packet.
+        // Two tags: the outer is next to the packet.
         let outer = Around { stripped_vid: 20, ..Around::default() };
         let inner = Roce { tag: Some(TAG), ..MARKED };
         assert_eq!(w.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));

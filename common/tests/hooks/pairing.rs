@@ -148,7 +148,7 @@ fn dreq_removes_pair() {
 fn third_party_cannot_remove_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let own = qp(2, RECEIVER_QPN);
-    // Another host's, or surer than messages.
+    // Another host's, or more trusted than messages.
     for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
         let mut w = World::new();
         w.pairs.insert(own, kept);

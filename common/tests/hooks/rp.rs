@@ -118,7 +118,7 @@ fn tenants_in_two_vlans_have_two_flows() {
         }
         let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.packets);
         assert_eq!([a, b].map(|roce| packets(&w, &roce)), [Some(1), Some(2)]);
-        // A CNP cuts the flow with its own tag, whichever is in the packet and whichever beside it.
+        // A CNP cuts the flow with its own tag, whichever is in the packet and whichever next to it.
         cnp(&mut w, &p, &b);
         let cut = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.cnps.handled);
         assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(0), Some(1)]);

@@ -201,7 +201,7 @@ fn cnp_is_not_paced() {
     assert_eq!(w.egress(&p, &cnp, Around::default()).1, Left { bytes: cnp, ..Left::default() });
 }
 
-/// The congestion point answers at once what came in by another port, and only where that is asked for.
+/// The congestion point answers at once what came in by another port, and only where that is requested.
 #[test]
 fn fast_cnp_answers_forwarded_mark() {
     let marks = |fast_cnp| {

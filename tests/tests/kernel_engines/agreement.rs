@@ -154,9 +154,7 @@ fn engines_agree_on_sizes_and_qp1() {
 #[test]
 fn engines_agree_on_table_eviction() {
     let flows = 16;
-    let Some(mut both) =
-        Both::load("engines_agree_on_table_eviction", flows, &everything())
-    else {
+    let Some(mut both) = Both::load("engines_agree_on_table_eviction", flows, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;

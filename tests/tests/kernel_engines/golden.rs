@@ -226,8 +226,7 @@ fn marks_leave_checksum_and_icrc_right() {
 fn control_and_cnps_not_answered_or_paced() {
     let mut config = marker();
     config.scalars.rp_enable = 1;
-    let Some(mut both) = Both::load("control_and_cnps_not_answered_or_paced", 64, &config)
-    else {
+    let Some(mut both) = Both::load("control_and_cnps_not_answered_or_paced", 64, &config) else {
         return;
     };
     let control = [

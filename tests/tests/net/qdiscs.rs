@@ -199,7 +199,7 @@ fn root_qdisc_restored() -> Result<()> {
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
-        // Somebody's own, meanwhile.
+        // Somebody's own, in the meantime.
         netlink.set_tx_queue_len(ifindex, 5)?;
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");

@@ -1,4 +1,4 @@
-//! Changes that are taken back unless somebody confirms them, whoever is killed meanwhile.
+//! Changes that are reverted unless somebody confirms them, whoever is killed in the meantime.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -25,7 +25,7 @@ fn lab(test: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// The parameter as it is in force, without a command, which would take back what is overdue.
+/// The parameter as it is active, without a command, which would revert what is overdue.
 fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
@@ -87,12 +87,12 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let lab = lab("cback")?;
     let said = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     says(&said, "rpg_ai_rate: 10mbit -> 20mbit");
-    says(&said, "taken back in 1 s, unless `dcqcn confirm a0` follows");
+    says(&said, "reverted in 1 s, unless `dcqcn confirm a0` follows");
     is(&lab, 10)?;
     nobody_waits(&lab)?;
     let log = lab.ok("log a0")?;
     says(&log, "rpg_ai_rate (to be confirmed in 1 s)");
-    says(&log, "rpg_hai_rate (taken back)");
+    says(&log, "rpg_hai_rate (reverted)");
     says(&lab.refused(1, "confirm a0")?, "no change waits to be confirmed on a0");
     says(&lab.refused(3, "confirm b0")?, "b0 is not attached");
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
@@ -156,9 +156,9 @@ fn killed_waiter_reverts_change() -> Result<()> {
         lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         kill_waiter(&lab)?;
         overdue(&lab)?;
-        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to take it back");
+        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to revert it");
         let output = lab.run(next)?;
-        says(&String::from_utf8(output.stderr)?, "nobody confirmed a change: taken back");
+        says(&String::from_utf8(output.stderr)?, "change not confirmed in time; reverted");
         assert_eq!(ai_rate_mbit(&lab)?, 10, "{next}");
     }
     // By the daemon.
@@ -168,9 +168,9 @@ fn killed_waiter_reverts_change() -> Result<()> {
     daemon.says(&["taken over"])?;
     lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
     kill_waiter(&lab)?;
-    daemon.says(&["nobody confirmed a change: taken back", "20mbit -> 10mbit"])?;
+    daemon.says(&["change not confirmed in time; reverted", "20mbit -> 10mbit"])?;
     is(&lab, 10)?;
-    // A file is refused meanwhile, and taken afterwards.
+    // A file is refused in the meantime, and taken afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
     daemon.says(&["refused: all stays as it was", "dcqcn confirm a0"])?;

@@ -1,4 +1,4 @@
-//! Locks of namespaces that somebody keeps, and attaching elsewhere meanwhile.
+//! Locks of namespaces that somebody keeps, and attaching elsewhere in the meantime.
 
 use std::fs::File;
 use std::path::Path;

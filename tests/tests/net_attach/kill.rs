@@ -178,7 +178,7 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     freed(FLOWS)
 }
 
-/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file in force.
+/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file active.
 #[test]
 fn reload_killed_at_every_step() -> Result<()> {
     on_both("reload_killed_at_every_step", &["htb"], reload_killed)

@@ -20,9 +20,7 @@ fn kernel_mq_restored() -> Result<()> {
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,
         Err(error) => {
-            eprintln!(
-                "SKIPPED kernel_mq_restored: this kernel makes no such interface: {error:#}"
-            );
+            eprintln!("SKIPPED kernel_mq_restored: this kernel makes no such interface: {error:#}");
             return Ok(());
         }
     };

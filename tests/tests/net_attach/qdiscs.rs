@@ -97,7 +97,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     Ok(())
 }
 
-/// A trial that is over, a file that is read again: what it does not say is not what somebody has set meanwhile.
+/// A trial that is over, a file that is read again: what it does not say is not what somebody has set in the meantime.
 #[test]
 fn unset_parameters_keep_attach_values() -> Result<()> {
     if !runnable("unset_parameters_keep_attach_values", &[])? {
@@ -183,7 +183,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     fs::write(&path, &without)?;
     let refused = lab.refused(1, "detach a0")?;
     says(&refused, "nosuchqdisc");
-    says(&refused, "still to be put back: root qdisc");
+    says(&refused, "still to be restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");
@@ -197,10 +197,10 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;
     assert_eq!(show(&lab.host)?, before);
-    // Or it is given up.
+    // Or it is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
-    says(&lab.ok("detach a0 --force")?, "given up: root qdisc nosuchqdisc 7:");
+    says(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
     says(&lab.ok("status")?, "nothing is attached");
     Ok(())
 }

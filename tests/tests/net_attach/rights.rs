@@ -94,7 +94,7 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         says(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
         says(&lab.refused(1, "detach b0")?, why);
     }
-    says(&lab.ok("detach b0 --force")?, "given up");
+    says(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     lab.ok("detach --all")?;
     Ok(())

@@ -51,7 +51,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let [new, removed] =
         [Stat::RpFlowNew, Stat::RpFlowExpired].map(|stat| pair.a.count("a0", Hook::Egress, stat));
     assert_eq!(new? - removed?, 2, "each that is gone is counted");
-    // A flow that comes back starts anew.
+    // A flow that comes back starts again.
     socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
     assert_eq!(flows()?, [7, 9, 50]);
     wait(|| {

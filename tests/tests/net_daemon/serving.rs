@@ -67,11 +67,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
-    daemon.says(&[
-        "what is attached is not whole any more",
-        "egress: expected, not found",
-        "dcqcn doctor",
-    ])?;
+    daemon.says(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
     // The same of it everywhere, and once.
     let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
@@ -171,7 +167,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
-    // Each is refused, with its reason, and changes nothing: what is no file; what one of two interfaces cannot become;
+    // Each is refused, with its reason, and changes nothing: what is not a file; what one of two interfaces cannot become;
     // what fails only when a third interface is being attached.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [

@@ -184,9 +184,7 @@ fn vlan_device_or_parent_answers() -> Result<()> {
     let pair = Pair::new("np-sub")?;
     match pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
         Err(error) if error.to_string().contains("Unknown device type") => {
-            eprintln!(
-                "SKIPPED vlan_device_or_parent_answers: the kernel has no VLAN interfaces"
-            );
+            eprintln!("SKIPPED vlan_device_or_parent_answers: the kernel has no VLAN interfaces");
             return Ok(());
         }
         result => result?,

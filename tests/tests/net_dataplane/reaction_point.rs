@@ -118,7 +118,7 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
-        assert_eq!(a.expect()?, cut, "what is cut short is no CNP, and passes");
+        assert_eq!(a.expect()?, cut, "what is cut short is not a CNP, and passes");
         assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Malformed)?, malformed + 1);
         for (forged, what) in [
             (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),

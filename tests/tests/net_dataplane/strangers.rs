@@ -139,7 +139,7 @@ fn forwarded_data_not_answered() -> Result<()> {
         assert_eq!(answers(&others(0x32, v6))?, 0, "IPv6 {v6}");
         assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, before + 1);
     }
-    // A box in front of the receivers, where that is asked for.
+    // A box in front of the receivers, where that is requested.
     pair.b.set("b0", &["np_other_host=on"])?;
     assert_eq!(answers(&others(0x33, false))?, 1);
     Ok(())

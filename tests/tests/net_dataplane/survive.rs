@@ -138,7 +138,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     if !runnable("recreated_interface_attached_again", &["htb"])? {
         return Ok(());
     }
-    let pair = Pair::new("anew")?;
+    let pair = Pair::new("again")?;
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc is of no use to the new interface.
     let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
@@ -243,7 +243,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
         assert_eq!(State::of(&pair.a)?, before, "{mode:?}");
         does_not_mark(&pair)?;
     }
-    // A pacer that cannot put back what it would replace.
+    // A pacer that cannot restored what it would replace.
     pair.a.command("tc qdisc add dev a0 root handle 5: htb")?;
     pair.a.command("tc class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
     let before = State::of(&pair.a)?;

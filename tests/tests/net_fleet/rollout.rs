@@ -156,7 +156,7 @@ fn refused_rollback_is_retried() -> Result<()> {
     for words in ["h000 cannot go back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
     }
-    // An operator who rolls the same out again gets it there too, and what was taken back is no difference.
+    // An operator who rolls the same out again gets it there too, and what was reverted is no difference.
     let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);

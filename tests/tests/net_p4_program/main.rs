@@ -143,7 +143,7 @@ fn mark_share_matches_wred() {
         _ if depth > KMAX => 1.0,
         _ => (depth - KMIN) as f64 / (KMAX - KMIN) as f64 * PMAX,
     };
-    // The rate in force when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
+    // The rate active when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
     let (mut holds_per_s, mut too_slow) = (7, 0);
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();
@@ -210,7 +210,7 @@ fn mark_share_matches_wred() {
 }
 
 /// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they leave at the horizon, or are dropped
-/// where that is asked for, and are counted.
+/// where that is requested, and are counted.
 #[test]
 fn packets_wait_for_their_departure() {
     for horizon_drop in [false, true] {
@@ -223,7 +223,7 @@ fn packets_wait_for_their_departure() {
         let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
             return;
         };
-        // What waited has left at the end of an attempt: the next starts anew.
+        // What waited has left at the end of an attempt: the next starts again.
         while_busy(10, || paced(&mut bench, horizon_drop)).unwrap();
     }
 }

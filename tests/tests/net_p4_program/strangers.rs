@@ -16,7 +16,7 @@ use super::{Bench, PATIENCE, SWITCH};
 /// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
-/// Without an entry that says where a host is nobody answers in its name, unless that is asked for.
+/// Without an entry that says where a host is nobody answers in its name, unless that is requested.
 #[test]
 fn unknown_host_marks_answered_if_enabled() {
     let test = "unknown_host_marks_answered_if_enabled";

@@ -199,7 +199,7 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
             }
             write_png(file, size, &pixels).map_err(|error| failed(&error))
         }
-        _ => bail!("{} is no picture: its name must end in .svg or .png", file.display()),
+        _ => bail!("{} is not a picture: its name must end in .svg or .png", file.display()),
     }
 }
 

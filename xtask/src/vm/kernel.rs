@@ -242,7 +242,7 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     }
     let release = only_entry(&dir.join(MODULES))?;
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
-    // Newer packages have the image beside the modules.
+    // Newer packages have the image next to the modules.
     let beside = dir.join(MODULES).join(&release).join("vmlinuz");
     if beside.is_file() {
         fs::create_dir_all(dir.join("boot"))?;

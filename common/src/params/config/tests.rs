@@ -96,7 +96,7 @@ fn queue_parameter_rejected_by_name() {
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }
 
-/// Where 0 means off or unknown, the range begins anew above it.
+/// Where 0 means off or unknown, the range begins again above it.
 #[test]
 fn next_to_0_is_too_small() {
     let refused = |config: Config, wanted: &str, min: u64| match config.validate() {

@@ -1,4 +1,4 @@
-//! Whether something got worse: beside an earlier run, and beside what it has been on every machine so far.
+//! Whether something got worse: next to an earlier run, and next to what it has been on every machine so far.
 
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
 }
 
 /// Figures that a test holds, in relation to what each is compared with: the largest of ten quick runs, the bound being [`SLACK`] times
-/// that. In those ten, of which all had other work beside them, the largest was up to 1.16 times the smallest. XDP's are not here: an
+/// that. In those ten, of which all had other work next to them, the largest was up to 1.16 times the smallest. XDP's are not here: an
 /// empty XDP program takes 7 ns, and the largest was up to 3 times the smallest.
 const STABLE: [(&str, f64); 15] = [
     ("TCP, ingress", 1.29),
@@ -135,7 +135,7 @@ const STABLE: [(&str, f64); 15] = [
 /// Another processor has other ratios: those of an AMD EPYC were up to 1.2 times these of an Intel Xeon.
 const SLACK: f64 = 1.35;
 
-/// Those of [`STABLE`] beyond their bounds, in words.
+/// Those of [`STABLE`] beyond their bounds, as text.
 pub(crate) fn beyond(report: &Report) -> Vec<String> {
     let mut told = Vec::new();
     for (name, largest) in STABLE {

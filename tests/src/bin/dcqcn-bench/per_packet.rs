@@ -1,4 +1,4 @@
-//! What one packet costs in each program, beside programs that do nothing, only parse, or only pace.
+//! What one packet costs in each program, next to programs that do nothing, only parse, or only pace.
 
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
         Case::baseline(
-            "TCP told apart and counted, nothing else, TC",
+            "TCP distinguished and counted, nothing else, TC",
             "count_tcp",
             Some(EMPTY_TC),
             Input { packet: tcp(), ..Input::default() },

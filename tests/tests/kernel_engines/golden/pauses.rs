@@ -196,7 +196,7 @@ fn storm_forwards_or_drops_while_active() {
     assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
     both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
     assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
-    // A storm of another priority is none of this one.
+    // A storm of another priority is not one of this one.
     both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), held);
     // Nobody has said so for a while.

@@ -15,7 +15,7 @@ use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
 use serde_json::json;
 
-/// Where BMv2's Thrift server is unless told otherwise.
+/// Where BMv2's Thrift server is by default.
 const THRIFT_PORT: u16 = 9_090;
 
 /// Compile, configure and read the pipeline in P4, on BMv2's simple_switch.

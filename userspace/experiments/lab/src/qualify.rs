@@ -30,7 +30,7 @@ pub(crate) struct NotQualified;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Cases:
-  incast    N senders at once beside other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
+  incast    N senders at once next to other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
   marking   the share of packets marked at each depth, against theory, in as many rounds as --rounds says
   storage   N targets with four queue pairs each: no loss under DCQCN, by marks and CNPs
   classes   CNPs and ACKs keep their DSCP, and the switch counts them in their classes

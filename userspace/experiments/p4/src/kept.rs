@@ -1,4 +1,4 @@
-//! What was pushed to a switch, kept beside it: a switch tells packets and microseconds, not the bytes and rates they were
+//! What was pushed to a switch, kept next to it: a switch tells packets and microseconds, not the bytes and rates they were
 //! made from.
 //!
 //! One file for each switch, `/run/dcqcn/bmv2/NETNS-PORT.json`; NETNS is the inode number of the network namespace its Thrift

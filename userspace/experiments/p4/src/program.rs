@@ -366,7 +366,7 @@ mod tests {
         assert!(narrower.contains("its register") && narrower.contains("32"), "{narrower}");
         for text in ["", "{}", "[1]"] {
             let refused = Program::parse("x.json", text).unwrap_err().to_string();
-            assert!(refused.starts_with("x.json is no program for BMv2"), "{refused}");
+            assert!(refused.starts_with("x.json is not a program for BMv2"), "{refused}");
         }
     }
 

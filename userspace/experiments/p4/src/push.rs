@@ -1,7 +1,7 @@
 //! A plan onto a running switch: only what differs is written, then all of it is read back.
 //!
 //! BMv2 changes one entry at a time, so packets may see some entries of a change and not yet others; each entry they see
-//! whole. A change that the switch refuses half way is taken back.
+//! whole. A change that the switch refuses half way is reverted.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::plan::Plan;
 /// What a push did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pushed {
-    /// Entries and default actions that were written anew.
+    /// Entries and default actions that were rewritten.
     pub written: usize,
     /// Entries that got another action or other parameters.
     pub modified: usize,
@@ -153,7 +153,7 @@ fn take_back(session: &mut dyn Control, plan: &Plan, before: &Found) {
     let (commands, _) = difference(&before, &now);
     for command in commands {
         if let Err(error) = session.run(&command) {
-            tracing::warn!("cannot take back a change: {error}");
+            tracing::warn!("cannot revert a change: {error}");
         }
     }
 }

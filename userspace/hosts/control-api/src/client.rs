@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(50);
 pub enum AskError {
     /// The controller cannot be asked.
     #[error(
-        "cannot ask the controller at {}: {source}; is `dcqcn run` at work, with [control] in its file, and may this user \
+        "cannot ask the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
     Unreachable {
@@ -35,12 +35,10 @@ pub enum AskError {
     #[error("{0}")]
     Refused(String),
     /// It has not looked at it, or cannot say how it went.
-    #[error("the controller has no answer now: {0}")]
+    #[error("the daemon is busy: {0}")]
     Busy(String),
     /// It says what this program does not understand.
-    #[error(
-        "the controller's answer is not understood: {0}; are dcqcn and this program of the same version?"
-    )]
+    #[error("cannot parse the daemon's answer: {0}; check that dcqcn and this program have the same version")]
     Answer(String),
 }
 

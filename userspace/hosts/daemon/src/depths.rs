@@ -16,7 +16,7 @@ const WANTED_NS: u64 = 10_000_000_000;
 pub(crate) struct Depths {
     /// Looks by what the deepest queue was at, in percent of its Kmax; see [`QUEUE_PERCENT`].
     pub(crate) snapshots: [u64; LOOKS],
-    /// Flows that sent of late.
+    /// Flows that sent recently.
     pub(crate) active: u64,
     /// Those of them that are held to the lowest rate.
     pub(crate) at_floor: u64,

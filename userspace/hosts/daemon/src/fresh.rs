@@ -9,7 +9,7 @@ use tokio::task::{JoinError, spawn_blocking};
 /// How old an answer may be.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// An answer that is no older than a second, read by one at a time. Who asks meanwhile waits for the same.
+/// An answer that is no older than a second, read by one at a time. Who asks in the meantime waits for the same.
 #[derive(Debug)]
 pub(crate) struct Fresh<T>(Arc<Mutex<Option<(Instant, T)>>>);
 

@@ -1,6 +1,6 @@
 //! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
 //!
-//! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
+//! The data plane learns others by itself (`dcqcn_common::hooks`). The most trusted source counts: see [`PairSource`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -47,14 +47,14 @@ pub(crate) enum Change {
 pub(crate) struct RdmaPairs {
     entered: HashMap<QpId, u32>,
     has_device: bool,
-    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
+    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs active.
     looked_up_ns: u64,
     ways: Ways,
     /// CLOCK_MONOTONIC when these were found.
     ways_ns: Option<u64>,
 }
 
-/// How often what was entered is compared with what is in force, which somebody else may have changed, and interfaces and their
+/// How often what was entered is compared with what is active, which somebody else may have changed, and interfaces and their
 /// addresses are looked at. A queue pair that is new is entered at once.
 const LOOK_UP_NS: u64 = 1_000_000_000;
 
@@ -62,7 +62,7 @@ impl RdmaPairs {
     /// Takes over what an earlier controller entered.
     ///
     /// # Errors
-    /// The pairs in force cannot be read.
+    /// The pairs active cannot be read.
     pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {
@@ -174,7 +174,7 @@ impl Ways {
     }
 }
 
-/// The queue pairs to be compared with what is in force: each takes a system call, and a host may have thousands.
+/// The queue pairs to be compared with what is active: each takes a system call, and a host may have thousands.
 fn to_look_up<'a>(
     present: &'a HashMap<QpId, u32>,
     entered: &'a HashMap<QpId, u32>,
@@ -184,7 +184,7 @@ fn to_look_up<'a>(
     present.iter().filter(move |(id, qpn)| is_news(id, qpn)).map(|(id, qpn)| (*id, *qpn))
 }
 
-/// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.
+/// What a connected queue pair makes of the pair active; `entered` is what was entered for it the last time.
 fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
     let set = Some(Change::Set(id, qpn));
     let Some(pair) = in_force else {

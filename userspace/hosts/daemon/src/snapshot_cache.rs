@@ -82,7 +82,7 @@ impl SnapshotCache {
         if self.tables.len() >= LOOKED_AT {
             let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
             return Err(format!(
-                "the queue pairs of {} are looked at: of more than {LOOKED_AT} interfaces at a time they are not",
+                "QP tables are already being sampled on {}; the limit is {LOOKED_AT} interfaces",
                 names.join(", ")
             ));
         }
@@ -94,7 +94,7 @@ impl SnapshotCache {
         Ok(self.tables.last().map(|table| table.busiest.as_slice()).unwrap_or_default())
     }
 
-    /// What was changed of late in this network namespace.
+    /// What was changed recently in this network namespace.
     ///
     /// # Errors
     /// In a sentence.
@@ -176,12 +176,12 @@ fn change(entry: &Entry) -> Option<Change> {
         What::Changed { key, old, new } => ("changed".into(), key, old, new),
         What::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
         What::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
-        What::TakenBack { key, unconfirmed, restored } => ("taken back".into(), key, unconfirmed, restored),
+        What::TakenBack { key, unconfirmed, restored } => ("reverted".into(), key, unconfirmed, restored),
         What::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
         What::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)
         }
-        // It has another entry that says how it went, or the parameters in force tell.
+        // It has another entry that says how it went, or the parameters active tell.
         What::Intended { .. } => return None,
     };
     let by = match &entry.what {

@@ -47,7 +47,7 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     Ok(Some(depths.map(|bytes| Backlog { bytes, read_at_ns })))
 }
 
-/// Reads the backlog of the interface and tells it, if the parameters in force want it; false if they do not.
+/// Reads the backlog of the interface and tells it, if the parameters active want it; false if they do not.
 ///
 /// # Errors
 /// The kernel refuses; the next call tries again.

@@ -221,7 +221,7 @@ mod tests {
     use super::super::{Settings, parse};
     use super::*;
 
-    /// The example with every setting in force.
+    /// The example with every setting active.
     fn in_force(example: &str) -> String {
         let setting = |line: &str| match line.strip_prefix('#') {
             Some(rest) if !rest.starts_with(' ') => rest.to_owned(),

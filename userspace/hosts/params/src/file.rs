@@ -153,7 +153,7 @@ impl Reader<'_> {
             let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES);
             let known: Vec<&str> = known.copied().collect();
             let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
-            format!("unknown key `{name}`{hint} (at the top of the file stand {})", known.join(", "))
+            format!("unknown key `{name}`{hint} (top-level keys are {})", known.join(", "))
         };
         self.refuse(at, message);
     }
@@ -199,7 +199,7 @@ impl Reader<'_> {
 /// Reads the number of flows the tables are to hold: a parser for the command line too.
 ///
 /// # Errors
-/// It is no number or out of range.
+/// It is not a number or out of range.
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));
@@ -301,7 +301,7 @@ mod tests {
         for (text, says) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
-            ("pacer = 'fqq'", "c:1: `fqq` is none of auto, fq, htb, none: did you mean `fq`?"),
+            ("pacer = 'fqq'", "c:1: `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
             ("flows = 1", "c:1: flows = 1 is out of range: allowed is 8 to 1048576"),
             ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
             ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),

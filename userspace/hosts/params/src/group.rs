@@ -20,7 +20,7 @@ pub enum Group {
     Link,
 }
 
-/// Parameters of [`Group::Wred`] beside the tables.
+/// Parameters of [`Group::Wred`] next to the tables.
 const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
 const NP: [&str; 8] = [
     "np_enable",
@@ -120,7 +120,7 @@ impl Profile {
     }
 }
 
-/// The defaults of a parameter of queues, in words.
+/// The defaults of a parameter of queues, as text.
 #[must_use]
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();

@@ -58,7 +58,7 @@ enum Problem {
     NotWhole(&'static str),
     #[error("is too large")]
     TooLarge,
-    #[error("is none of the words allowed")]
+    #[error("is not one of the words allowed")]
     Word,
 }
 

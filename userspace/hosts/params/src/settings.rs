@@ -29,7 +29,7 @@ pub struct Settings {
     pub changes: Vec<Assignment>,
 }
 
-/// What is known of an interface without its being said: what was found there when attaching, or what is in force.
+/// What is known of an interface without its being said: what was found there when attaching, or what is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Rate of the link, in bit/s.

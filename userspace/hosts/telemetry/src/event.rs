@@ -121,7 +121,7 @@ pub enum Detail {
     },
     /// [`Kind::ConfigRefused`].
     Refused {
-        /// Who asked for it.
+        /// Who requested it.
         user: String,
         /// The command line.
         command: String,

@@ -16,7 +16,7 @@ use dcqcn_support::clock::monotonic_ns;
 pub struct Reading {
     /// What is attached, and how.
     pub info: Info,
-    /// The parameters in force.
+    /// The parameters active.
     pub params: Params,
     /// When it was read (CLOCK_MONOTONIC); no flow was used later than this.
     pub at_ns: u64,

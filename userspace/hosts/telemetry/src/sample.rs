@@ -156,7 +156,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// How much a counter grew per second. One that is smaller than before has started anew: a place in the table that
+    /// How much a counter grew per second. One that is smaller than before has started again: a place in the table that
     /// another flow took.
     fn per_s(self, before: u64, now: u64) -> f64 {
         if self.ns == 0 {

@@ -14,7 +14,7 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// Standard output, and which of the two forms is asked for.
+/// Standard output, and which of the two forms is requested.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
@@ -26,7 +26,7 @@ impl<'a> Output<'a> {
         Self { out, json }
     }
 
-    /// Whether JSON is asked for.
+    /// Whether JSON is requested.
     #[must_use]
     pub const fn is_json(&self) -> bool {
         self.json
@@ -37,7 +37,7 @@ impl<'a> Output<'a> {
         self.out
     }
 
-    /// Prints `report` in the form asked for.
+    /// Prints `report` in the form requested.
     ///
     /// # Errors
     /// Standard output takes no more.

@@ -100,7 +100,7 @@ fn disabled_points_have_no_entries() {
     let forwarding = |plan: &Plan| plan.tables.iter().any(|name| name.ends_with("ipv4_route"));
     assert!(forwarding(&off));
     let (head, _) = FILE.split_once("[[bmv2.route]]").unwrap();
-    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left alone");
+    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left unchanged");
 }
 
 #[test]

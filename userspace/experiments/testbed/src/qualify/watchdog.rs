@@ -52,7 +52,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     }
     let controller = controller();
     if in_lab && controller.is_none() {
-        return skipped("no dcqcn beside dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
+        return skipped("no dcqcn next to dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a storm of pauses");
     let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));

@@ -32,7 +32,7 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
             if state.iter().any(|state| matches!(state, NotifyState::Ready)) {
                 OWED.store(true, Ordering::Relaxed);
             }
-            tracing::debug!(message = lines.join(" "), "systemd is busy: it is not told");
+            tracing::debug!(message = lines.join(" "), "systemd is busy; notification skipped");
         }
         Err(error) => tracing::warn!(%error, "cannot notify systemd"),
     }

@@ -102,16 +102,16 @@ pub(super) struct Reload {
     pub(super) keep: Vec<Id>,
     /// Served on, with the parameters the file says.
     pub(super) change: Vec<Id>,
-    /// Attached anew, by name.
+    /// Attached again, by name.
     pub(super) attach: Vec<String>,
     /// Metrics are served elsewhere, otherwise, or not at all.
     pub(super) listen: bool,
 }
 
-/// What was asked for.
+/// What was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Somebody asked for the reload. Then parameters that were set since are put back to the file's, too; otherwise only
+    /// Somebody requested the reload. Then parameters that were set since are restored to the file's, too; otherwise only
     /// where the file says something else than before.
     pub(super) explicitly: bool,
     /// Nothing need be left.

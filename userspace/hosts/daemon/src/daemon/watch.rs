@@ -1,4 +1,4 @@
-//! Notice of a file that was written anew, by looking once in a while: editors, package managers and configuration
+//! Notice of a file that was rewritten, by looking once in a while: editors, package managers and configuration
 //! management replace files in ways that notifications of one file miss.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a file must look the same before it counts as written: who truncates one and writes it anew is not done at once.
+/// How long a file must look the same before it counts as written: who truncates one and regenerates it is not done at once.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// What tells one content of a file from the next: which file it is, when it was written, how long it is.

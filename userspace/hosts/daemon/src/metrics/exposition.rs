@@ -58,7 +58,7 @@ fn quality(range: &str, format: Format) -> Option<u32> {
 /// What kind of metric a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows, until it starts anew. Its name ends in `_total`.
+    /// It only grows, until it starts again. Its name ends in `_total`.
     Counter,
     /// It goes up and down.
     Gauge,

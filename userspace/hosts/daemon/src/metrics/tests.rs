@@ -157,11 +157,7 @@ fn promtool(test: &str, args: &[&str], input: &str) -> Option<String> {
 
 #[test]
 fn promtool_accepts_metrics() {
-    let said = promtool(
-        "promtool_accepts_metrics",
-        &["check", "metrics"],
-        &text_of(&scrape(), 3),
-    );
+    let said = promtool("promtool_accepts_metrics", &["check", "metrics"], &text_of(&scrape(), 3));
     assert_eq!(said.unwrap_or_default(), "");
 }
 

@@ -19,7 +19,7 @@ use super::diff::{DiffArgs, ShowArgs};
 use super::profile::ProfileCommand;
 use dcqcn_support::cli::Output;
 
-/// Configuration files and profiles: write what is in force, compare, check, apply and describe them.
+/// Configuration files and profiles: write what is active, compare, check, apply and describe them.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
@@ -87,7 +87,7 @@ impl ExampleArgs {
 /// Check a configuration file, of `attach` or of `run`, and print what it says.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Every error is told with its line. Whether rates fit the link is decided when attaching.
+Errors are listed with their lines. Whether rates fit the link is decided when attaching.
 
 Examples:
   # exit code 1 if anything is wrong

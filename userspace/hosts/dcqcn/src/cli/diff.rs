@@ -1,4 +1,4 @@
-//! `config diff` and `config show`: what is in force against a file or a profile, and as a file.
+//! `config diff` and `config show`: what is active against a file or a profile, and as a file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::read_file;
 
-/// Compare the parameters in force with a configuration file or a profile.
+/// Compare the parameters active with a configuration file or a profile.
 ///
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
@@ -161,10 +161,10 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     Ok(differences)
 }
 
-/// Write what is in force as a configuration file, for `attach --config`.
+/// Write what is active as a configuration file, for `attach --config`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is in force now. An existing
+The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is active now. An existing
 FILE is replaced at once.
 
 Examples:

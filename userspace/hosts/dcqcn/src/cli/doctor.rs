@@ -16,7 +16,7 @@ use dcqcn_support::cli::Output;
 /// Find out why nothing happens, and whether this host is ready.
 ///
 /// Looks twice at everything that has to do with RoCE congestion control in this network namespace, and says what is
-/// wrong, how it can tell, and how to mend it. Changes nothing. Root sees more.
+/// wrong, how it can tell, and how to fix it. Changes nothing. Root sees more.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnings, 5 errors.

@@ -1,4 +1,4 @@
-//! `get`: the parameters in force.
+//! `get`: the parameters active.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::targets;
 
-/// Show the parameters in force.
+/// Show the parameters active.
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
 #[command(after_long_help = "\

@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// What is told apart in the list of commands.
+/// What is distinguished in the list of commands.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Attach and keep", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
     ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),

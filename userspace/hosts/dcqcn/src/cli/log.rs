@@ -98,7 +98,7 @@ impl fmt::Display for LogReport {
                         [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
                     }
                     What::TakenBack { key, unconfirmed, restored } => {
-                        [format!("{key} (taken back)"), unconfirmed.clone(), restored.clone()]
+                        [format!("{key} (reverted)"), unconfirmed.clone(), restored.clone()]
                     }
                     What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
                     What::Ordered(order) => [

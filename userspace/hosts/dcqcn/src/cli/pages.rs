@@ -1,4 +1,4 @@
-//! Manual pages beside those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
+//! Manual pages next to those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use dcqcn_common::params::Config;

@@ -33,7 +33,7 @@ pub(crate) enum Error {
         path: PathBuf,
     },
     /// Too long to be one of ours.
-    #[error("{} is longer than {} MiB: it is no recording", path.display(), MAX_BYTES >> 20)]
+    #[error("{} is longer than {} MiB: it is not a recording", path.display(), MAX_BYTES >> 20)]
     TooLong {
         /// The file.
         path: PathBuf,

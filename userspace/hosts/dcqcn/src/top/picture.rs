@@ -1,5 +1,5 @@
 //! The picture of `dcqcn top` in the documentation: the screen's own buffer as SVG, of five flows that share a port by
-//! the data plane's own functions. `cargo xtask docs` draws it anew.
+//! the data plane's own functions. `cargo xtask docs` draws it again.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -49,7 +49,7 @@ fn golden(name: &str, screen: &str) {
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
         fs::write(&path, screen).unwrap();
     }
-    assert_eq!(screen, fs::read_to_string(&path).unwrap(), "{name}; DCQCN_WRITE_GOLDEN=1 writes it anew");
+    assert_eq!(screen, fs::read_to_string(&path).unwrap(), "{name}; DCQCN_WRITE_GOLDEN=1 regenerates it");
 }
 
 #[test]

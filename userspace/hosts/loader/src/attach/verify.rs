@@ -86,7 +86,7 @@ impl Sweep {
 /// Asks the kernel for every part of an attachment; [`Sweep`] does it for many.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is no error: see
+/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is not an error: see
 /// [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     verify_with(&Sweep::take()?, info)
@@ -147,7 +147,7 @@ fn qdisc_name(handle: Handle) -> &'static str {
     if handle == queues::HANDLE { "queues" } else { "pacer" }
 }
 
-/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin anew: it may be an
+/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin again: it may be an
 /// operator's doing.
 pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
     Ok(parts(&Sweep::take()?, record)?

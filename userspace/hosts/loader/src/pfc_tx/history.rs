@@ -16,7 +16,7 @@ fn total(look: &Look) -> u64 {
 }
 
 fn of(look: &Look, ifindex: u32) -> u64 {
-    // One that is told apart only since then had brought nothing.
+    // One that is distinguished only since then had brought nothing.
     look.get(&ifindex).copied().unwrap_or(0)
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let mut history = History::default();
         history.push(&look(&[(1, 5_000), (2, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400)]));
-        // A third is told apart, and brings something.
+        // A third is distinguished, and brings something.
         history.push(&look(&[(1, 5_600), (2, 400), (3, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400), (3, 500)]));
         assert_eq!(shares(&history, 1_500), (600, 400, true));

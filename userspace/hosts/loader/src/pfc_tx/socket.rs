@@ -11,7 +11,7 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::{PfcRepr, QUANTUM_BITS};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 
-/// A pause is asked for this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
+/// A pause is requested this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
 /// needed. A neighbour that cannot go on before a pause is over (one whose departures are planned ahead, as those of fq are)
 /// then stands still for little longer than it has to.
 const DRAINS: u64 = 2;

@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::{Entry, Error, Log};
 
-/// Reads what is appended to a log. One that is moved away and made anew is followed too.
+/// Reads what is appended to a log. One that is moved away and recreated is followed too.
 #[derive(Debug)]
 pub struct Follow {
     log: Log,
-    /// The file's inode number and how far it was read; `None` while there is no file.
+    /// The file's inode number and how far it was read; `None` while there is not a file.
     at: Option<(u64, u64)>,
 }
 

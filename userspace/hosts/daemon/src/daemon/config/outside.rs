@@ -11,7 +11,7 @@ use glob::Pattern;
 
 use super::{Config, Interface, section};
 
-/// Where what was asked for is kept, unless said otherwise.
+/// Where what was requested is kept, unless said otherwise.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
 /// What may be allowed besides parameters: what `[[interface]]` says of attaching, and interfaces the file does not name.
 const WORDS: [&str; 9] =
@@ -29,7 +29,7 @@ pub struct Control {
 /// What others may ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Where what was asked for is kept.
+    /// Where what was requested is kept.
     pub(crate) state: PathBuf,
     allow: Vec<Allowed>,
 }
@@ -73,7 +73,7 @@ impl Bounds {
             ];
             for (word, _) in said.into_iter().filter(|(word, is_said)| *is_said && !self.may(word)) {
                 refused.push(format!(
-                    "{name}: this host's own bounds do not let others set {word}: add \"{word}\" to `[fleet] allow` in \
+                    "{name}: this host does not allow remote changes of {word}; add \"{word}\" to `[fleet] allow` in \
                      its file"
                 ));
             }
@@ -84,7 +84,7 @@ impl Bounds {
         refused
     }
 
-    /// What others may set `key` to, in words; `None` if nothing.
+    /// What others may set `key` to, as text; `None` if nothing.
     fn of(&self, key: Key) -> Option<String> {
         let name = key.to_string();
         let mut ranges = Vec::new();
@@ -110,7 +110,7 @@ impl Bounds {
         }
         Some(if ranges.is_empty() {
             format!(
-                "{name} = {value_text}: this host's own bounds do not let others set {name}: add it to `[fleet] allow` \
+                "{name} = {value_text}: this host does not allow remote changes of {name}; add it to `[fleet] allow` \
                  in its file"
             )
         } else {
@@ -132,7 +132,7 @@ impl Config {
         Self { over: asked, ..self.clone() }
     }
 
-    /// The parameters that others may set, and to what, in words.
+    /// The parameters that others may set, and to what, as text.
     pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
         let fleet = self.fleet.iter();
         let each = |bounds: &Bounds| {
@@ -142,7 +142,7 @@ impl Config {
         fleet.flat_map(each).collect()
     }
 
-    /// What a change to `new` needs a new process for, in words.
+    /// What a change to `new` needs a new process for, as text.
     pub(crate) fn needs_restart(&self, new: &Self) -> Option<&'static str> {
         let state = |config: &Self| config.fleet.as_ref().map(|bounds| bounds.state.clone());
         if self.control != new.control {
@@ -224,10 +224,7 @@ fn allowed(text: &str) -> Result<Allowed, String> {
 }
 
 fn unknown() -> String {
-    format!(
-        "no parameter is called so (`dcqcn config example` has them), and it is none of {}",
-        WORDS.join(", ")
-    )
+    format!("unknown parameter (`dcqcn config example` lists them), and not one of {}", WORDS.join(", "))
 }
 
 #[cfg(test)]

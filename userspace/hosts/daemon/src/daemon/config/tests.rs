@@ -49,8 +49,8 @@ fn errors_listed_with_lines() {
     for (text, says) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
-        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
-        ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
+        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
+        ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
         ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be in line with itself"),
         (

@@ -27,7 +27,7 @@ impl ConnectionSlots {
     pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         if of_users.values().sum::<usize>() >= CONNECTIONS {
-            return Err(format!("{CONNECTIONS} others ask already: ask again"));
+            return Err(format!("all {CONNECTIONS} connections are in use; retry"));
         }
         let its = of_users.entry(user).or_default();
         if *its >= OF_A_USER {

@@ -9,7 +9,7 @@ use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient};
 
 use super::*;
 
-/// A room, and what its thread was asked for.
+/// A room, and what its thread was requested.
 struct Served {
     dir: tempfile::TempDir,
     /// Dropped, the room is closed.
@@ -105,7 +105,7 @@ fn missing_group_leaves_socket_to_root() {
     let gone = Served::of(Some("dcqcn-is-gone"));
     assert_eq!(mode(&gone.path()), 0o600);
     let why = status(&gone).without_group.unwrap();
-    assert!(why.starts_with("there is no group `dcqcn-is-gone`, which [control] names: make it"), "{why}");
+    assert!(why.starts_with("there is not a group `dcqcn-is-gone`, which [control] names: make it"), "{why}");
     assert!(why.ends_with("is root's alone"), "{why}");
     let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
     let there = Served::of(Some(&own.name));
@@ -180,7 +180,7 @@ fn stale_socket_replaced_live_one_reported() {
     open(&control).unwrap();
     fs::remove_file(&control.socket).unwrap();
     fs::write(&control.socket, "").unwrap();
-    assert!(open(&control).unwrap_err().to_string().contains("is no socket"));
+    assert!(open(&control).unwrap_err().to_string().contains("is not a socket"));
 }
 
 #[test]
@@ -188,9 +188,7 @@ fn socket_owned_by_configured_group() {
     // Every Debian has it; another group than root's.
     let group = Group::from_name("daemon").unwrap();
     let (true, Some(group)) = (nix::unistd::Uid::effective().is_root(), group) else {
-        eprintln!(
-            "SKIPPED socket_owned_by_configured_group: needs root, and a group `daemon`"
-        );
+        eprintln!("SKIPPED socket_owned_by_configured_group: needs root, and a group `daemon`");
         return;
     };
     let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use super::*;
 /// What the kernel and the disk have.
 #[derive(Clone, Debug, Default)]
 struct World {
-    /// What was changed and not put back.
+    /// What was changed and not restored.
     changed: BTreeSet<usize>,
     /// The journal, as whoever comes next reads it.
     written: Option<Record>,
@@ -101,7 +101,7 @@ fn record() -> Record {
     }
 }
 
-/// Attaches as `execute::out` does: undone after a failure, left alone by who is killed.
+/// Attaches as `execute::out` does: undone after a failure, left unchanged by who is killed.
 fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
     let mut journal = Journal::begin(record(), Disk(world))?;
     let step = |n: usize| -> Result<(), Failure> {
