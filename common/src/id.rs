@@ -1,7 +1,5 @@
 //! What flows and queue pairs are called, and how a name is hashed.
 
-use crate::flow::set_index;
-
 /// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number, in a VLAN. Tenants in different VLANs may have equal addresses
 /// and numbers.
 #[repr(C)]
@@ -175,6 +173,13 @@ const MIX: u64 = 0xbf58_476d_1ce4_e5b9;
 #[inline(always)]
 const fn product(keys: [u64; 2], words: [u32; 2]) -> u64 {
     keys[0].wrapping_add(words[0] as u64).wrapping_mul(keys[1].wrapping_add(words[1] as u64))
+}
+
+/// The set a hash belongs to.
+#[inline(always)]
+#[must_use]
+pub const fn set_index(hash: u32, mask: u32) -> u32 {
+    (hash >> 1) & mask
 }
 
 #[cfg(test)]
