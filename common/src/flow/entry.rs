@@ -117,7 +117,7 @@ impl RpHot {
 
     /// As [`on_send`](Self::on_send), of `packets` that leave at once and have `frame_bytes` together.
     #[inline(always)]
-    pub fn on_send_many(
+    pub(crate) fn on_send_many(
         &mut self,
         p: &Params,
         now_ns: u64,

@@ -177,9 +177,9 @@ pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     peek_v6(packet).filter(|_| has_icrc_v6(packet))
 }
 
-/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else: see [`has_icrc_v4`].
+/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else.
 #[inline(always)]
-pub fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
+pub(crate) fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
     let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
     let udp = sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet);
     let is_cnp = ip.is_plain()
@@ -193,7 +193,7 @@ pub fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
 
 /// As [`parse_v6`], but does not compute the ICRC.
 #[inline(always)]
-pub fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
+pub(crate) fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
     let udp = sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet);
     let is_cnp = ip.version() == 6
@@ -205,13 +205,13 @@ pub fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
 
 /// Whether the ICRC of a CNP over IPv4 is right.
 #[inline(always)]
-pub fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
+pub(crate) fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
     icrc_v4(packet) == u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
 /// Whether the ICRC of a CNP over IPv6 is right.
 #[inline(always)]
-pub fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
+pub(crate) fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
     icrc_v6(packet) == u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
