@@ -160,7 +160,7 @@ fn removed_queues_reported() -> Result<()> {
     lab.host.command("tc qdisc del dev a0 root")?;
     let status = lab.ok("status a0")?;
     says(&status, "queues: expected htb dc03: at root");
-    // What there is not a queue for changes all the same.
+    // What there is no queue for changes all the same.
     lab.ok("set a0 queue.3.weight=9")?;
     assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));
     lab.ok("detach a0")?;

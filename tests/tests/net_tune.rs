@@ -80,7 +80,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     // A log that cannot be written is warned of, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
-    says(&String::from_utf8(output.stderr)?, "not in the audit log");
+    says(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
     says(&lab.ok("get a0 rpg_threshold")?, "4");
     lab.ok("detach --all")?;
     Ok(())

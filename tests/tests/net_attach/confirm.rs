@@ -93,7 +93,7 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let log = lab.ok("log a0")?;
     says(&log, "rpg_ai_rate (to be confirmed in 1 s)");
     says(&log, "rpg_hai_rate (reverted)");
-    says(&lab.refused(1, "confirm a0")?, "no change waits to be confirmed on a0");
+    says(&lab.refused(1, "confirm a0")?, "no change is pending on a0");
     says(&lab.refused(3, "confirm b0")?, "b0 is not attached");
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
     lab.ok("detach a0").map(drop)

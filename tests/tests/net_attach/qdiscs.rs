@@ -160,7 +160,7 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
         "{found:?}"
     );
     says(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
-    says(&lab.ok("detach a0")?, "stays tbf, which somebody put there");
+    says(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
 }

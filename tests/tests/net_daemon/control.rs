@@ -223,7 +223,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
             .is_err_and(|error: AskError| error.is_refusal())
     );
     // What was made from something else than is active is refused, and changes nothing.
-    for (over, says) in [("", "`1` is active since"), ("0", "2 was made from `0`, and `1` is active since")] {
+    for (over, says) in [("", "`1` is active since"), ("0", "2 was based on `0`, but `1` is active now")] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
         let refused = door.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(says)), "{refused:?}");

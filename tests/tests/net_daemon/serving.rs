@@ -42,7 +42,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
@@ -75,14 +75,14 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;
     let parts = pair.a.run(|| attach::verify(&info))??;
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let log = fs::read_to_string(daemon.log())?;
-    assert_eq!(log.matches("not whole any more").count(), 1, "{log}");
+    assert_eq!(log.matches("attachment incomplete").count(), 1, "{log}");
     daemon.end()
 }
 

@@ -39,7 +39,7 @@ impl Session {
     /// Begins a conversation with the switch whose Thrift server is at `port` of this network namespace.
     ///
     /// # Errors
-    /// `simple_switch_CLI` is missing, or there is not a switch.
+    /// `simple_switch_CLI` is missing, or there is no switch.
     pub fn open(port: u16) -> Result<Self> {
         let run = |source| Error::Run { tool: TOOL, source };
         // A file and no pipe: nobody reads it until something is wrong.

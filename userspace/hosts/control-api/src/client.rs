@@ -153,7 +153,7 @@ mod tests {
         for (answer, says) in [
             ("", "unexpected end"),
             ("{\"v\":1", "unexpected end"),
-            ("hello\n", "not understood"),
+            ("hello\n", "cannot parse"),
             ("{\"v\":2,\"ok\":{}}\n", "of version 2"),
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
         ] {

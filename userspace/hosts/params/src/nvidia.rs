@@ -141,7 +141,7 @@ pub enum Error {
 /// adapter, which end in `_P1` or `_P2` in the latter; the first port is the default.
 ///
 /// # Errors
-/// There is not a parameter to import, or a known parameter cannot be read or has a value out of range.
+/// There is no parameter to import, or a known parameter cannot be read or has a value out of range.
 pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
     let mut import = Import::default();
     let has_rp = if path.is_dir() { import.directory(path)? } else { import.dump(path, port)? };

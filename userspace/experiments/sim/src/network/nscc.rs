@@ -40,7 +40,7 @@ pub(crate) struct Law {
     nscc: Nscc,
     bytes_per_ns: f64,
     frame_bytes: f64,
-    /// What a window grows by in a round trip: where others are congested, where there is not a queue at all, and anyway.
+    /// What a window grows by in a round trip: where others are congested, where there is no queue at all, and anyway.
     fair_bytes: f64,
     proportional_bytes: f64,
     anyway_bytes: f64,

@@ -63,7 +63,7 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
     if StdStream::connect(socket).is_ok() {
-        bail!("another controller answers at {shown}: write another socket into [control], or end that one");
+        bail!("control socket {shown} is in use by another daemon; stop it or change `[control] socket`");
     }
     if let Ok(found) = fs::symlink_metadata(socket) {
         use std::os::unix::fs::FileTypeExt as _;
@@ -125,7 +125,7 @@ struct Handler {
 /// Answers at the socket for as long as it is waited for.
 ///
 /// # Errors
-/// There is not an event loop.
+/// There is no event loop.
 pub(super) fn serve(
     opened: Opened,
     shared: Arc<SharedState>,

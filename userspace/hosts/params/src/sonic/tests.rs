@@ -195,7 +195,7 @@ fn value_without_counterpart_is_listed() {
         ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
         ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11`: a number is 0 to 7 here"),
-        ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action stays"),
+        ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action is unchanged"),
         (
             "/PFC_WD/Ethernet4/detection_time",
             json!("0"),

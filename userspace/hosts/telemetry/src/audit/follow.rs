@@ -10,7 +10,7 @@ use super::{Entry, Error, Log};
 #[derive(Debug)]
 pub struct Follow {
     log: Log,
-    /// The file's inode number and how far it was read; `None` while there is not a file.
+    /// The file's inode number and how far it was read; `None` while there is no file.
     at: Option<(u64, u64)>,
 }
 

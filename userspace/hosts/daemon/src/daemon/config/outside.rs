@@ -261,9 +261,12 @@ mod tests {
         assert!(refusals("", ai).contains("add it to `[fleet] allow`"));
         assert!(refusals("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
         assert_eq!(refusals("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
-        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("do not let others set role"));
+        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("does not allow remote changes of role"));
         // Each is told, not the first alone.
-        assert_eq!(refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("own bounds").count(), 3);
+        assert_eq!(
+            refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("`[fleet] allow`").count(),
+            3
+        );
     }
 
     #[test]
@@ -288,7 +291,7 @@ mod tests {
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
-            ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": no parameter is called so"),
+            ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": unknown parameter"),
             ("[fleet]\nallow = ['rpg_gd = 12']", "c:2: allow \"rpg_gd = 12\": write"),
             ("[fleet]\nallow = ['rpg_gd = 13..12']", "nothing is from 13 to 12"),
             ("[fleet]\nallow = ['rpg_* = 13..14']", "different units"),

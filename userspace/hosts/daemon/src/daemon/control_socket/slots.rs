@@ -67,7 +67,7 @@ mod tests {
             taken.extend((0..OF_A_USER).map(|_| slots.take(user).unwrap()));
         }
         assert_eq!(taken.len(), CONNECTIONS);
-        assert!(slots.take(5).unwrap_err().contains("16 others ask already"));
+        assert!(slots.take(5).unwrap_err().contains("all 16 connections are in use"));
         drop(taken.remove(0));
         let fifth = slots.take(5).unwrap();
         assert!(slots.take(1).is_err(), "the fifth user has it");

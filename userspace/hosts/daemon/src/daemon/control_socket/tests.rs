@@ -105,7 +105,7 @@ fn missing_group_leaves_socket_to_root() {
     let gone = Served::of(Some("dcqcn-is-gone"));
     assert_eq!(mode(&gone.path()), 0o600);
     let why = status(&gone).without_group.unwrap();
-    assert!(why.starts_with("there is not a group `dcqcn-is-gone`, which [control] names: make it"), "{why}");
+    assert!(why.starts_with("[control] group `dcqcn-is-gone` does not exist; create it"), "{why}");
     assert!(why.ends_with("is root's alone"), "{why}");
     let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
     let there = Served::of(Some(&own.name));
@@ -175,7 +175,7 @@ fn stale_socket_replaced_live_one_reported() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control { socket: dir.path().join("new/control"), group: None };
     let first = open(&control).unwrap();
-    assert!(open(&control).unwrap_err().to_string().contains("another controller answers"));
+    assert!(open(&control).unwrap_err().to_string().contains("in use by another daemon"));
     drop(first);
     open(&control).unwrap();
     fs::remove_file(&control.socket).unwrap();

@@ -272,13 +272,13 @@ fn cnp_handled_elsewhere_is_not_unpaired() {
         let mut snapshot = healthy();
         // The other one has the flows, and no CNP of its own.
         for (name, value) in [("roce_cnp_packets", 0), ("rp_cnp_handled", elsewhere)] {
-            count(&mut snapshot, "xdp", name, value);
+            count(&mut snapshot, "ingress", name, value);
         }
         let mut other = snapshot.attachments[0].clone();
         other.iface = "eth1".into();
         for (name, value) in [("roce_cnp_packets", 900), ("rp_cnp_handled", 0), ("rp_cnp_unknown_flow", 900)]
         {
-            count(&mut snapshot, "xdp", name, value);
+            count(&mut snapshot, "ingress", name, value);
         }
         snapshot.attachments.push(other);
         found(&snapshot).iter().any(|(id, _)| *id == "cnp-unpaired")

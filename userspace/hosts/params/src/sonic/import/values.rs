@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    /// As [`Self::number`]; `None` if there is not a number in range.
+    /// As [`Self::number`]; `None` if there is no number in range.
     pub(super) fn value(
         &mut self,
         row: &Row<'a>,
