@@ -533,7 +533,12 @@ impl Rollout {
                     Some(Hold::Operator) => ", paused",
                     Some(Hold::Unjudged) => ", paused: too few hosts could be judged (resume or abort)",
                 };
-                format!("{name}, {applied} of {of} hosts changed{hold}")
+                // They have their order, and change when they are back.
+                let away = match self.count(|state| state == State::Away) {
+                    0 => String::new(),
+                    away => format!(", {away} away"),
+                };
+                format!("{name}, {applied} of {of} hosts changed{away}{hold}")
             }
             Phase::Back { reason } => {
                 let left =

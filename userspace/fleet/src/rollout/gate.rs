@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::poisson::exceeds;
 use super::{Hosts, Rollout, State, Step};
-use crate::measure::{Limit, MEASURES, Measure, Source, THROUGHPUT};
+use crate::file::Gate;
+use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT};
 use crate::record::Rates;
 
 /// Probability that one judgement finds harm where events are as likely as allowed.
@@ -21,8 +22,10 @@ const MISSED_EVENTS: f64 = 3.0;
 const SIGMAS: f64 = 4.0;
 /// Standard deviations that the events of the baseline may be off.
 const BASELINE_SIGMAS: f64 = 2.0;
+/// Fewest hosts whose throughput is compared as a sum.
+const POOLED_HOSTS: u32 = 4;
 /// A host is silent when its pause is longer than so many of its pauses before, plus [`PAUSE_MS`].
-const PAUSES: u64 = 5;
+const PAUSES: u64 = 6;
 const PAUSE_MS: u64 = 2_000;
 /// Unchanged hosts fell silent too when less than this part of their traffic is left.
 const SILENT_PART: f64 = 0.5;
@@ -120,7 +123,42 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
             }
         }
     }
+    if let Some(reason) = gate.limits.get(THROUGHPUT).and_then(|limit| pooled(&changed, gate, *limit, left)) {
+        return Verdict::Bad(reason);
+    }
     Verdict::Good { judged, changed: changed.len(), undecided }
+}
+
+/// Whether the changed hosts together lost throughput: bursts hide it in a single host, and average out over many.
+fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
+    let (mut hosts, mut before_sum, mut now_sum, mut variance) = (0_u32, 0.0, 0.0, 0.0);
+    let least = limit.times * left;
+    for (step, now) in changed {
+        let Some(before) = step.before.as_ref().filter(|before| before.data_packets >= gate.min_packets)
+        else {
+            continue;
+        };
+        // A job that ended is not harm.
+        let (Some(was), Some(is)) = (before.of.get(THROUGHPUT), now.of.get(THROUGHPUT)) else { continue };
+        if now.queue_pairs == Some(0) {
+            continue;
+        }
+        let error = |reading: &Reading| reading.value as f64 * reading.spread as f64 / 1_000.0;
+        hosts += 1;
+        before_sum += was.value as f64;
+        now_sum += is.value as f64;
+        variance += (error(was) * least).powi(2) + error(is).powi(2);
+    }
+    let allowed = before_sum * least - limit.plus as f64 * f64::from(hosts);
+    // Alone, a host is compared with more care.
+    let is_low = hosts >= POOLED_HOSTS && now_sum + SIGMAS * variance.sqrt() < allowed;
+    is_low.then(|| {
+        format!(
+            "the {hosts} changed hosts together have {now_sum:.0} data packets a second; before their change it was {before_sum:.0}; \
+             allowed are {allowed:.0} ([gate] {THROUGHPUT} = {{ times = {}, plus = {} }})",
+            limit.times, limit.plus
+        )
+    })
 }
 
 /// Whether a host that had traffic has fallen silent while its queue pairs remain, and other hosts go on.

@@ -181,6 +181,18 @@ fn refusal_rolls_back() {
 }
 
 #[test]
+fn away_hosts_are_ordered_fifty_at_a_time() {
+    let away = || Host { is_away: true, ..Host::default() };
+    let mut world = World::new(std::iter::repeat_with(away).take(120).collect(), policy(1, 200, 2));
+    for ordered in [50, 100, 120] {
+        world.step(1_000);
+        assert_eq!(world.hosts.values().filter(|host| host.want.is_some()).count(), ordered);
+        let expected = format!("canaries, 0 of 120 hosts changed, {ordered} away");
+        assert_eq!(world.kept.status(), expected);
+    }
+}
+
+#[test]
 fn away_host_is_ordered_for_its_return() {
     let mut hosts = healthy(6);
     hosts[4].is_away = true;

@@ -25,8 +25,13 @@ fn with(mut rates: Rates, name: &str, value: u64, spread: u64) -> Rates {
 
 /// A changed host that counted `before` and counts `now`, with unchanged hosts that counted `control.0` and count `control.1`.
 fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
-    let step = |host: &str, wave: usize, state: State| Step {
-        host: host.into(),
+    judged_hosts(1, before, now, control)
+}
+
+/// So many changed hosts, as [`judged_with`].
+fn judged_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
+    let step = |host: String, wave: usize, state: State| Step {
+        host,
         wave,
         target: Target::default(),
         former: Target::default(),
@@ -35,11 +40,14 @@ fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
         complaints: Vec::new(),
         is_retry: false,
     };
-    let steps = vec![step("h1", 0, State::Applied { silent_ms: None }), step("h2", 1, State::Waiting)];
+    let names: Vec<String> = (1..=number).map(|number| format!("h{number}")).collect();
+    let changed = names.iter().map(|name| step(name.clone(), 0, State::Applied { silent_ms: None }));
+    let steps: Vec<Step> = changed.chain([step("other".into(), 1, State::Waiting)]).collect();
     let seen =
         |rates: &Rates| Seen { report: Report { rates: rates.clone(), ..Report::default() }, revision: 1 };
-    let earlier: Hosts = [("h2".to_owned(), seen(&control.0))].into();
-    let hosts: Hosts = [("h1".to_owned(), seen(&now)), ("h2".to_owned(), seen(&control.1))].into();
+    let earlier: Hosts = [("other".to_owned(), seen(&control.0))].into();
+    let mut hosts: Hosts = names.iter().map(|name| (name.clone(), seen(&now))).collect();
+    hosts.insert("other".into(), seen(&control.1));
     let control = Control::of(&steps, 0, &earlier);
     let mut rollout = crate::rollout::plan(
         &crate::record::Version::none(),
@@ -101,6 +109,23 @@ fn half_throughput_is_harm_unless_others_lost_theirs() {
     let bursty = with(calm(100_000), THROUGHPUT, 1_666, 300);
     let less = with(calm(50_000), THROUGHPUT, 833, 300);
     assert_eq!(judged_with(bursty, less, (calm(100_000), calm(100_000))), GOOD);
+}
+
+#[test]
+fn half_throughput_of_bursty_hosts_is_harm() {
+    let bursty = with(calm(100_000), THROUGHPUT, 1_666, 220);
+    let less = with(calm(50_000), THROUGHPUT, 833, 220);
+    let control = (calm(100_000), calm(100_000));
+    let few = judged_hosts(3, bursty.clone(), less.clone(), control.clone());
+    assert!(matches!(few, Verdict::Good { judged: 3, .. }), "{few:?}");
+    let Verdict::Bad(why) = judged_hosts(20, bursty.clone(), less.clone(), control.clone()) else {
+        panic!("not found")
+    };
+    assert!(why.starts_with("the 20 changed hosts together have 16660 data packets a second"), "{why}");
+    let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
+    assert!(matches!(judged_hosts(20, bursty.clone(), less.clone(), slower), Verdict::Good { .. }));
+    let ended = Rates { queue_pairs: Some(0), ..less };
+    assert!(matches!(judged_hosts(20, bursty, ended, control), Verdict::Good { .. }), "jobs have ended");
 }
 
 #[test]
