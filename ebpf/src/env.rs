@@ -252,12 +252,14 @@ impl hooks::Env<'static> for Env {
         unsafe {
             // Those of the controller are of every VLAN.
             (*entry).0 = QpId { vlan: 0, ..*id };
-            let entered = PAIRS.get(&(*entry).0).copied();
+            let key = &(*entry).0;
+            let entered = PAIRS.get(key).copied();
             if entered.is_some() {
                 return entered;
             }
             (*entry).0.vlan = id.vlan;
-            LEARNED.get(&(*entry).0).copied()
+            let key = &(*entry).0;
+            LEARNED.get(key).copied()
         }
     }
 
