@@ -278,8 +278,15 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn forget_pair(&mut self, id: &QpId) {
-        // An entry that is gone already is as good.
-        let _ = LEARNED.remove(id);
+        let Some(entry) = ENTRY.get_ptr_mut(0) else {
+            return;
+        };
+        // SAFETY: as in `pair`. An entry that is gone already is as good.
+        unsafe {
+            (*entry).0 = *id;
+            let key = &(*entry).0;
+            let _ = LEARNED.remove(key);
+        }
     }
 
     #[inline(always)]
