@@ -63,6 +63,10 @@ pub struct Roce {
     pub tos: u8,
     /// Where it ends, as its IP header says.
     pub end: usize,
+    /// The VLANs it is in, as [`QpId::vlan`] has them.
+    pub vlan: u32,
+    /// The packets that leave for it; see [`Roce::segments`].
+    pub packets: u32,
 }
 
 /// The packets that leave for one buffer.
@@ -152,10 +156,9 @@ impl Roce {
         }
     }
 
-    /// The VLANs it is in, as [`QpId::vlan`] has them: by the tag that the kernel keeps outside it, and by those inside.
+    /// Its VLANs, by the tag that the kernel keeps outside it and by those inside.
     #[inline(always)]
-    #[must_use]
-    pub fn vlan<F: Frame>(&self, frame: &F) -> u32 {
+    fn vlans<F: Frame>(&self, frame: &F) -> u32 {
         const OUTER: usize = Ethernet::LEN;
         const INNER: usize = OUTER + VlanTag::LEN;
         let mut vlan = frame.stripped_vid();
@@ -172,14 +175,19 @@ impl Roce {
     /// `rx-udp-gro-forwarding` makes.
     #[inline(always)]
     #[must_use]
-    pub fn segments<F: Frame>(&self, frame: &F) -> Segments {
-        let segment_bytes = u64::from(frame.segment_bytes());
+    pub fn segments(&self) -> Segments {
+        let packets = u64::from(self.packets);
+        Segments { packets, header_bytes: (self.bth() as u64).wrapping_mul(packets.wrapping_sub(1)) }
+    }
+
+    #[inline(always)]
+    fn packets<F: Frame>(&self, frame: &F) -> u32 {
+        let segment_bytes = frame.segment_bytes();
         if segment_bytes == 0 {
-            return Segments { packets: 1, header_bytes: 0 };
+            return 1;
         }
-        let headers = self.bth() as u64;
-        let packets = (self.end as u64).saturating_sub(headers).div_ceil(segment_bytes).max(1);
-        Segments { packets, header_bytes: headers.wrapping_mul(packets - 1) }
+        let payload_bytes = self.end.saturating_sub(self.bth()) as u32;
+        payload_bytes.div_ceil(segment_bytes).max(1)
     }
 
     /// The flow it belongs to.
@@ -187,14 +195,14 @@ impl Roce {
     #[must_use]
     pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
         let (src, addr) = self.addresses(frame)?;
-        Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan(frame) } })
+        Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan } })
     }
 
     /// The QP it is sent to.
     #[inline(always)]
     #[must_use]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
-        Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan(frame) })
+        Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan })
     }
 
     /// The QP that sent it, which only datagrams name.
@@ -202,7 +210,7 @@ impl Roce {
     #[must_use]
     pub fn sender<F: Frame>(&self, frame: &F) -> Option<QpId> {
         let qpn = self.source_qpn(frame)?;
-        Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan(frame) })
+        Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan })
     }
 
     /// The sender's QPN, which only datagrams carry. (Reliable datagrams do too, behind a header of their own; nobody
@@ -258,7 +266,9 @@ pub const fn words(a: [u8; 16]) -> [u32; 4] {
 /// Why the packet is left unchanged, as the counter it belongs to.
 #[inline(always)]
 pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
-    let roce = walk(frame)?;
+    let mut roce = walk(frame)?;
+    roce.vlan = roce.vlans(frame);
+    roce.packets = roce.packets(frame);
     if roce.class == Class::Datagram {
         frame.pull(roce.bth() + Bth::LEN + Deth::LEN);
     }
@@ -499,6 +509,8 @@ fn transport<F: Frame>(
         dest_qpn: bth.dest_qpn(),
         tos,
         end: l3 + ip_len,
+        vlan: 0,
+        packets: 1,
     })
 }
 

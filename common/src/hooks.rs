@@ -111,7 +111,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     if p.config.scalars.np_enable != 0 && roce.congests() {
         let is_marked = roce.ecn().is_ce();
         if is_marked {
-            let packets = roce.segments(s).packets;
+            let packets = roce.segments().packets;
             s.env().count_many(Stat::NpEcnMarked, packets);
         }
         if is_marked || np::may_be_pending(s, p) {
@@ -189,7 +189,8 @@ fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     /// Larger than any offset of an IP header.
     const V6: u32 = 32;
     let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
-    Roce { l3: (way % V6) as usize, v6: way & V6 != 0, ..roce }
+    let (vlan, packets) = (h.env().opaque(roce.vlan), h.env().opaque(roce.packets));
+    Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
 }
 
 #[inline(always)]
@@ -201,7 +202,7 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     } else {
         Stat::RoceControl
     };
-    let packets = roce.segments(h).packets;
+    let packets = roce.segments().packets;
     h.env().count_many(kind, packets);
     if packets > 1 {
         h.env().count(Stat::GsoPackets);

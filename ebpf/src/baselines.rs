@@ -34,7 +34,7 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::{ipv4, udp};
 
 use crate::lock::locked;
-use crate::packet::{header, pointer_field};
+use crate::packet::{context_field, header};
 
 /// Nothing, in XDP.
 #[xdp(frags)]
@@ -81,7 +81,7 @@ struct XdpFrame(XdpContext);
 impl XdpFrame {
     #[inline(always)]
     fn bounds(&self) -> (usize, usize) {
-        (pointer_field!(self.0.ctx, xdp_md, data), pointer_field!(self.0.ctx, xdp_md, data_end))
+        (context_field!(self.0.ctx, xdp_md, data), context_field!(self.0.ctx, xdp_md, data_end))
     }
 }
 
@@ -122,7 +122,7 @@ impl SkbFrame {
 
     #[inline(always)]
     fn bounds(&self) -> (usize, usize) {
-        (pointer_field!(self.raw(), __sk_buff, data), pointer_field!(self.raw(), __sk_buff, data_end))
+        (context_field!(self.raw(), __sk_buff, data), context_field!(self.raw(), __sk_buff, data_end))
     }
 }
 

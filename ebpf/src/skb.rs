@@ -18,7 +18,7 @@ use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, expire};
 use crate::maps::{HANDED, SCRATCH, SIBLINGS, test};
-use crate::packet::{header, pointer_field};
+use crate::packet::{context_field, header};
 use crate::trace::PacketTrace;
 
 struct SkbHost<'a> {
@@ -196,12 +196,12 @@ impl SkbHost<'_> {
 
     #[inline(always)]
     fn data(&self) -> usize {
-        pointer_field!(self.raw(), __sk_buff, data)
+        context_field!(self.raw(), __sk_buff, data)
     }
 
     #[inline(always)]
     fn data_end(&self) -> usize {
-        pointer_field!(self.raw(), __sk_buff, data_end)
+        context_field!(self.raw(), __sk_buff, data_end)
     }
 }
 
@@ -213,14 +213,13 @@ impl Frame for SkbHost<'_> {
 
     #[inline(always)]
     fn segment_bytes(&self) -> u32 {
-        // SAFETY: the program's own context.
-        unsafe { (*self.raw()).gso_size }
+        context_field!(self.raw(), __sk_buff, gso_size) as u32
     }
 
     #[inline(always)]
     fn stripped_vid(&self) -> u32 {
-        // SAFETY: the program's own context.
-        unsafe { if (*self.raw()).vlan_present == 0 { 0 } else { (*self.raw()).vlan_tci & 0xfff } }
+        let is_tagged = context_field!(self.raw(), __sk_buff, vlan_present) != 0;
+        if is_tagged { context_field!(self.raw(), __sk_buff, vlan_tci) as u32 & 0xfff } else { 0 }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use dcqcn_common::hooks::{self, Host, XdpVerdict};
 
 use crate::env::{Env, Hook};
 use crate::maps::test;
-use crate::packet::{header, pointer_field};
+use crate::packet::{context_field, header};
 use crate::trace::PacketTrace;
 
 struct XdpHost<'a> {
@@ -48,12 +48,12 @@ fn verdict(verdict: XdpVerdict) -> u32 {
 impl XdpHost<'_> {
     #[inline(always)]
     fn data(&self) -> usize {
-        pointer_field!(self.ctx.ctx, xdp_md, data)
+        context_field!(self.ctx.ctx, xdp_md, data)
     }
 
     #[inline(always)]
     fn data_end(&self) -> usize {
-        pointer_field!(self.ctx.ctx, xdp_md, data_end)
+        context_field!(self.ctx.ctx, xdp_md, data_end)
     }
 }
 

@@ -245,7 +245,7 @@ impl NpFlow {
 
     /// Whether a mark that is pending is answered at `now_ns`, because the window it came in is over. Nothing else is.
     ///
-    /// A mark expires [`PENDING_INTERVALS`] after the last one: the congestion it reported may have passed, and a CNP would cut
+    /// A mark expires `PENDING_INTERVALS` after the last one: the congestion it reported may have passed, and a CNP would cut
     /// the first burst after a pause.
     #[inline(always)]
     pub fn on_window_end(&mut self, now_ns: u64, interval_ns: u64) -> bool {

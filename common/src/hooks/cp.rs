@@ -39,7 +39,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     let now_ns = h.env().now_ns();
     let tc = class.tc();
     let ecn = roce.ecn();
-    let Segments { packets, header_bytes } = roce.segments(h);
+    let Segments { packets, header_bytes } = roce.segments();
     let frame_bytes = h.len_reaching(roce.end) as u64 + header_bytes;
     let counters = h.env().class(tc);
     counters.packets += packets;

@@ -50,7 +50,7 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let Some((src, dst)) = roce.addresses(h) else {
         return;
     };
-    let vlan = roce.vlan(h);
+    let vlan = roce.vlan;
     h.env().count(Stat::CmMessages);
     let (sender, receiver) =
         (QpId { addr: src, qpn: comm_ids.local, vlan }, QpId { addr: dst, qpn: comm_ids.remote, vlan });

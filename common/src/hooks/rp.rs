@@ -41,7 +41,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let Some((peer, own)) = roce.addresses(h) else {
         return Stat::RpCnpInvalid;
     };
-    let vlan = roce.vlan(h);
+    let vlan = roce.vlan;
     let mut is_other_vlan = false;
     let qpn = if cnp.hint == cnp::NO_HINT {
         h.env().pair(&QpId { addr: own, qpn: cnp.dest_qpn, vlan }).map(|pair| pair.qpn)
@@ -153,7 +153,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     let Some(untagged) = roce.untagged_fingerprint(s, &p.port.hash_keys) else {
         return TcVerdict::Pass;
     };
-    let fingerprint = p.port.hash_keys.in_vlan(untagged, roce.vlan(s));
+    let fingerprint = p.port.hash_keys.in_vlan(untagged, roce.vlan);
     let hash = flow::hash(fingerprint);
     let index = set_index(flow::hash(untagged), p.port.rp_set_mask);
     let Some(set) = s.env().rp_set(index) else {
@@ -265,7 +265,7 @@ fn take_turn<'p, S: Skb<'p>>(
     held_ns: u64,
 ) -> Schedule {
     let scalars = &p.config.scalars;
-    let Segments { packets, header_bytes } = roce.segments(s);
+    let Segments { packets, header_bytes } = roce.segments();
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64 + header_bytes);
     let stream = roce.class.stream();
     let debt = s.env().debt();

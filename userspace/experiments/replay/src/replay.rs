@@ -344,7 +344,7 @@ fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<O
     let (Some(cnp), Some((peer, own))) = (cnp, roce.addresses(frame)) else {
         return Ok(None);
     };
-    let vlan = roce.vlan(frame);
+    let vlan = roce.vlan;
     let qpn = if cnp.hint == cnp::NO_HINT {
         engine.pair(&QpId { addr: own, qpn: cnp.dest_qpn, vlan })?.map(|pair| pair.qpn)
     } else {
