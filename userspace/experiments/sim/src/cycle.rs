@@ -71,7 +71,7 @@ impl Cycle {
     }
 }
 
-/// The fixed point, for those that [`fluid::fixed_point`](super::fluid::fixed_point) takes.
+/// The fixed point, for those that [`fluid::fixed_point`](dcqcn_params::fluid::fixed_point) takes.
 ///
 /// `None` where that is, and without the increase timer.
 #[must_use]

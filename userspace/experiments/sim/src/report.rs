@@ -32,7 +32,7 @@ pub struct Report {
     pub outcome: Outcome,
     /// What the fluid model says, where it applies.
     pub fixed_point: Option<FixedPoint>,
-    /// The same counted event by event ([`cycle`]), without the model's averaging.
+    /// The same counted event by event (`cycle`), without the model's averaging.
     pub cycle_fixed_point: Option<FixedPoint>,
     /// What the fluid model's queue settles into, where it applies; of `stability` only.
     pub fluid_settled: Option<Settled>,

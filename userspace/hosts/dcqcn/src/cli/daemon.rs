@@ -21,7 +21,7 @@ With --json, `outcome` says how it went, and the exit code is:
   unreachable  8  no daemon answers
   busy         9  not looked at: try again";
 
-/// Ask the running daemon (`dcqcn run` with [control] in its file).
+/// Ask the running daemon (`dcqcn run` with `[control]` in its file).
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
