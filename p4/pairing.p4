@@ -28,7 +28,7 @@ register<bit<32>>(FLOWS) pair_other_addr_3;
 // Up to when pairs to learn are used up, as `Limit` has it.
 register<bit<64>>(1) pairs_used_up_to_ns;
 
-// Enters a pair, if not too many were lately; a time of 0 is an empty place.
+// Adds a pair, unless too many were added recently; a time of 0 is an empty slot.
 #define ENTER_PAIR(addr, qpn, other_addr, other_qpn, source, place)                                             \
     {                                                                                                           \
         bool is_within;                                                                                         \

@@ -177,7 +177,7 @@ const bit<32> NO_END = 0xffffffff;
     PHASE(FIT_NONE, PAY_NOTHING, PAY_NOTHING)                                                                   \
     byte_stage = own;
 
-// Cuts the rate at a time when alpha is `alpha_q31`; stages and byte counter start anew, the increase timer restarts.
+// Cuts the rate at a time when alpha is `alpha_q31`; stages, byte counter and increase timer restart.
 #define CUT(at_ns)                                                                                              \
     if ((cut.clamp & CLAMP_ALWAYS) != 0 || ((cut.clamp & CLAMP_AFTER_BYTES) != 0 && byte_stage != 0)            \
         || ((cut.clamp & CLAMP_AFTER_TIME) != 0 && time_stage != 0)) {                                          \

@@ -43,7 +43,7 @@ register<bit<32>>(1) wait_depth;
 const bit<32> MAX_WAITING = 1000;
 // A packet that waits this long after its departure for one before it does not: that one was lost.
 const bit<64> LOST_NS = 500000000;
-// How long a flow that was cut keeps its place after its last packet, whoever else asks for one.
+// How long a flow that was cut keeps its slot after its last packet, even if another flow needs one.
 const bit<64> CUT_FLOW_KEEPS_PLACE_NS = 1000000000;
 
 // What an action decides about a packet.
@@ -69,7 +69,7 @@ const bit<4> TURN_CNP_INVALID = 8;
         until_ns = until_ns + (was_cut == 1 ? CUT_FLOW_KEEPS_PLACE_NS : 0);                                     \
     }
 
-// A new flow's stream: whoever of the flow before it still waits does not hold it up.
+// A new flow's stream: waiting packets of the previous flow do not delay it.
 #define NEW_STREAM(stream_place)                                                                                \
     {                                                                                                           \
         bit<32> ticket;                                                                                         \
@@ -211,7 +211,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         bit<64> now_ns = meta.now_ns;
         bool is_free = true;
         if (!is_found) {
-            // Whoever has packets waiting, or a rate to remember, keeps its place.
+            // A flow with waiting packets, or with a rate to remember, keeps its slot.
             bit<64> first_until_ns;
             bit<64> second_until_ns;
             IN_USE_UNTIL(first, first_seen_ns, first_until_ns)
@@ -336,7 +336,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     READ_ALPHA
                     ALPHA_AT(now_ns)
                     if (p.cut_period_ns == 0) {
-                        // Cut with the old alpha, then raise alpha; stages, byte counter and timer start anew.
+                        // Cut with the old alpha, then raise alpha; stages, byte counter and timer restart.
                         CUT(now_ns)
                         RAISE_ALPHA
                         alpha_epoch_ns = now_ns;

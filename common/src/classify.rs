@@ -1,7 +1,7 @@
 //! The classifier: what a packet is, by one walk over its headers.
 //!
 //! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
-//! else is recognised as far as its name in [`Stat`] says, and left alone.
+//! else is recognised as far as its name in [`Stat`] says, and left unchanged.
 
 use crate::flow::{FlowId, HashKeys, QpId};
 use crate::id::{V4_MAPPED, tagged};
@@ -217,7 +217,7 @@ impl Roce {
     }
 }
 
-/// An IPv4 address as an IPv4-mapped IPv6 one (RFC 4291 §2.5.5.2), in words of the wire's byte order.
+/// An IPv4 address as an IPv4-mapped IPv6 one (RFC 4291 §2.5.5.2), as text of the wire's byte order.
 #[inline(always)]
 #[must_use]
 pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
@@ -240,7 +240,7 @@ pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     a >> 24 != 0xff && !(a | b | c == 0 && d <= 1)
 }
 
-/// An IPv6 address in words of the wire's byte order.
+/// An IPv6 address as text of the wire's byte order.
 #[inline(always)]
 #[must_use]
 pub const fn words(a: [u8; 16]) -> [u32; 4] {
@@ -255,7 +255,7 @@ pub const fn words(a: [u8; 16]) -> [u32; 4] {
 /// Walks over the headers.
 ///
 /// # Errors
-/// Why the packet is left alone, as the counter it belongs to.
+/// Why the packet is left unchanged, as the counter it belongs to.
 #[inline(always)]
 pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     let roce = walk(frame)?;
@@ -360,7 +360,7 @@ fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     }
 }
 
-/// Why it is left alone, if it is for another reason than what lies behind it.
+/// Why it is left unchanged, if it is for another reason than what lies behind it.
 #[inline(always)]
 fn is_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
     if ip.protocol() != udp::IP_PROTOCOL {
@@ -383,7 +383,7 @@ fn v4_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V4_HEADERS]) -> Res
     transport(frame, l3, Ipv4::LEN, ip_len, tos, sub::<{ Ipv4::LEN }, TRANSPORT, _>(headers))
 }
 
-/// Why a packet is left alone that is too short for RoCE.
+/// Why a packet is left unchanged that is too short for RoCE.
 #[inline(always)]
 fn short_v4<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     frame.pull(l3 + Ipv4::LEN);
@@ -439,7 +439,7 @@ fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     }
 }
 
-/// Why a datagram is left alone that ends before a BTH does.
+/// Why a datagram is left unchanged that ends before a BTH does.
 #[inline(always)]
 fn short_udp<F: Frame>(frame: &mut F, l4: usize) -> Stat {
     frame.pull(l4 + Udp::LEN);
@@ -509,7 +509,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_what_no_host_is_called_are_of_nobody() {
+    fn group_and_reserved_addresses_have_no_host() {
         let v4 = |text: &str| mapped(text.parse::<Ipv4Addr>().unwrap().octets());
         let v6 = |text: &str| words(text.parse::<Ipv6Addr>().unwrap().octets());
         for text in

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_entries_comes_at_once_and_then_one_per_interval() {
+    fn limiter_allows_burst_then_one_per_interval() {
         let (start_ns, interval_ns) = (77 * SECOND_NS, SECOND_NS / 100);
         let admitted = |arrival_ns: &mut u64, now_ns| match admit(*arrival_ns, now_ns, interval_ns) {
             Some(next_ns) => {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_floods_is_counted_and_pushes_out_no_other() {
+    fn flooding_kind_evicts_no_other_kind() {
         let mut log = Box::new(EventLog::EMPTY);
         let flood =
             (0..10_000).filter(|n| enter(&mut log, 10_000_000, event(EventKind::RateCut, 5, *n))).count();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_entries_are_kept() {
+    fn log_keeps_newest_entries() {
         let mut log = Box::new(EventLog::EMPTY);
         let slots = SLOTS as u64;
         assert_eq!(find(&mut log, 1), Found::NotYet);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_never_finished_is_given_up_when_its_place_is_used_again() {
+    fn unfinished_entry_dropped_on_slot_reuse() {
         let mut log = Box::new(EventLog::EMPTY);
         log.newest = 1;
         assert_eq!(find(&mut log, 1), Found::NotYet);
@@ -332,7 +332,7 @@ mod tests {
 
     /// Writers and a reader at once: what is read is whole, and in order.
     #[test]
-    fn no_reader_sees_half_an_entry() {
+    fn reader_never_sees_partial_entry() {
         const EACH: u64 = 100_000;
         struct Raw(*mut EventLog);
         // SAFETY: shared by `record` and `look` only, which are for that.

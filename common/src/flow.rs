@@ -17,12 +17,12 @@ mod subprogram;
 mod table;
 mod wait;
 
-pub use crate::id::{FlowId, HashKeys, QpId, hash};
+pub use crate::id::{FlowId, HashKeys, QpId, hash, set_index};
 pub use enter::enter;
 pub(crate) use enter::in_any_vlan;
 
 pub(crate) use set::home_way;
-pub use set::{Entry, Place, Set, set_index, tag};
+pub use set::{Entry, Place, Set, tag};
 pub(crate) use shared::FlowGuard;
 pub use shared::{FlowPeek, LookupError, Shared, Slot};
 pub use table::{Cnps, NpFlow, NpSet, RpCold, RpFlow, RpHot, RpSet};

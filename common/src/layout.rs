@@ -16,7 +16,7 @@ pub const CLASSES: usize = 8;
 pub const DSCPS: usize = 64;
 /// Flows per set.
 pub const WAYS: usize = 8;
-/// Flows a table holds unless told otherwise.
+/// Flows a table holds by default.
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Largest table: a million flows.
 pub const MAX_FLOWS: u32 = 1 << 20;
@@ -134,7 +134,7 @@ impl Time {
 /// How many of them there are.
 pub const TIMES: u32 = 21;
 
-/// How a pair came to be known, the surest first: of two that contradict each other it counts.
+/// How a pair came to be known, the most trusted first: of two that contradict each other it counts.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairSource {
@@ -198,7 +198,7 @@ pub struct Backlog {
 
 /// What has come into each queue of a port by one ingress port, bytes, on one CPU.
 pub type IngressBytes = [u64; CLASSES];
-/// Ingress ports that are told apart; what comes by others, and what this host makes, counts for port 0.
+/// Ingress ports that are distinguished; what comes by others, and what this host makes, counts for port 0.
 pub const INGRESS_PORTS: u32 = 256;
 
 /// How long a [`Backlog`] is believed: a hundred of the controller's readings.
@@ -300,7 +300,7 @@ pub struct Test {
     pub redirect_ifindex: u32,
     /// 1 = the packet would have been sent there to the neighbour the routes say.
     pub redirect_neigh: u32,
-    /// What `skb->hash` would have become; 0 = it was left alone.
+    /// What `skb->hash` would have become; 0 = it was left unchanged.
     pub flow_hash: u32,
     /// Explicit padding.
     pub _pad: u32,
@@ -313,13 +313,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_that_the_kernel_takes() {
+    fn layout_sizes_match_the_kernel() {
         assert_eq!((MAX_FLOWS, CUTS_BYTES), (1_048_576, 65_536));
         assert!(CUTS_BYTES.is_power_of_two() && CUTS_BYTES.is_multiple_of(4_096));
     }
 
     #[test]
-    fn sources_of_pairs_have_names_the_surest_first() {
+    fn pair_sources_named_most_trusted_first() {
         assert_eq!(PairSource::ALL.map(PairSource::label), ["static", "rdma", "cm", "datagram"]);
         assert!(PairSource::ALL.is_sorted());
     }

@@ -38,7 +38,7 @@ mod tests {
     proptest! {
         /// In any stretch of time no more than a burst and what the rate gives; and whoever keeps to the rate is let through.
         #[test]
-        fn a_burst_and_the_rate_are_the_bound(
+        fn limiter_bounds_burst_and_rate(
             per_second in 1u64..2_000_000, burst in 1u64..100,
             gaps_ns in proptest::collection::vec(0u64..2_000_000, 1..300),
         ) {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_let_through_whole_and_no_more() {
+    fn limiter_passes_full_burst_only() {
         let limit = Limit::new(1_000, 4);
         let mut state = 0;
         let mut admitted = 0;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bound_all_pass() {
+    fn unlimited_limiter_passes_all() {
         let limit = Limit::new(0, 0);
         assert_eq!(limit.admit(limit.admit(0, 7).unwrap(), 7), Some(7));
     }

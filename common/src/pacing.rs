@@ -54,7 +54,7 @@ impl Pacer {
         }
     }
 
-    /// How long it takes to pay what is owed at the rate in force, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
+    /// How long it takes to pay what is owed at the rate active, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
     #[inline(always)]
     const fn owed_q27(&self) -> u64 {
         (self.owed_bits as u64).wrapping_mul(self.ns_per_byte_q24)
@@ -121,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn packets_leave_at_the_rate_and_credit_is_bounded() {
+    fn pacing_rate_with_bounded_credit() {
         let mut pacer = Pacer::new(8_000_000_000);
         let mut at = |now, credit| match pacer.schedule(now, 1_000, credit, 1_000_000_000) {
             Departure::At(t) => t,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_beyond_the_horizon_moves_nothing() {
+    fn packet_beyond_horizon_changes_nothing() {
         let mut pacer = Pacer::new(1_000_000);
         while let Departure::At(_) = pacer.schedule(5, 1_000, 0, 20_000_000) {}
         let before = pacer;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_at_the_horizon_is_within_it() {
+    fn packet_at_horizon_is_accepted() {
         let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(5, 1_000, 0, 1_000);
         assert_eq!(pacer.schedule(5, 1_000, 0, 999), Departure::BeyondHorizon);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_paid_by_the_time_that_is_skipped() {
+    fn debt_is_paid_by_skipped_time() {
         let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 1_000, 0, u64::MAX);
         for (departure_ns, owed_bits) in [(0, 8_000), (250, 6_000), (250, 6_000), (1_000, 0), (9_000, 0)] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_not_known_changes_nothing() {
+    fn unknown_rate_changes_nothing() {
         let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 1_000, 0, u64::MAX);
         let before = pacer;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_rate_keeps_the_fraction_of_a_nanosecond() {
+    fn rate_change_keeps_ns_fraction() {
         let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 125, 0, u64::MAX);
         // 1000 bits at 3 Gb/s last a third more than 333 ns.
@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_long_run_rate_is_exact(rate in 1_000_000u64..=800_000_000_000, size in 64u64..9_216) {
+        fn long_run_rate_is_exact(rate in 1_000_000u64..=800_000_000_000, size in 64u64..9_216) {
             let mut pacer = Pacer::new(rate);
             let start = 1_000_000;
             for _ in 0..1_000 {

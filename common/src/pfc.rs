@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_is_believed_for_a_while() {
+    fn storm_state_expires() {
         let storms = Storms { forwards: 0x81, drops: 0x10 };
         let at_ns = 77_000_000_123;
         let word = storms.word(at_ns);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_priority_has_its_own_times() {
+    fn priorities_have_separate_timers() {
         let mut times_ns = [0; TIMES as usize];
         for priority in 0..CLASSES {
             times_ns[Time::PAUSED_UNTIL[priority] as usize] = 10 + priority as u64;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_by_itself_or_by_xon() {
+    fn pause_ends_by_timeout_or_xon() {
         let pause = Pause::default().heard(1_000, 300);
         assert_eq!((pause.until_ns, pause.paused_ns(1_100), pause.paused_ns(2_000)), (1_300, 100, 300));
         // Asked again before it is over: from then on, not on top.
@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         /// The total is what somebody finds who looks at every nanosecond.
         #[test]
-        fn the_total_is_the_time_spent_paused(frames in prop::collection::vec((0u64..50, 0u64..60), 1..40)) {
+        fn total_is_time_spent_paused(frames in prop::collection::vec((0u64..50, 0u64..60), 1..40)) {
             let (mut pause, mut now_ns, mut slow_ns) = (Pause::default(), 0, 0);
             for (gap_ns, duration_ns) in frames {
                 for _ in 0..gap_ns {

@@ -1,6 +1,6 @@
 //! What user space may read and write as bytes.
 //!
-//! SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes beside each), every bit pattern valid.
+//! SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes next to each), every bit pattern valid.
 
 use crate::events::EventLog;
 use crate::flow::{NpSet, QpId, RpSet};

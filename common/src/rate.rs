@@ -148,7 +148,7 @@ impl RateMachine {
         self.advance_paying(p, now_ns, &mut none);
     }
 
-    /// As [`RateMachine::advance`], and `debt` is paid at each rate until the last change; at the rate that is then in force
+    /// As [`RateMachine::advance`], and `debt` is paid at each rate until the last change; at the rate that is then active
     /// it has still to be paid.
     #[inline(always)]
     pub(crate) fn advance_paying(&mut self, p: &RpParams, now_ns: u64, debt: &mut Debt) {
@@ -161,7 +161,7 @@ impl RateMachine {
         self.rate_bps = self.rate_bps.min(p.line_rate_bps);
         self.target_bps = self.target_bps.min(p.line_rate_bps);
         self.next_increase_ns = match p.time_reset_ns {
-            // Off: it starts anew when it is turned on.
+            // Off: it starts again when it is turned on.
             0 => u64::MAX,
             period_ns => self.next_increase_ns.min(now_ns.saturating_add(period_ns)),
         };
@@ -320,7 +320,7 @@ impl RateMachine {
         now_ns.saturating_sub(self.alpha_epoch_ns) / p.alpha_period_ns
     }
 
-    /// Cuts the rate at `at_ns`, when alpha is `alpha_q31`; stages and byte counter start anew, the increase timer restarts.
+    /// Cuts the rate at `at_ns`, when alpha is `alpha_q31`; stages and byte counter start again, the increase timer restarts.
     #[inline(always)]
     fn cut(&mut self, p: &RpParams, at_ns: u64, alpha_q31: u32) {
         let after_bytes = if self.byte_stage != 0 { CLAMP_AFTER_BYTES } else { 0 };

@@ -23,7 +23,7 @@ mod tests {
 
     /// From 1, by the paper's three shifts in 64 bits: 13, 7, 17.
     #[test]
-    fn the_sequence_is_that_of_the_paper() {
+    fn sequence_matches_the_paper() {
         let mut state = 1;
         for (expected, number) in [
             (1_082_269_761, 0),

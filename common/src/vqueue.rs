@@ -206,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_idle_queue_is_empty_and_a_burst_adds_up() {
+    fn idle_queue_empty_burst_adds_up() {
         let drain = Drain::new(1_000_000_000);
         let mut empty_at = 0;
         for packet in 0..100 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_may_wrap() {
+    fn clock_may_wrap() {
         let drain = Drain::new(10_000_000_000);
         let now_ns = u64::MAX >> TICK_SHIFT;
         let e = drain.enqueue(0, Share::NONE, now_ns, 9_000);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_takes_no_more() {
+    fn full_buffer_rejects_packets() {
         let drain = Drain::new(1_000_000_000).limited(10_000);
         let (mut empty_at, mut deepest) = (0, 0);
         for _ in 0..100 {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cpus_kept_to_themselves_is_taken_over() {
+    fn rate_change_includes_unflushed_shares() {
         let (slow, fast) = (Drain::new(100_000_000), Drain::new(1_000_000_000));
         let now = 1_000_000 << TICK_SHIFT;
         let share = |empty_at, batch_ticks| Share { empty_at, batch_at: now, batch_ticks };
@@ -260,7 +260,7 @@ mod tests {
     const TICKS_PER_BYTE: u64 = 1 << TICK_SHIFT;
 
     #[test]
-    fn a_buffer_is_full_to_the_last_byte() {
+    fn buffer_full_to_last_byte() {
         let drain = EXACT.limited(10_000);
         let mut empty_at = 0;
         for depth in [0, 5_000, 10_000, 10_000] {
@@ -271,19 +271,19 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_lasts_longer_than_the_longest_queue_limits_nothing() {
+    fn buffer_beyond_longest_queue_is_no_limit() {
         let slow = Drain::new(100_000);
         assert_eq!([slow.limited(1 << 29), slow.limited(0)], [slow; 2]);
     }
 
     #[test]
-    fn the_longest_queue_is_one_and_a_longer_one_is_an_old_time() {
+    fn longest_queue_then_time_wraps() {
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS, 0), MAX_BACKLOG_TICKS / TICKS_PER_BYTE);
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS + 1, 0), 0);
     }
 
     #[test]
-    fn a_batch_is_a_cpus_part_of_a_quarter_of_kmin() {
+    fn batch_is_cpu_share_of_quarter_kmin() {
         assert_eq!(EXACT.shared_by(1, 40_000), EXACT);
         for (cpus, bytes) in [(2, 10_000), (3, 5_000), (5, 2_500)] {
             assert_eq!(EXACT.shared_by(cpus, 40_000).batch_ticks, bytes * TICKS_PER_BYTE, "{cpus}");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_just_full_is_kept() {
+    fn batch_just_full_is_flushed() {
         let drain = EXACT.shared_by(2, 8_000);
         let kept = drain.enqueue(7, Share::NONE, 1_000_000, 2_000);
         assert_eq!((kept.empty_at, kept.share.batch_ticks), (7, 2_000 * TICKS_PER_BYTE));
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_rate_never_queues() {
+    fn unknown_rate_never_queues() {
         let e = Drain::UNKNOWN.enqueue(0, Share::NONE, 5, 1_500);
         assert_eq!(Drain::UNKNOWN.enqueue(e.empty_at, Share::NONE, 5, 1_500).depth_bytes, 0);
     }
 
     proptest! {
         #[test]
-        fn a_change_of_rate_changes_no_depth(
+        fn rate_change_keeps_depth(
             before in 100_000u64..=800_000_000_000, after in 100_000u64..=800_000_000_000, bytes in 0u64..1 << 30,
             now_ns in 0u64..1 << 50,
         ) {
@@ -322,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn depth_follows_the_real_queue(
+        fn depth_follows_real_queue(
             // From 10 Mb/s on, the longest burst here fits the 4 s that a virtual queue holds.
             rate in 10_000_000u64..=800_000_000_000, now in 0u64..1 << 57,
             packets in proptest::collection::vec((64u64..66_000, 0u64..20_000), 1..60),

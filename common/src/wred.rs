@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_below_the_probability_marks() {
+    fn random_below_probability_marks() {
         let w = Wred { kmin_bytes: 100, kmax_bytes: 1_000, slope_q48: 1 << 16, enabled: 1 };
         // 10 bytes above Kmin: 10 of 2^32.
         assert_eq!([0, 9, 10, u32::MAX].map(|random| w.draw(110, random)), [true, true, false, false]);
     }
 
     #[test]
-    fn thresholds_are_inclusive_as_in_the_paper() {
+    fn thresholds_inclusive_as_in_paper() {
         let w = wred(5_000, 200_000, 10_000);
         assert!(!mark(&w, 5_000, 0), "q = Kmin is not marked");
         assert!(!mark(&w, 200_000, u32::MAX), "q = Kmax is marked with Pmax only");
@@ -79,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_without_ecn_never_marks() {
+    fn class_without_ecn_never_marks() {
         let w = Wred::new(&WredConfig { ecn: 0, ..WredConfig::DEFAULT });
         assert!(!mark(&w, u64::MAX, 0));
     }
 
     proptest! {
         #[test]
-        fn probability_is_the_line_of_the_paper(
+        fn probability_is_linear_between_thresholds(
             kmin in 0u64..1_000_000_000, span in 1u64..1_000_000_000, pmax in 0u64..=1_000_000, at in 0.0f64..=1.0,
         ) {
             let kmax = (kmin + span).min(1_000_000_000);

@@ -68,7 +68,7 @@ fn count(opcodes: &[Opcode], wanted: impl Fn(Opcode) -> bool) -> usize {
 }
 
 #[test]
-fn every_icrc_verifies_and_survives_a_mark_and_a_hop() {
+fn captured_icrcs_survive_mark_and_hop() {
     for (name, packets) in
         [("rc_cm_rping.pcap", 65), ("rc_read.pcap", 271), ("rc_write.pcap", 270), ("ud_send.pcap", 100)]
     {
@@ -86,13 +86,13 @@ fn every_icrc_verifies_and_survives_a_mark_and_a_hop() {
             l3[Ipv4::LEN + Udp::LEN + 5] ^= 1;
             assert!(!icrc::verify(l3), "{name}: packet {number}, other queue pair");
             assert_eq!(icrc::seal(l3), Some(()));
-            assert!(icrc::verify(l3), "{name}: packet {number}, sealed anew");
+            assert!(icrc::verify(l3), "{name}: packet {number}, sealed again");
         }
     }
 }
 
 #[test]
-fn incremental_checksum_of_a_mark_is_the_whole_one() {
+fn mark_checksum_incremental_equals_full() {
     for frame in frames("rc_write.pcap") {
         let (_, l3) = Ethernet::parse(&frame).unwrap();
         let (ip, _) = Ipv4::parse(l3).unwrap();
@@ -106,7 +106,7 @@ fn incremental_checksum_of_a_mark_is_the_whole_one() {
 }
 
 #[test]
-fn writes_are_data_and_their_acknowledgements_are_not() {
+fn writes_are_data_acks_are_not() {
     let frames = frames("rc_write.pcap");
     let opcodes = opcodes(&frames);
     let first = count(&opcodes, |opcode| opcode == Opcode::RC_RDMA_WRITE_FIRST);
@@ -145,7 +145,7 @@ fn check_aeth(aeth: Aeth<'_>) {
 }
 
 #[test]
-fn read_responses_are_data_and_flow_against_their_requests() {
+fn read_responses_are_data_in_reverse() {
     let frames = frames("rc_read.pcap");
     let opcodes = opcodes(&frames);
     assert!(count(&opcodes, |opcode| opcode == Opcode::RC_RDMA_READ_REQUEST) > 0);
@@ -182,7 +182,7 @@ fn datagrams_name_their_sender() {
 }
 
 #[test]
-fn connection_management_tells_both_queue_pairs() {
+fn cm_reveals_both_qps() {
     let frames = frames("rc_cm_rping.pcap");
     let mut messages = Vec::new();
     let mut data_to = Vec::new();

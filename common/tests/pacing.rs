@@ -32,7 +32,7 @@ fn sends(flow: &mut RpFlow, p: &Params, now_ns: u64, bytes: u64) -> u64 {
 
 /// A flow at 100 Gb/s is cut to its floor of 10 Mb/s, and has its rate back before the gap it had there is over.
 #[test]
-fn a_flow_does_not_wait_at_a_rate_it_has_left() {
+fn flow_not_delayed_by_old_rate() {
     let p = params(&config(100_000_000_000));
     let mut flow = RpFlow::new(ID, &p.rp);
     for n in 0..16 {
@@ -46,7 +46,7 @@ fn a_flow_does_not_wait_at_a_rate_it_has_left() {
     assert!(flow.hot.machine.rate_bps > 100_000_000);
 }
 
-/// When `bits` that were sent at `from_ns` are paid, if the machine, in force as it is, meets nothing but its own timers; and
+/// When `bits` that were sent at `from_ns` are paid, if the machine, active as it is, meets nothing but its own timers; and
 /// what of them is unpaid at `now_ns`, in 10^-9 bit.
 fn unpaid(mut machine: RateMachine, p: &Params, from_ns: u64, bits: u64, now_ns: u64) -> i128 {
     let mut left = i128::from(bits) * 1_000_000_000;
@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn the_gap_is_paid_at_the_rate_in_force(
+    fn gap_paid_at_current_rate(
         link_rate_bps in prop_oneof![Just(1_000_000_000u64), Just(25_000_000_000), Just(400_000_000_000)],
         min_rate_bps in prop_oneof![Just(100_000u64), 100_000u64..100_000_000],
         ai_rate_bps in 1_000u64..100_000_000, hai_rate_bps in 1_000u64..1_000_000_000,
@@ -130,7 +130,7 @@ proptest! {
 
     /// Whatever happens between them, no packet of a stream leaves before those ahead of it.
     #[test]
-    fn departures_of_a_stream_never_go_back(
+    fn stream_departures_are_monotonic(
         steps in proptest::collection::vec((0u8..8, 0u64..300_000, 64u64..4_200, any::<bool>()), 1..300),
         horizon_ns in prop_oneof![Just(1_000_000u64), Just(5_000_000_000)],
     ) {

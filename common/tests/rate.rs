@@ -81,7 +81,7 @@ fn worked_trace() {
 /// target is kept, and additive increase is one event. The CNPs come 100 ns before the ticks that
 /// count them, where no order of events at one instant matters.
 #[test]
-fn worked_trace_of_the_firmware() {
+fn firmware_worked_trace() {
     let mut config = Config::DEFAULT;
     let s = &mut config.scalars;
     s.rp_variant = RP_VARIANT_FIRMWARE;
@@ -127,7 +127,7 @@ fn worked_trace_of_the_firmware() {
 
 /// NVIDIA's defaults by hand: alpha 1023 decays by one 205th per microsecond, rounded down, up to the check at 4 us.
 #[test]
-fn worked_trace_of_a_coarse_alpha() {
+fn coarse_alpha_worked_trace() {
     let mut config = Config::DEFAULT;
     let s = &mut config.scalars;
     s.rp_variant = RP_VARIANT_FIRMWARE;
@@ -157,7 +157,7 @@ fn worked_trace_of_a_coarse_alpha() {
 
 /// With both counters beyond F the flow is in hyper increase: F = 5, events of timer and byte counter in turn.
 #[test]
-fn hyper_increase_follows_the_slower_counter() {
+fn hyper_increase_follows_slower_counter() {
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 40_000_000_000;
     config.scalars.rpg_hai_rate_bps = 400_000_000;
@@ -182,7 +182,7 @@ fn hyper_increase_follows_the_slower_counter() {
 
 /// A flow without a CNP stays at the line rate, whichever that is; the paper's byte counter alone runs.
 #[test]
-fn a_flow_that_starts_is_idle() {
+fn new_flow_is_idle() {
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 25_000_000_000;
     let p = RpParams::new(&config);
@@ -321,7 +321,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn the_machine_is_the_model(
+    fn machine_matches_the_model(
         config in any_config(), start_ns in any_size(0, 1_000 * HOUR),
         history in prop::collection::vec((any_gap(), any_event()), 1..60),
         // The model takes one event after the other: so many at most in one gap, unless the flow is at the line rate.

@@ -1,5 +1,5 @@
 //! The reference pages of parameters and counters, written from the tables that everything else reads.
-//! `cargo xtask docs` writes them anew.
+//! `cargo xtask docs` writes them.
 
 use std::path::Path;
 use std::{env, fs};
@@ -15,7 +15,7 @@ fn page(name: &str, text: &str) {
         fs::write(&path, text).unwrap_or_else(failed);
     }
     let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(kept == text, "{} differs from the code: `cargo xtask docs` writes it anew", path.display());
+    assert!(kept == text, "{} differs from the code: run `cargo xtask docs`", path.display());
 }
 
 /// The parameter that each section begins with, and its title.
@@ -48,15 +48,15 @@ fn row<T>(prefix: &str, spec: &Spec<T>) -> String {
     )
 }
 
-const HEADING: &str = "| parameter | allowed | default | what it is | larger |\n|---|---|---|---|---|\n";
+const HEADING: &str = "| parameter | allowed | default | meaning | larger |\n|---|---|---|---|---|\n";
 
 #[test]
-fn the_reference_of_parameters_is_what_the_code_says() {
+fn parameter_reference_matches_code() {
     let mut text = "\
 # Parameters
-*For operators who set one, and for anyone who compares with a NIC's or a switch's; written by `cargo xtask docs` from the code.*
+*For operators, and for comparison with NICs and switches; written by `cargo xtask docs` from the code.*
 
-Names are those of NVIDIA's NICs and of SONiC where they have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
+Names are those of NVIDIA's NICs and of SONiC where these have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
 `dcqcn get` shows them; a file has them in `[parameters]`, `[wred.TC]`, `[queue.N]` and `[pfc.N]` ([configuration files](configuration.md)). Quantities
 are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
 `paper`'s; [profiles](../how-to/choose-a-profile.md) have others.
@@ -76,14 +76,14 @@ are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `
         text += &row("wred.TC.", spec);
     }
     text += &format!(
-        "\n## Queue of a port\n\nN is 0 to 7. They act where the interface was attached with `--queues` ([queues](../how-to/queues.md)); \
+        "\n## Queue of a port\n\nN is 0 to 7. They need an interface attached with `--queues` ([queues](../how-to/queues.md)); \
          queue 6 is `strict` by default.\n\n{HEADING}"
     );
     for spec in QueueConfig::SPECS {
         text += &row("queue.N.", spec);
     }
     text += &format!(
-        "\n## PFC of a priority\n\nN is 0 to 7, and the queue's default ([PFC](../how-to/pfc.md)).\n\n{HEADING}"
+        "\n## PFC of a priority\n\nN is 0 to 7; the queue defaults to N ([PFC](../how-to/pfc.md)).\n\n{HEADING}"
     );
     for spec in PfcConfig::SPECS {
         text += &row("pfc.N.", spec);
@@ -91,7 +91,7 @@ are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `
     text += "
 ## Tables
 
-| parameter | allowed | default | what it is |
+| parameter | allowed | default | meaning |
 |---|---|---|---|
 | `dscp_to_tc.DSCP` | 0 to 7 | 26: 3, 48: 6, others: 0 | traffic class of a DSCP, 0 to 63 |
 | `tc_to_queue.TC` | 0 to 7 | 3: 3, 6: 6, others: 0 | queue of a traffic class |
@@ -100,16 +100,16 @@ are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `
 }
 
 #[test]
-fn the_reference_of_counters_is_what_the_code_says() {
+fn counter_reference_matches_code() {
     let mut text = "\
 # Counters
 *For operators who read `dcqcn counters`, the metrics or `dcqcn top`; written by `cargo xtask docs` from the code.*
 
-Each is counted by hook (XDP, TC ingress, TC egress), from the attachment on. `np_ecn_marked_roce_packets`, `np_cnp_sent`,
-`rp_cnp_handled` and `rp_cnp_ignored` are what mlx5 counts under these names. In the metrics each is `dcqcn_COUNTER_total`
-([metrics](metrics.md)).
+Each is counted per hook (TC ingress, TC egress, XDP) since the attachment. `np_ecn_marked_roce_packets`, `np_cnp_sent`,
+`rp_cnp_handled` and `rp_cnp_ignored` have the meaning of mlx5's counters of the same name. As a metric each is
+`dcqcn_COUNTER_total` ([metrics](metrics.md)).
 
-| counter | what it counts |
+| counter | counts |
 |---|---|
 "
     .to_owned();
@@ -117,7 +117,7 @@ Each is counted by hook (XDP, TC ingress, TC egress), from the attachment on. `n
         text += &format!("| `{}` | {} |\n", stat.label(), cell(stat.doc()));
     }
     text += "
-For each traffic class a congestion point counts `packets`, `bytes`, `ect_packets` (ECT or CE as they came) and
+For each traffic class a congestion point counts `packets`, `bytes`, `ect_packets` (ECT or CE on arrival) and
 `ecn_marked_packets` (marked here): `dcqcn queues`.
 ";
     page("counters.md", &text);

@@ -1,4 +1,4 @@
-//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace. And what tests need beside it.
+//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace. And what tests need next to it.
 //!
 //! An object of its own, which no host ever gets. `feed_tc` and `feed_xdp` stand before a program under measurement and
 //! give each packet the next queue pair of a list: a test run repeats one packet.
@@ -67,7 +67,7 @@ pub fn empty_tc(_ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Puts the tag of VLAN 5 beside each packet, as a VLAN interface does.
+/// Puts the tag of VLAN 5 next to each packet, as a VLAN interface does.
 #[classifier]
 pub fn push_tag(ctx: TcContext) -> i32 {
     const VLAN: u16 = 0x8100;

@@ -247,7 +247,7 @@ impl hooks::Env<'static> for Env {
     fn pair(&self, id: &QpId) -> Option<Pair> {
         let entry = ENTRY.get_ptr_mut(0)?;
         // SAFETY: this CPU's value of a per-CPU map, which is not in use while another program runs on it. Of the tables only
-        // numbers are copied out; were the entry replaced meanwhile, they would be another valid pair's, or one of each, which
+        // numbers are copied out; were the entry replaced in the meantime, they would be another valid pair's, or one of each, which
         // is put right by the next packet.
         unsafe {
             // Those of the controller are of every VLAN.

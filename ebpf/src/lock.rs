@@ -3,7 +3,7 @@
 use dcqcn_common::flow::lock::{TRIES, free, take_as_seen};
 use dcqcn_common::flow::{Entry, Set};
 
-/// Runs `f` on a set that nobody else uses meanwhile; `None` if there is no such set, or it was not to be had.
+/// Runs `f` on a set that nobody else uses in the meantime; `None` if there is no such set, or it was not to be had.
 #[inline(always)]
 pub fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>) -> R) -> Option<R> {
     let set = set?;

@@ -57,7 +57,7 @@ pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0)
 #[map]
 pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 
-/// What came into each queue, by ingress port; the controller enters those that are told apart.
+/// What came into each queue, by ingress port; the controller enters those that are distinguished.
 #[map]
 pub static INGRESS_BYTES: PerCpuHashMap<u32, IngressBytes> =
     PerCpuHashMap::with_max_entries(INGRESS_PORTS, BPF_F_NO_PREALLOC);
@@ -66,7 +66,7 @@ pub static INGRESS_BYTES: PerCpuHashMap<u32, IngressBytes> =
 #[map]
 pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
 
-/// The same, as learned: what nobody asked for goes first when it is full.
+/// The same, as learned: what nobody requested goes first when it is full.
 #[map]
 pub static LEARNED: LruHashMap<QpId, Pair> = LruHashMap::with_max_entries(DEFAULT_FLOWS, 0);
 

@@ -96,7 +96,7 @@ fn made(repr: &CnpRepr, bit: u8) {
     let mut v6 = [0; cnp::V6_LEN];
     cnp::emit_v6(&mut v6, [1; 16], [2; 16], repr);
     assert_eq!(cnp::parse_v6(&v6), Some(said));
-    /// What neither covers: the UDP checksum, which is 0 in RoCE and nobody looks at, and FECN with the reserved bits beside it.
+    /// What neither covers: the UDP checksum, which is 0 in RoCE and nobody looks at, and FECN with the reserved bits next to it.
     const UDP_CHECKSUM: Range<usize> = Ipv4::LEN + 6..Ipv4::LEN + Udp::LEN;
     const FECN: usize = Ipv4::LEN + Udp::LEN + 4;
     let bit = usize::from(bit) * 2;

@@ -18,7 +18,7 @@ const SEED: u64 = 0x0dc9_c0de;
 pub struct Both {
     reference: Reference,
     kernel: Kernel,
-    /// The parameters in force.
+    /// The parameters active.
     pub params: Params,
 }
 
@@ -40,13 +40,13 @@ impl Both {
         }
     }
 
-    /// Puts other parameters in force.
+    /// Puts other parameters active.
     pub fn set_config(&mut self, config: &Config) {
         let params = Params::new(config, self.params.port).unwrap_or_else(|error| panic!("{error}"));
         self.set_params(&params);
     }
 
-    /// Puts other parameters in force, the port's too.
+    /// Puts other parameters active, the port's too.
     pub fn set_params(&mut self, params: &Params) {
         self.params = *params;
         self.reference.set_params(params).unwrap_or_else(|error| panic!("{error}"));

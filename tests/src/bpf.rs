@@ -18,7 +18,7 @@ use crate::host::Host;
 /// How long the kernel may take to free what nobody uses: some grace periods of RCU.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Opens the object that `cargo xtask build` leaves beside the data plane's: what speed is compared with, and what tests need.
+/// Opens the object that `cargo xtask build` leaves next to the data plane's: what speed is compared with, and what tests need.
 ///
 /// # Errors
 /// It is not there.
@@ -73,7 +73,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What the kernel holds for the attachment at `iface`, beside what it shares with others of its namespace. Nothing else may
+    /// What the kernel holds for the attachment at `iface`, next to what it shares with others of its namespace. Nothing else may
     /// be open in this process.
     ///
     /// # Errors

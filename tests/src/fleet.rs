@@ -54,7 +54,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Members of etcd, and so many hosts called h000 and so on with agents at work.
+    /// Members of etcd, and so many hosts called h000 and so on with agents running.
     ///
     /// # Errors
     /// A process does not start.
@@ -62,7 +62,7 @@ impl Site {
         Self::with(Etcd::start(members, &[])?, hosts)
     }
 
-    /// Hosts beside these members of etcd.
+    /// Hosts next to these members of etcd.
     ///
     /// # Errors
     /// A process does not start.

@@ -86,7 +86,7 @@ pub fn run(test: &str) -> Result<Held> {
 }
 
 impl Held {
-    /// What is wrong with it, in words; empty where nothing is.
+    /// What is wrong with it, as text; empty where nothing is.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         let is_right = [
@@ -186,7 +186,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
 }
 
 impl Watched {
-    /// What is wrong with it, in words; empty where nothing is. A controller may look a second late, once.
+    /// What is wrong with it, as text; empty where nothing is. A controller may look a second late, once.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         const LATE: Duration = Duration::from_millis(2_000);

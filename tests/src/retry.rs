@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_with_the_first_that_passes_or_the_last() {
+    fn retry_ends_at_first_pass_or_last() {
         let run = |passes_at: u32| {
             let mut ran = 0;
             let result = while_busy(3, || {

@@ -83,7 +83,7 @@ pub struct Step {
     /// What leaves: the packet itself unless said otherwise.
     #[serde(default, skip_serializing_if = "Output::is_same")]
     pub out: Output,
-    /// The CNP sent beside it, in hexadecimal.
+    /// The CNP sent next to it, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnp: Option<String>,
     /// When it leaves, if it has to wait; nanoseconds.
@@ -242,7 +242,7 @@ impl Step {
             _ if left == packet => Output::Same,
             _ => Output::Changed(hex(&left)),
         };
-        ensure!(emitted.len() <= 1, "{} packets beside it", emitted.len());
+        ensure!(emitted.len() <= 1, "{} packets next to it", emitted.len());
         self.cnp = emitted.first().map(|cnp| hex(&cnp.packet));
         let after = engine.counters()?;
         self.counters = Stat::ALL

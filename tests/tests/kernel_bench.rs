@@ -8,8 +8,8 @@ use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
 #[test]
-fn a_quick_bench_measures_everything() -> Result<()> {
-    if !runnable("a_quick_bench_measures_everything", &[])? {
+fn quick_bench_measures_everything() -> Result<()> {
+    if !runnable("quick_bench_measures_everything", &[])? {
         return Ok(());
     }
     let output = Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json"]).output()?;
@@ -47,8 +47,8 @@ fn a_quick_bench_measures_everything() -> Result<()> {
 
 /// Ratios of one run, measured again while one is beyond its bound.
 #[test]
-fn nothing_takes_a_third_more_than_it_ever_has() -> Result<()> {
-    if !runnable("nothing_takes_a_third_more_than_it_ever_has", &[])? {
+fn instruction_counts_within_a_third() -> Result<()> {
+    if !runnable("instruction_counts_within_a_third", &[])? {
         return Ok(());
     }
     let output = Command::new(env!("CARGO_BIN_EXE_dcqcn-bench"))

@@ -80,8 +80,8 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
 
 /// As many flows as the set has places: each has a lock of its own, and they come in while others are used.
 #[test]
-fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
-    if !runnable("two_cpus_count_every_packet_of_eight_flows_in_one_set", &[])? {
+fn two_cpus_count_every_packet() -> Result<()> {
+    if !runnable("two_cpus_count_every_packet", &[])? {
         return Ok(());
     }
     let mut config = Config::DEFAULT;
@@ -98,7 +98,7 @@ fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
         Ok(())
     };
     thread::scope(|scope| {
-        // One goes after the other, so that they meet in each flow and beside each other.
+        // One goes after the other, so that they meet in each flow and next to each other.
         let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
@@ -123,8 +123,8 @@ fn two_cpus_count_every_packet_of_eight_flows_in_one_set() -> Result<()> {
 /// More flows than the set has places, so that each place changes hands all the time between two CPUs: a flow's packets have a length of
 /// their own, and no flow is charged for another's.
 #[test]
-fn two_cpus_charge_no_flow_for_another_whose_place_it_has() -> Result<()> {
-    if !runnable("two_cpus_charge_no_flow_for_another_whose_place_it_has", &[])? {
+fn two_cpus_never_charge_wrong_flow() -> Result<()> {
+    if !runnable("two_cpus_never_charge_wrong_flow", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = WAYS as u32 + 4;
@@ -170,8 +170,8 @@ fn two_cpus_charge_no_flow_for_another_whose_place_it_has() -> Result<()> {
 /// What a CPU does that was taken away while it held a flow. Sent at once, a packet would overtake those of its flow that wait in
 /// fq: seen with soft-RoCE on virtual CPUs, each time two NAKs and a window of packets sent again.
 #[test]
-fn a_packet_that_does_not_get_its_flow_leaves_after_those_that_wait() -> Result<()> {
-    if !runnable("a_packet_that_does_not_get_its_flow_leaves_after_those_that_wait", &[])? {
+fn contended_packet_leaves_after_queued() -> Result<()> {
+    if !runnable("contended_packet_leaves_after_queued", &[])? {
         return Ok(());
     }
     let mut config = Config::DEFAULT;

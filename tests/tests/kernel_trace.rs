@@ -80,21 +80,17 @@ fn events(seed: u64) -> String {
 }
 
 #[test]
-fn engines_agree_on_any_events_under_every_profile() {
+fn engines_agree_for_every_profile() {
     for ((profile, rate), seed) in PROFILES.iter().zip(1..) {
         let rate = format!("link_rate={rate}");
-        if !agree(
-            "engines_agree_on_any_events_under_every_profile",
-            &options(*profile, &[&rate]),
-            &events(seed),
-        ) {
+        if !agree("engines_agree_for_every_profile", &options(*profile, &[&rate]), &events(seed)) {
             return;
         }
     }
 }
 
 #[test]
-fn engines_agree_whatever_is_set() {
+fn engines_agree_for_any_parameters() {
     for (changes, seed) in [
         &["rpg_byte_reset=0"][..],
         &["rpg_time_reset=0", "rpg_byte_reset=20KB"],
@@ -109,7 +105,7 @@ fn engines_agree_whatever_is_set() {
     {
         let changes: Vec<&str> = changes.iter().copied().chain(["link_rate=10gbit"]).collect();
         let options = options(Profile::Paper, &changes);
-        if !agree("engines_agree_whatever_is_set", &options, &events(seed)) {
+        if !agree("engines_agree_for_any_parameters", &options, &events(seed)) {
             return;
         }
     }
@@ -117,7 +113,7 @@ fn engines_agree_whatever_is_set() {
 
 /// The flow is there before its first packet, in its state at the start; bytes sent before the first CNP count.
 #[test]
-fn the_first_event_may_be_any() {
+fn any_event_may_be_first() {
     let options = options(Profile::Paper, &["link_rate=40gbit", "rpg_byte_reset=10KB"]);
     for events in [
         "0,cnp\n0,send,58\n0,send,16001\n",
@@ -126,7 +122,7 @@ fn the_first_event_may_be_any() {
         "4611686018427387904,send,16000\n4611686018427387904,cnp\n",
         "",
     ] {
-        if !agree("the_first_event_may_be_any", &options, events) {
+        if !agree("any_event_may_be_first", &options, events) {
             return;
         }
     }

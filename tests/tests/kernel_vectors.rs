@@ -8,7 +8,7 @@ use dcqcn_tests::vectors;
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
 #[test]
-fn the_kernel_engine_gives_the_vectors_answers() {
+fn kernel_engine_passes_vectors() {
     for (name, _) in vectors::scenarios() {
         let vector = vectors::load(name).unwrap();
         let port = Port::new(1, SIZES.rp_sets(), SIZES.np_sets());
@@ -16,7 +16,7 @@ fn the_kernel_engine_gives_the_vectors_answers() {
         let mut kernel = match Kernel::new(SIZES, &params, 1) {
             Ok(kernel) => kernel,
             Err(error) if error.to_string().contains("run it as root") => {
-                eprintln!("SKIPPED the_kernel_engine_gives_the_vectors_answers: {error}");
+                eprintln!("SKIPPED kernel_engine_passes_vectors: {error}");
                 return;
             }
             Err(error) => panic!("{error}"),

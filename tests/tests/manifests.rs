@@ -84,7 +84,7 @@ fn one(kind: &str, name: &str) -> Result<Value> {
 }
 
 #[test]
-fn every_manifest_is_what_the_api_knows() {
+fn manifests_match_the_api() {
     let files = files().unwrap();
     assert!(files.len() >= 5, "{files:?}");
     for path in files {
@@ -96,7 +96,7 @@ fn every_manifest_is_what_the_api_knows() {
 }
 
 #[test]
-fn what_the_api_does_not_know_is_found() {
+fn unknown_manifest_field_detected() {
     let pod = |daemon: &mut Value, key: &str, value: Value| daemon["spec"]["template"]["spec"][key] = value;
     let mut misspelt = one("DaemonSet", "dcqcn").unwrap();
     pod(&mut misspelt, "hostNetwrk", json!(true));
@@ -114,7 +114,7 @@ fn what_the_api_does_not_know_is_found() {
 }
 
 #[test]
-fn no_container_has_more_rights_than_it_needs() {
+fn containers_have_least_privileges() {
     let unit = include_str!("../../dist/systemd/dcqcn.service");
     let of_unit = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
     let of_unit: Vec<&str> = of_unit.split(' ').map(|name| name.trim_start_matches("CAP_")).collect();
@@ -165,7 +165,7 @@ fn no_container_has_more_rights_than_it_needs() {
 }
 
 #[test]
-fn probes_ask_where_the_daemon_answers() {
+fn probes_use_the_daemon_port() {
     let file: toml::Table = fs::read_to_string(directory().join("base/dcqcn.toml")).unwrap().parse().unwrap();
     let container = &one("DaemonSet", "dcqcn").unwrap()["spec"]["template"]["spec"]["containers"][0];
     for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {

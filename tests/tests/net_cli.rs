@@ -7,8 +7,8 @@ use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
 #[test]
-fn an_attachment_from_attach_to_detach() -> Result<()> {
-    if !runnable("an_attachment_from_attach_to_detach", &[])? {
+fn attach_to_detach() -> Result<()> {
+    if !runnable("attach_to_detach", &[])? {
         return Ok(());
     }
     let lab = Lab::new("life")?;
@@ -47,8 +47,8 @@ fn an_attachment_from_attach_to_detach() -> Result<()> {
 
 /// It has a description before it has maps and parameters.
 #[test]
-fn what_is_just_being_attached_is_waited_for() -> Result<()> {
-    if !runnable("what_is_just_being_attached_is_waited_for", &[])? {
+fn concurrent_attach_awaited() -> Result<()> {
+    if !runnable("concurrent_attach_awaited", &[])? {
         return Ok(());
     }
     let lab = Lab::new("wait")?;
@@ -67,8 +67,8 @@ fn what_is_just_being_attached_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn a_change_is_whole_or_not_at_all() -> Result<()> {
-    if !runnable("a_change_is_whole_or_not_at_all", &[])? {
+fn change_is_atomic() -> Result<()> {
+    if !runnable("change_is_atomic", &[])? {
         return Ok(());
     }
     let lab = Lab::new("set")?;
@@ -95,8 +95,8 @@ fn a_change_is_whole_or_not_at_all() -> Result<()> {
 }
 
 #[test]
-fn a_file_says_what_is_attached_and_the_command_line_has_the_last_word() -> Result<()> {
-    if !runnable("a_file_says_what_is_attached_and_the_command_line_has_the_last_word", &[])? {
+fn command_line_overrides_file() -> Result<()> {
+    if !runnable("command_line_overrides_file", &[])? {
         return Ok(());
     }
     let lab = Lab::new("file")?;

@@ -28,8 +28,8 @@ fn attached_at(host: &Host, iface: &str) -> Result<u64> {
 }
 
 #[test]
-fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
-    if !runnable("a_file_that_is_empty_for_a_while_detaches_nothing", &[])? {
+fn empty_file_detaches_nothing() -> Result<()> {
+    if !runnable("empty_file_detaches_nothing", &[])? {
         return Ok(());
     }
     let pair = Pair::new("empty")?;
@@ -66,8 +66,8 @@ fn a_file_that_is_empty_for_a_while_detaches_nothing() -> Result<()> {
 }
 
 #[test]
-fn the_daemon_follows_the_rate_of_a_shaper() -> Result<()> {
-    if !runnable("the_daemon_follows_the_rate_of_a_shaper", &["tbf"])? {
+fn daemon_follows_shaper_rate() -> Result<()> {
+    if !runnable("daemon_follows_shaper_rate", &["tbf"])? {
         return Ok(());
     }
     let pair = Pair::new("speed")?;
@@ -86,8 +86,8 @@ fn the_daemon_follows_the_rate_of_a_shaper() -> Result<()> {
 }
 
 #[test]
-fn what_was_set_stays_until_somebody_asks_for_the_file() -> Result<()> {
-    if !runnable("what_was_set_stays_until_somebody_asks_for_the_file", &[])? {
+fn manual_set_kept_until_reload() -> Result<()> {
+    if !runnable("manual_set_kept_until_reload", &[])? {
         return Ok(());
     }
     let pair = Pair::new("touch")?;
@@ -107,8 +107,8 @@ fn what_was_set_stays_until_somebody_asks_for_the_file() -> Result<()> {
 }
 
 #[test]
-fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
-    if !runnable("an_address_that_is_not_there_yet_is_waited_for", &[])? {
+fn missing_listen_address_retried() -> Result<()> {
+    if !runnable("missing_listen_address_retried", &[])? {
         return Ok(());
     }
     let pair = Pair::new("address")?;
@@ -142,8 +142,8 @@ fn an_address_that_is_not_there_yet_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn clients_that_never_ask_hold_nothing_up() -> Result<()> {
-    if !runnable("clients_that_never_ask_hold_nothing_up", &[])? {
+fn silent_clients_do_not_block() -> Result<()> {
+    if !runnable("silent_clients_do_not_block", &[])? {
         return Ok(());
     }
     const CLIENTS: usize = 1_100;
@@ -172,8 +172,8 @@ fn clients_that_never_ask_hold_nothing_up() -> Result<()> {
 }
 
 #[test]
-fn what_goes_makes_way_for_what_comes_and_the_loopback_is_left_alone() -> Result<()> {
-    if !runnable("what_goes_makes_way_for_what_comes_and_the_loopback_is_left_alone", &[])? {
+fn removed_peer_released_loopback_ignored() -> Result<()> {
+    if !runnable("removed_peer_released_loopback_ignored", &[])? {
         return Ok(());
     }
     let pair = Pair::new("way")?;
@@ -214,8 +214,8 @@ fn many() -> Result<String> {
 }
 
 #[test]
-fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
-    if !runnable("many_interfaces_at_once_are_served_and_told_of", &[])? {
+fn many_interfaces_served() -> Result<()> {
+    if !runnable("many_interfaces_served", &[])? {
         return Ok(());
     }
     let ports = ports()?;
@@ -278,8 +278,8 @@ fn many_interfaces_at_once_are_served_and_told_of() -> Result<()> {
 }
 
 #[test]
-fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
-    if !runnable("it_ends_in_the_middle_of_attaching_and_the_next_goes_on", &[])? {
+fn restart_resumes_interrupted_attach() -> Result<()> {
+    if !runnable("restart_resumes_interrupted_attach", &[])? {
         return Ok(());
     }
     let ports = ports()?;
@@ -310,8 +310,8 @@ fn it_ends_in_the_middle_of_attaching_and_the_next_goes_on() -> Result<()> {
 }
 
 #[test]
-fn a_log_that_nobody_reads_is_no_reason_to_end_under_a_service_manager() -> Result<()> {
-    if !runnable("a_log_that_nobody_reads_is_no_reason_to_end_under_a_service_manager", &[])? {
+fn unread_log_does_not_stop_service() -> Result<()> {
+    if !runnable("unread_log_does_not_stop_service", &[])? {
         return Ok(());
     }
     let pair = Pair::new("unread")?;

@@ -41,7 +41,7 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let findings = report["findings"].as_array().context("no findings")?;
     let bad =
         findings.iter().filter(|finding| finding["severity"] == "warning" || finding["severity"] == "error");
-    // Every fault says how to mend it.
+    // Every fault says how to fix it.
     assert!(bad.clone().all(|finding| finding["fix"].is_string()), "{report}");
     Ok(bad.filter_map(|finding| finding["id"].as_str()).map(str::to_owned).collect())
 }
@@ -72,8 +72,8 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_switch_is_healthy_until_its_traffic_is_not() -> Result<()> {
-    if !runnable("a_switch_is_healthy_until_its_traffic_is_not", &[])? {
+fn switch_healthy_until_congested() -> Result<()> {
+    if !runnable("switch_healthy_until_congested", &[])? {
         return Ok(());
     }
     let pair = Pair::new("doctor-cp")?;
@@ -92,8 +92,8 @@ fn a_switch_is_healthy_until_its_traffic_is_not() -> Result<()> {
 }
 
 #[test]
-fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
-    if !runnable("a_host_that_does_not_answer_or_react_is_told_why", &[])? {
+fn silent_host_reports_cause() -> Result<()> {
+    if !runnable("silent_host_reports_cause", &[])? {
         return Ok(());
     }
     let pair = Pair::new("doctor-host")?;
@@ -119,8 +119,8 @@ fn a_host_that_does_not_answer_or_react_is_told_why() -> Result<()> {
 }
 
 #[test]
-fn a_shaper_whose_burst_is_short_is_named() -> Result<()> {
-    if !runnable("a_shaper_whose_burst_is_short_is_named", &["tbf", "htb"])? {
+fn short_shaper_burst_reported() -> Result<()> {
+    if !runnable("short_shaper_burst_reported", &["tbf", "htb"])? {
         return Ok(());
     }
     let pair = Pair::new("doctor-burst")?;
@@ -155,8 +155,8 @@ fn a_shaper_whose_burst_is_short_is_named() -> Result<()> {
 }
 
 #[test]
-fn what_is_gone_is_missed() -> Result<()> {
-    if !runnable("what_is_gone_is_missed", &[])? {
+fn missing_parts_reported() -> Result<()> {
+    if !runnable("missing_parts_reported", &[])? {
         return Ok(());
     }
     let pair = Pair::new("doctor-gone")?;

@@ -141,9 +141,9 @@ fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
 }
 
 #[test]
-fn a_table_that_is_full_is_told_and_a_flood_of_it_counted() -> Result<()> {
+fn full_table_reported_flood_counted() -> Result<()> {
     const FLOWS: u32 = 3_000;
-    if !runnable("a_table_that_is_full_is_told_and_a_flood_of_it_counted", &[])? {
+    if !runnable("full_table_reported_flood_counted", &[])? {
         return Ok(());
     }
     let pair = Pair::new("events-full")?;
@@ -164,8 +164,8 @@ fn a_table_that_is_full_is_told_and_a_flood_of_it_counted() -> Result<()> {
 }
 
 #[test]
-fn events_end_cleanly_and_refuse_what_is_not_there() -> Result<()> {
-    if !runnable("events_end_cleanly_and_refuse_what_is_not_there", &[])? {
+fn events_end_cleanly_and_reject_unknown() -> Result<()> {
+    if !runnable("events_end_cleanly_and_reject_unknown", &[])? {
         return Ok(());
     }
     let pair = Pair::new("events-end")?;
@@ -201,8 +201,8 @@ fn events_end_cleanly_and_refuse_what_is_not_there() -> Result<()> {
 /// The object that tells of packets says of each what it was taken for and what was done with it; the other one says nothing,
 /// and says how to have it said.
 #[test]
-fn packets_are_told_of_where_that_was_asked_for() -> Result<()> {
-    if !runnable("packets_are_told_of_where_that_was_asked_for", &[])? {
+fn packet_trace_only_if_enabled() -> Result<()> {
+    if !runnable("packet_trace_only_if_enabled", &[])? {
         return Ok(());
     }
     let pair = Pair::new("packets")?;

@@ -202,7 +202,7 @@ impl Node {
         })
     }
 
-    /// Capabilities in force of a container's process, its user, and whether a filter of system calls holds it.
+    /// Capabilities active of a container's process, its user, and whether a filter of system calls holds it.
     fn rights(&self, name: &str) -> Result<(u64, String, String)> {
         let pid = self.podman(&["inspect", "--format", "{{.State.Pid}}", name])?;
         let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
@@ -240,8 +240,8 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 }
 
 #[test]
-fn the_image_serves_a_node_and_takes_part_in_a_rollout() -> Result<()> {
-    let test = "the_image_serves_a_node_and_takes_part_in_a_rollout";
+fn image_serves_node_and_rollout() -> Result<()> {
+    let test = "image_serves_node_and_rollout";
     if !runnable(test, &[])? || !Etcd::is_there(test) {
         return Ok(());
     }
@@ -293,7 +293,7 @@ fn the_image_serves_a_node_and_takes_part_in_a_rollout() -> Result<()> {
     };
     let first = attached_at(&node)?;
 
-    // The ConfigMap changes: the daemon reads it, no container starts anew.
+    // The ConfigMap changes: the daemon reads it, no container starts again.
     node.configure(2, &file.replace("1gbit\"", "2gbit\"\nrpg_ai_rate = \"7mbit\""))?;
     let get = |node: &Node, key: &str| node.inside(&dcqcn, &["/usr/bin/dcqcn", "get", "a0", key]);
     wait(|| {

@@ -8,8 +8,8 @@ use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
 #[test]
-fn dcqcn_ends_the_collapse_of_an_incast() -> Result<()> {
-    if !runnable("dcqcn_ends_the_collapse_of_an_incast", &["htb", "tbf"])? {
+fn dcqcn_prevents_incast_collapse() -> Result<()> {
+    if !runnable("dcqcn_prevents_incast_collapse", &["htb", "tbf"])? {
         return Ok(());
     }
     while_busy(3, incast)

@@ -27,9 +27,9 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 
 /// Every network's switches have configurations that `dcqcn-lab p4` takes.
 #[test]
-fn every_switch_of_every_network_is_configured_validly() -> Result<()> {
+fn switch_configurations_valid() -> Result<()> {
     if !runs(PYTHON, &["--version"]) {
-        eprintln!("SKIPPED every_switch_of_every_network_is_configured_validly: there is no {PYTHON}");
+        eprintln!("SKIPPED switch_configurations_valid: there is no {PYTHON}");
         return Ok(());
     }
     let directory = tempfile::tempdir()?;
@@ -61,8 +61,8 @@ for name, make in topology.NETWORKS.items():
 
 /// What the scripts run exists, whether there is a BMv2 to run it on or not.
 #[test]
-fn every_command_of_the_scripts_is_one() -> Result<()> {
-    let test = "every_command_of_the_scripts_is_one";
+fn script_commands_exist() -> Result<()> {
+    let test = "script_commands_exist";
     if !runs(PYTHON, &["--version"]) {
         eprintln!("SKIPPED {test}: there is no {PYTHON}");
         return Ok(());
@@ -114,8 +114,8 @@ fn run(script: &str, arguments: &str) -> Result<()> {
 }
 
 #[test]
-fn an_incast_runs_in_plain_namespaces() -> Result<()> {
-    let test = "an_incast_runs_in_plain_namespaces";
+fn incast_in_plain_namespaces() -> Result<()> {
+    let test = "incast_in_plain_namespaces";
     if !has_bmv2(test)? {
         return Ok(());
     }
@@ -129,8 +129,8 @@ fn an_incast_runs_in_plain_namespaces() -> Result<()> {
 }
 
 #[test]
-fn an_incast_runs_in_mininet() -> Result<()> {
-    let test = "an_incast_runs_in_mininet";
+fn incast_in_mininet() -> Result<()> {
+    let test = "incast_in_mininet";
     if !has_bmv2(test)? {
         return Ok(());
     }

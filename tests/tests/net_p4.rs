@@ -56,7 +56,7 @@ impl Desk {
 }
 
 #[test]
-fn what_is_missing_or_broken_is_named() -> Result<()> {
+fn missing_or_broken_parts_named() -> Result<()> {
     let desk = Desk::new()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
     let build = format!("p4 build --source {} --out out", source.display());
@@ -86,7 +86,7 @@ fn what_is_missing_or_broken_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_switch_that_is_none_is_told_from_one_that_is_gone() -> Result<()> {
+fn non_switch_distinguished_from_stopped() -> Result<()> {
     let desk = Desk::new()?;
     let push = "p4 push --config switch.toml --thrift-port 9190";
     desk.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
@@ -118,7 +118,7 @@ fn a_switch_that_is_none_is_told_from_one_that_is_gone() -> Result<()> {
 }
 
 #[test]
-fn a_file_with_a_switch_is_checked_without_one() -> Result<()> {
+fn switch_file_checked_offline() -> Result<()> {
     let desk = Desk::new()?;
     let check = |file: &str, json: &[&str]| -> Result<Output> {
         let mut command = dcqcn_lab("")?;
@@ -146,7 +146,7 @@ fn a_file_with_a_switch_is_checked_without_one() -> Result<()> {
     Ok(())
 }
 
-/// A running switch with two ports, and the command beside it.
+/// A running switch with two ports, and the command next to it.
 struct Bench {
     desk: Desk,
     process: Option<Process>,
@@ -208,8 +208,8 @@ impl Bench {
 }
 
 #[test]
-fn a_switch_is_configured_tuned_and_read() -> Result<()> {
-    let test = "a_switch_is_configured_tuned_and_read";
+fn switch_configured_tuned_and_read() -> Result<()> {
+    let test = "switch_configured_tuned_and_read";
     if !has_bmv2(test)? {
         return Ok(());
     }
@@ -252,7 +252,7 @@ fn a_switch_is_configured_tuned_and_read() -> Result<()> {
     ensure!(bench.refused("p4 read")?.contains("no switch answers at Thrift port 9090"));
     bench.start()?;
     let refused = bench.refused("p4 read")?;
-    ensure!(refused.contains("what is known of the switch is not true"), "{refused}");
+    ensure!(refused.contains("the stored state of the switch is stale"), "{refused}");
     let read = bench.json("p4 read --config switch.toml")?;
     ensure!(read["queues"][0]["classes"][3]["kmax_bytes"] == 43_280, "{read}");
     Ok(())
@@ -260,8 +260,8 @@ fn a_switch_is_configured_tuned_and_read() -> Result<()> {
 
 /// What `commands` prints is what `push` writes: a push onto a switch configured by hand finds nothing to do.
 #[test]
-fn printed_commands_and_a_push_are_the_same() -> Result<()> {
-    let test = "printed_commands_and_a_push_are_the_same";
+fn printed_commands_equal_push() -> Result<()> {
+    let test = "printed_commands_equal_push";
     if !has_bmv2(test)? {
         return Ok(());
     }
@@ -275,8 +275,8 @@ fn printed_commands_and_a_push_are_the_same() -> Result<()> {
 
 /// Without marking, which draws random numbers, the P4 program says of a capture what the reference says, to the nanosecond.
 #[test]
-fn a_capture_is_replayed_as_by_the_reference() -> Result<()> {
-    let test = "a_capture_is_replayed_as_by_the_reference";
+fn capture_replay_equals_reference() -> Result<()> {
+    let test = "capture_replay_equals_reference";
     if !has_bmv2(test)? {
         return Ok(());
     }
@@ -299,8 +299,8 @@ fn a_capture_is_replayed_as_by_the_reference() -> Result<()> {
 }
 
 #[test]
-fn an_incast_over_bmv2_is_controlled_from_hosts_and_from_the_switch() -> Result<()> {
-    let test = "an_incast_over_bmv2_is_controlled_from_hosts_and_from_the_switch";
+fn bmv2_incast_controlled_at_host_or_switch() -> Result<()> {
+    let test = "bmv2_incast_controlled_at_host_or_switch";
     if !has_bmv2(test)? || !runnable(test, &["tbf"])? {
         return Ok(());
     }
@@ -308,7 +308,7 @@ fn an_incast_over_bmv2_is_controlled_from_hosts_and_from_the_switch() -> Result<
     while_busy(3, || incast("switch", "on"))
 }
 
-/// Wide bounds: measured figures are in docs/measured/bmv2.md.
+/// Wide bounds: measured values are in docs/explanation/p4.md.
 fn incast(rp: &str, control: &str) -> Result<()> {
     let line = format!("incast --switch bmv2 --rp {rp} --control {control} --duration 6s --json");
     let output = dcqcn_lab(&line)?.output()?;

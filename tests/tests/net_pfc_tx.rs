@@ -104,8 +104,8 @@ fn hears_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
 }
 
 #[test]
-fn whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on() -> Result<()> {
-    if !runnable("whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on", &["tbf", "htb"])? {
+fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
+    if !runnable("port_filling_queue_gets_xoff_then_xon", &["tbf", "htb"])? {
         return Ok(());
     }
     let site = Site::new("asking")?;
@@ -135,18 +135,18 @@ fn whoever_fills_the_queue_is_asked_to_wait_and_then_to_go_on() -> Result<()> {
     // Another queue is nobody's business.
     burst(&one, 1, 0, MUCH)?;
     ensure!(hears_nothing(&one, 100)?, "another queue pauses priority 3");
-    // Nor is this one, once it is not asked for.
+    // Nor is this one, once it is not requested.
     site.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, MUCH)?;
-    ensure!(hears_nothing(&one, 100)?, "a pause that nobody asked for");
+    ensure!(hears_nothing(&one, 100)?, "a pause that nobody requested");
     Ok(())
 }
 
 /// Two ports fill at once: whoever filled both waits until the slower one is empty, whatever the other says.
 #[test]
-fn one_port_does_not_take_back_what_another_asked_for() -> Result<()> {
-    if !runnable("one_port_does_not_take_back_what_another_asked_for", &["tbf", "htb"])? {
+fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
+    if !runnable("xon_of_one_port_keeps_other_xoff", &["tbf", "htb"])? {
         return Ok(());
     }
     let site = Site::new("askingtwo")?;

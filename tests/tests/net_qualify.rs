@@ -28,8 +28,8 @@ fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn linux_is_a_switch_that_qualifies() -> Result<()> {
-    if !runnable("linux_is_a_switch_that_qualifies", &["htb", "tbf"])? {
+fn linux_qualifies_as_switch() -> Result<()> {
+    if !runnable("linux_qualifies_as_switch", &["htb", "tbf"])? {
         return Ok(());
     }
     let directory = tempfile::tempdir()?;
@@ -48,8 +48,8 @@ fn linux_is_a_switch_that_qualifies() -> Result<()> {
 }
 
 #[test]
-fn what_is_broken_is_found_in_its_line() -> Result<()> {
-    if !runnable("what_is_broken_is_found_in_its_line", &["htb", "tbf"])? {
+fn planted_fault_found_in_its_row() -> Result<()> {
+    if !runnable("planted_fault_found_in_its_row", &["htb", "tbf"])? {
         return Ok(());
     }
     // Options, and the beginnings of the lines that are to fail.
@@ -83,8 +83,8 @@ fn what_is_broken_is_found_in_its_line() -> Result<()> {
 
 /// A bridge of another namespace, between three ports of this one.
 #[test]
-fn what_is_between_ports_is_qualified_by_what_comes_out() -> Result<()> {
-    if !runnable("what_is_between_ports_is_qualified_by_what_comes_out", &["htb", "tbf"])? {
+fn device_between_ports_qualified() -> Result<()> {
+    if !runnable("device_between_ports_qualified", &["htb", "tbf"])? {
         return Ok(());
     }
     let (machine, switch) = (Host::new("between", "machine")?, Host::new("between", "switch")?);
@@ -119,8 +119,8 @@ fn what_is_between_ports_is_qualified_by_what_comes_out() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_there_is_skipped_and_said() -> Result<()> {
-    if !runnable("what_is_not_there_is_skipped_and_said", &[])? {
+fn missing_parts_skipped_with_reason() -> Result<()> {
+    if !runnable("missing_parts_skipped_with_reason", &[])? {
         return Ok(());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -132,8 +132,8 @@ fn what_is_not_there_is_skipped_and_said() -> Result<()> {
 }
 
 #[test]
-fn ports_that_cannot_be_used_are_named() -> Result<()> {
-    if !runnable("ports_that_cannot_be_used_are_named", &["tbf"])? {
+fn unusable_ports_named() -> Result<()> {
+    if !runnable("unusable_ports_named", &["tbf"])? {
         return Ok(());
     }
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
@@ -141,8 +141,8 @@ fn ports_that_cannot_be_used_are_named() -> Result<()> {
     for (ports, names) in [
         ("e1,e1", "--against names e1 twice"),
         ("e1,e9", "e9"),
-        ("lo,e1", "lo is no Ethernet port"),
-        ("e1,lo", "lo is no Ethernet port"),
+        ("lo,e1", "lo is not an Ethernet port"),
+        ("e1,lo", "lo is not an Ethernet port"),
     ] {
         let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
         let output = machine.run(move || command.output())??;

@@ -28,19 +28,19 @@ fn the_shares_are_the_weights(test: &str, choice: QueuesChoice) -> Result<()> {
 }
 
 #[test]
-fn the_shares_are_the_weights_on_ets() -> Result<()> {
-    the_shares_are_the_weights("the_shares_are_the_weights_on_ets", QueuesChoice::Ets)
+fn ets_shares_follow_weights() -> Result<()> {
+    the_shares_are_the_weights("ets_shares_follow_weights", QueuesChoice::Ets)
 }
 
 #[test]
-fn the_shares_are_the_weights_on_htb() -> Result<()> {
-    the_shares_are_the_weights("the_shares_are_the_weights_on_htb", QueuesChoice::Htb)
+fn htb_shares_follow_weights() -> Result<()> {
+    the_shares_are_the_weights("htb_shares_follow_weights", QueuesChoice::Htb)
 }
 
 /// A frame of any kind goes to the queue of its DSCP, and one without to that of DSCP 0.
 #[test]
-fn every_packet_has_a_queue() -> Result<()> {
-    let Some(pair) = port("every_packet_has_a_queue", QueuesChoice::Auto)? else {
+fn every_packet_has_queue() -> Result<()> {
+    let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else {
         return Ok(());
     };
     let config = pair.a.attachment("a0")?.maps.params()?.config;
@@ -71,8 +71,8 @@ fn every_packet_has_a_queue() -> Result<()> {
 
 /// The depth that marking goes by is the queue's own, and a full queue drops and counts.
 #[test]
-fn depth_and_drops_are_the_queue_s_own() -> Result<()> {
-    let Some(pair) = port("depth_and_drops_are_the_queue_s_own", QueuesChoice::Auto)? else {
+fn depth_and_drops_are_per_queue() -> Result<()> {
+    let Some(pair) = port("depth_and_drops_are_per_queue", QueuesChoice::Auto)? else {
         return Ok(());
     };
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 200kbit burst 2k limit 1m")?;
@@ -101,8 +101,8 @@ fn depth_and_drops_are_the_queue_s_own() -> Result<()> {
 }
 
 #[test]
-fn what_was_there_comes_back_and_what_is_chosen_is_told() -> Result<()> {
-    if !runnable("what_was_there_comes_back_and_what_is_chosen_is_told", &["htb", "tbf"])? {
+fn previous_qdisc_restored_choice_reported() -> Result<()> {
+    if !runnable("previous_qdisc_restored_choice_reported", &["htb", "tbf"])? {
         return Ok(());
     }
     let lab = Lab::new("queues")?;
@@ -151,8 +151,8 @@ fn what_was_there_comes_back_and_what_is_chosen_is_told() -> Result<()> {
 }
 
 #[test]
-fn queues_that_somebody_took_away_are_missed() -> Result<()> {
-    if !runnable("queues_that_somebody_took_away_are_missed", &["htb"])? {
+fn removed_queues_reported() -> Result<()> {
+    if !runnable("removed_queues_reported", &["htb"])? {
         return Ok(());
     }
     let lab = Lab::new("taken")?;

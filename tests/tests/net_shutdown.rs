@@ -258,8 +258,8 @@ fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
 }
 
 #[test]
-fn a_dashboard_ends_with_its_terminal() -> Result<()> {
-    if !runnable("a_dashboard_ends_with_its_terminal", &[])? {
+fn dashboard_ends_with_terminal() -> Result<()> {
+    if !runnable("dashboard_ends_with_terminal", &[])? {
         return Ok(());
     }
     let site = Site::new("endtop")?;
@@ -269,8 +269,8 @@ fn a_dashboard_ends_with_its_terminal() -> Result<()> {
 }
 
 #[test]
-fn what_prints_ends_at_signals_with_its_terminal_and_its_reader() -> Result<()> {
-    if !runnable("what_prints_ends_at_signals_with_its_terminal_and_its_reader", &[])? {
+fn streaming_commands_end_with_reader() -> Result<()> {
+    if !runnable("streaming_commands_end_with_reader", &[])? {
         return Ok(());
     }
     let site = Site::new("endlines")?;
@@ -287,8 +287,8 @@ fn what_prints_ends_at_signals_with_its_terminal_and_its_reader() -> Result<()> 
 }
 
 #[test]
-fn what_is_told_of_packets_ends_too() -> Result<()> {
-    if !runnable("what_is_told_of_packets_ends_too", &[])? {
+fn packet_trace_ends_with_reader() -> Result<()> {
+    if !runnable("packet_trace_ends_with_reader", &[])? {
         return Ok(());
     }
     let site = Site::new("endpackets")?;
@@ -301,8 +301,8 @@ fn what_is_told_of_packets_ends_too() -> Result<()> {
 }
 
 #[test]
-fn the_controller_started_by_hand_ends_with_its_terminal() -> Result<()> {
-    if !runnable("the_controller_started_by_hand_ends_with_its_terminal", &[])? {
+fn foreground_daemon_ends_with_terminal() -> Result<()> {
+    if !runnable("foreground_daemon_ends_with_terminal", &[])? {
         return Ok(());
     }
     let site = Site::new("endrun")?;
@@ -314,8 +314,8 @@ fn the_controller_started_by_hand_ends_with_its_terminal() -> Result<()> {
 }
 
 #[test]
-fn a_simulation_ends() -> Result<()> {
-    if !runnable("a_simulation_ends", &[])? {
+fn simulation_ends_on_signal() -> Result<()> {
+    if !runnable("simulation_ends_on_signal", &[])? {
         return Ok(());
     }
     let site = Site::new("endsim")?;
@@ -328,8 +328,8 @@ fn a_simulation_ends() -> Result<()> {
 }
 
 #[test]
-fn a_lab_ends_and_removes_its_network() -> Result<()> {
-    if !runnable("a_lab_ends_and_removes_its_network", &["htb"])? {
+fn lab_removes_network_on_signal() -> Result<()> {
+    if !runnable("lab_removes_network_on_signal", &["htb"])? {
         return Ok(());
     }
     let site = Site::new("endlab")?;
@@ -345,10 +345,10 @@ fn a_lab_ends_and_removes_its_network() -> Result<()> {
     Ok(())
 }
 
-/// It ends at once in the middle of a fault, and takes back what it has made.
+/// It ends at once in the middle of a fault, and reverts what it has made.
 #[test]
-fn a_soak_ends_and_leaves_nothing() -> Result<()> {
-    if !runnable("a_soak_ends_and_leaves_nothing", &["htb"])? {
+fn soak_leaves_nothing_on_signal() -> Result<()> {
+    if !runnable("soak_leaves_nothing_on_signal", &["htb"])? {
         return Ok(());
     }
     /// Sizes of the tables of what it serves and of what it attaches.

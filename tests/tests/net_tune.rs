@@ -27,8 +27,8 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 }
 
 #[test]
-fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
-    if !runnable("several_interfaces_change_together_or_not_at_all", &[])? {
+fn multi_interface_change_is_atomic() -> Result<()> {
+    if !runnable("multi_interface_change_is_atomic", &[])? {
         return Ok(());
     }
     let lab = Lab::new("several")?;
@@ -80,7 +80,7 @@ fn several_interfaces_change_together_or_not_at_all() -> Result<()> {
     // A log that cannot be written is warned of, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
-    says(&String::from_utf8(output.stderr)?, "not in the audit log");
+    says(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
     says(&lab.ok("get a0 rpg_threshold")?, "4");
     lab.ok("detach --all")?;
     Ok(())
@@ -105,8 +105,8 @@ fn ids_of_params() -> BTreeMap<u32, MapInfo> {
 }
 
 #[test]
-fn what_one_interface_cannot_write_is_put_back_on_the_others() -> Result<()> {
-    if !runnable("what_one_interface_cannot_write_is_put_back_on_the_others", &[])? {
+fn failed_write_restores_other_interfaces() -> Result<()> {
+    if !runnable("failed_write_restores_other_interfaces", &[])? {
         return Ok(());
     }
     let lab = Lab::new("back")?;
@@ -156,9 +156,9 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
 }
 
 #[test]
-fn a_thousand_random_changes_end_in_the_right_state() -> Result<()> {
+fn thousand_random_changes_converge() -> Result<()> {
     const CHANGES: usize = 1_000;
-    if !runnable("a_thousand_random_changes_end_in_the_right_state", &[])? {
+    if !runnable("thousand_random_changes_converge", &[])? {
         return Ok(());
     }
     let lab = Lab::new("random")?;
@@ -210,8 +210,8 @@ fn a_thousand_random_changes_end_in_the_right_state() -> Result<()> {
 }
 
 #[test]
-fn what_is_saved_attaches_to_the_same() -> Result<()> {
-    if !runnable("what_is_saved_attaches_to_the_same", &[])? {
+fn saved_config_attaches_identically() -> Result<()> {
+    if !runnable("saved_config_attaches_identically", &[])? {
         return Ok(());
     }
     let lab = Lab::new("save")?;
@@ -252,8 +252,8 @@ fn what_is_saved_attaches_to_the_same() -> Result<()> {
 }
 
 #[test]
-fn switches_and_nics_are_imported_whole_or_not_at_all() -> Result<()> {
-    if !runnable("switches_and_nics_are_imported_whole_or_not_at_all", &[])? {
+fn import_is_atomic() -> Result<()> {
+    if !runnable("import_is_atomic", &[])? {
         return Ok(());
     }
     let lab = Lab::new("import")?;

@@ -6,8 +6,8 @@ use dcqcn_replay::{Bmv2, Engine as _, P4};
 use dcqcn_tests::{skip, vectors};
 
 #[test]
-fn the_p4_program_gives_the_vectors_answers() {
-    let test = "the_p4_program_gives_the_vectors_answers";
+fn bmv2_passes_vectors() {
+    let test = "bmv2_passes_vectors";
     if !skip::runnable(test, &[]).unwrap() {
         return;
     }

@@ -43,8 +43,8 @@ fn pair(test: &str) -> Result<Pair> {
 }
 
 #[test]
-fn watch_shows_what_passes() -> Result<()> {
-    if !runnable("watch_shows_what_passes", &[])? {
+fn watch_shows_traffic() -> Result<()> {
+    if !runnable("watch_shows_traffic", &[])? {
         return Ok(());
     }
     let pair = pair("watch")?;
@@ -150,8 +150,8 @@ fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
 }
 
 #[test]
-fn metrics_are_the_counters() -> Result<()> {
-    if !runnable("metrics_are_the_counters", &[])? {
+fn metrics_equal_counters() -> Result<()> {
+    if !runnable("metrics_equal_counters", &[])? {
         return Ok(());
     }
     let pair = pair("metrics")?;
@@ -264,8 +264,8 @@ impl Top {
 const LEAVE: &str = "\x1b[?1049l";
 
 #[test]
-fn top_shows_and_changes_and_leaves_the_terminal_as_it_was() -> Result<()> {
-    if !runnable("top_shows_and_changes_and_leaves_the_terminal_as_it_was", &[])? {
+fn top_restores_terminal() -> Result<()> {
+    if !runnable("top_restores_terminal", &[])? {
         return Ok(());
     }
     let pair = pair("top")?;
@@ -276,7 +276,7 @@ fn top_shows_and_changes_and_leaves_the_terminal_as_it_was() -> Result<()> {
 
     let mut top = Top::start(&pair, audit.path())?;
     top.until("0x000011")?;
-    // After each answer all is drawn anew, so that its words are whole.
+    // After each answer all is drawn again, so that its words are whole.
     top.write("erpg_max_rate\r2gbit\r")?;
     top.until("changed:")?;
     assert_eq!(max_rate_bps()?, 0);

@@ -11,7 +11,7 @@ use dcqcn_tests::vectors;
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
 #[test]
-fn the_reference_engine_agrees() {
+fn reference_engine_passes_vectors() {
     for (name, scenario) in vectors::scenarios() {
         let port = Port::new(1, SIZES.rp_sets(), SIZES.np_sets());
         let params = Params::new(&scenario.config().unwrap(), port).unwrap();
@@ -19,7 +19,7 @@ fn the_reference_engine_agrees() {
         if env::var_os("DCQCN_WRITE_VECTORS").is_some() {
             fs::write(vectors::path(name), answered.file().unwrap()).unwrap();
         }
-        assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 writes it anew");
+        assert!(answered == vectors::load(name).unwrap(), "{name}: DCQCN_WRITE_VECTORS=1 regenerates it");
     }
 }
 

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debian_and_its_descendants_are_recognised() {
+    fn debian_derivatives_recognised() {
         assert!(is_debian_like("PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n"));
         assert!(is_debian_like("ID=ubuntu\nID_LIKE=debian\n"));
         assert!(is_debian_like("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_the_package_s_own() {
+    fn candidate_belongs_to_package() {
         let policy = "llvm-22-dev:\n  Installed: (none)\n  Candidate: 1:22.1.8-1~deb12u1\n  Version table:\n\
                       llvm-23-dev:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n";
         assert!(has_candidate(policy, "llvm-22-dev"));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_dependency_is_read() {
+    fn dependency_version_parsed() {
         let depends = "rust-web-llvm\n  Depends: libc6\n  Depends: llvm-22\n  Conflicts: <rust-llvm>\n";
         assert_eq!(numbered_dependency(depends, "llvm-"), Some(22));
         assert_eq!(numbered_dependency(depends, "clang-"), None);

@@ -1,18 +1,18 @@
 //! What somebody else's packets cost, and what they do.
 
-use std::fs;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
+use crate::page::{self, Measured};
 use crate::run::{self, capture, header, stream};
 use crate::workspace::Workspace;
-use crate::{build, page, toolchain};
+use crate::{build, toolchain};
 
 /// Options of `cargo xtask attacks`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write the table into docs/measured/attacks.md.
+    /// Write the table into target/measured/attacks.md.
     #[arg(long)]
     report: bool,
     /// More options for the program that does it, after `--`; `-- --help` shows them.
@@ -21,7 +21,6 @@ pub(crate) struct Args {
 }
 
 const ATTACKS: build::Binary = ("dcqcn-attacks", "dcqcn-tests");
-const PAGE: &str = "docs/measured/attacks.md";
 
 /// Builds the command and attacks.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -39,11 +38,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let table = capture(&mut command)?;
     print!("{table}");
-    let path = workspace.root().join(PAGE);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let made = page::made(workspace, "cargo xtask attacks --report")?;
-    let text = page::replace(PAGE, &text, "attacks", &format!("{made}\n```text\n{table}```\n"))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    header(format_args!("{PAGE} written"));
-    Ok(())
+    let mut measured = Measured::new("attacks");
+    measured.add("attacks", &format!("{made}\n```text\n{table}```\n"));
+    measured.write(workspace)
 }

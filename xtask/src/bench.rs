@@ -5,13 +5,15 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    build, page, peer,
+    build,
+    page::{self, Measured},
+    peer,
     run::{self, header, stream},
     toolchain,
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/measured/performance.md";
+const PAGE: &str = "performance";
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -66,25 +68,23 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.report {
         return Ok(());
     }
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new(PAGE);
+    measured.add(page::MADE, &page::made(workspace, "cargo xtask bench --report")?);
     for name in SECTIONS {
         let file = pages.join(format!("{name}.md"));
         let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        text = page::replace(PAGE, &text, name, &table)?;
+        measured.add(name, &table);
     }
-    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask bench --report")?)?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    let (from, to) = (pages.join(PLOT), path.with_file_name(PLOT));
+    measured.write(workspace)?;
+    let (from, to) = (pages.join(PLOT), workspace.root().join("docs/measured").join(PLOT));
     fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-    header(format_args!("{PAGE} and its plot are new"));
     Ok(())
 }
 
-/// Places of tables in the page.
+/// The tables.
 const SECTIONS: [&str; 9] =
     ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "live", "control"];
-/// The plot of the page, beside it.
+/// The plot of the page, next to it.
 const PLOT: &str = "performance-qps.svg";
 
 #[cfg(test)]
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_every_table() {
-        let text = page::with_places(PAGE, SECTIONS.into_iter().chain([page::MADE]));
+    fn the_page_has_places_of_sections_only() {
+        let text = page::assert_places_are(PAGE, &[&SECTIONS[..], &[page::MADE]].concat());
         assert!(text.contains(PLOT));
     }
 }

@@ -1,11 +1,11 @@
-//! Formatting, lints and documentation.
+//! Formatting, prose, lints and documentation.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build, circles, p4, public,
+    build, circles, p4, prose, public,
     run::{capture, header, stream},
     toolchain, web,
     workspace::Workspace,
@@ -23,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     stream(workspace.cargo("fmt").args(["--check", "--manifest-path"]).arg(&ebpf_manifest))
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
 
+    prose::check(workspace)?;
     circles::check(workspace)?;
     public::check(workspace)?;
     p4::check(workspace)?;

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_through_what_is_handed_on() {
+    fn cycle_found_through_reexport() {
         let found = circles(&crate_of(&[
             ("", "mod a; mod b; pub use b::{Thing, Other as Another};"),
             ("a", "use crate::{Another, x};"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_is_no_circle() {
+    fn one_way_use_is_not_a_cycle() {
         let found = circles(&crate_of(&[
             ("", "mod a; mod b; pub struct Mine;"),
             ("a", "use crate::b::c; use crate::Mine; // crate::d::x\nconst T: &str = \"crate::a::\\\"x\";"),

@@ -106,15 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_the_crates_as_they_are() {
+    fn architecture_page_lists_crates() {
         let workspace = Workspace::locate().unwrap();
         let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
         let written = written(&workspace, &text).unwrap();
-        assert!(written == text, "{PAGE} differs from the crates: `cargo xtask docs` writes it anew");
+        assert!(written == text, "{PAGE} differs from the crates: run `cargo xtask docs`");
     }
 
     #[test]
-    fn what_runs_as_root_stands_alone() {
+    fn root_crates_exclude_experiments() {
         let workspace = Workspace::locate().unwrap();
         let json =
             capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_imply_is_not_drawn() {
+    fn implied_arrows_omitted() {
         let arrows: Arrows = [("c", vec!["b", "a"]), ("b", vec!["a"]), ("a", vec![])]
             .into_iter()
             .map(|(name, uses)| (name.to_owned(), uses.into_iter().map(str::to_owned).collect()))

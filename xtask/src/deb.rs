@@ -121,7 +121,7 @@ fn lintian(package: &Path) -> Result<Option<String>> {
     if find_program("lintian").is_none() {
         return Ok(None);
     }
-    // Its exit code is 2 for errors, which are what is asked for.
+    // Its exit code is 2 for errors, which are what is requested.
     let output = Command::new("lintian")
         .args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"])
         .arg(package)
@@ -236,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn the_package_has_what_it_should_and_dpkg_reads_it() {
-        let Some((info, contents)) = put("the_package_has_what_it_should_and_dpkg_reads_it", &DCQCN) else {
+    fn package_contents_readable_by_dpkg() {
+        let Some((info, contents)) = put("package_contents_readable_by_dpkg", &DCQCN) else {
             return;
         };
         assert!(info.contains("Package: dcqcn\n") && info.contains("conffiles"), "{info}");
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn the_fleet_s_package_is_one_of_its_own() {
-        let Some((info, contents)) = put("the_fleet_s_package_is_one_of_its_own", &FLEET) else {
+    fn fleet_package_is_separate() {
+        let Some((info, contents)) = put("fleet_package_is_separate", &FLEET) else {
             return;
         };
         assert!(
@@ -291,9 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn the_lab_s_package_has_neither_a_service_nor_a_configuration() {
-        let Some((info, contents)) = put("the_lab_s_package_has_neither_a_service_nor_a_configuration", &LAB)
-        else {
+    fn lab_package_has_no_service() {
+        let Some((info, contents)) = put("lab_package_has_no_service", &LAB) else {
             return;
         };
         assert!(info.contains("Package: dcqcn-lab\n"), "{info}");
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_to_a_network_has_no_rights() {
+    fn network_services_unprivileged() {
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");
         for unit in ["agent", "coordinate", "serve"] {
             let text = fs::read_to_string(units.join(format!("dcqcn-fleet-{unit}.service"))).unwrap();

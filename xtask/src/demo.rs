@@ -5,7 +5,8 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    build, page,
+    build,
+    page::{self, Measured},
     run::{self, capture, header, stream},
     toolchain,
     workspace::Workspace,
@@ -49,22 +50,20 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-const PAGE: &str = "docs/measured/demo.md";
+const PAGE: &str = "demo";
 const PICTURE: &str = "incast.png";
-/// The table's place in the page.
+/// The table.
 const TABLE: &str = "demo";
 
 fn report(workspace: &Workspace, printed: &str, plots: &Path) -> Result<()> {
     print!("{printed}");
     let (table, _) = printed.split_once("\nplots are in ").context("the lab printed no table")?;
     let made = page::made(workspace, "cargo xtask demo --report")?;
-    let path = workspace.root().join(PAGE);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text = page::replace(PAGE, &text, TABLE, &format!("{made}\n```text\n{}\n```\n", table.trim_end()))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    let (from, to) = (plots.join(PICTURE), path.with_file_name(PICTURE));
+    let mut measured = Measured::new(PAGE);
+    measured.add(TABLE, &format!("{made}\n```text\n{}\n```\n", table.trim_end()));
+    measured.write(workspace)?;
+    let (from, to) = (plots.join(PICTURE), workspace.root().join("docs/measured").join(PICTURE));
     fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-    header(format_args!("{PAGE} and its picture are new"));
     Ok(())
 }
 
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_table_and_picture() {
-        assert!(page::with_places(PAGE, [TABLE]).contains(PICTURE));
+    fn page_has_markers_for_table_and_picture() {
+        assert!(page::assert_places_are(PAGE, &[TABLE]).contains(PICTURE));
     }
 }

@@ -19,7 +19,7 @@ const WRITTEN: [(&str, &str); 3] = [
     ("dcqcn", "the_documentation"),
 ];
 
-/// Writes the reference pages and pictures anew.
+/// Writes the reference pages and pictures.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let path = workspace.root().join(crates::PAGE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_says_whom_it_is_for() {
+    fn pages_state_their_audience() {
         // The first page of all is for everybody, and says so in its own words.
         let first = Workspace::locate().unwrap().root().join("README.md");
         let mut silent = Vec::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_in_the_index() {
+    fn pages_listed_in_index() {
         let docs = Workspace::locate().unwrap().root().join("docs");
         let index = docs.join("README.md");
         let text = fs::read_to_string(&index).unwrap();

@@ -1,4 +1,4 @@
-//! The figures of docs/measured/enough.md: is DCQCN enough for storage's incasts, for collectives, beside TCP?
+//! Is DCQCN enough for storage's incasts, for collectives, for storage next to TCP: target/measured/enough.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,10 +9,9 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::lab::{Args, Lab, number, optional, table};
+use crate::page::{self, Measured};
 use crate::run::header;
-use crate::{page, workspace::Workspace};
-
-const PAGE: &str = "docs/measured/enough.md";
+use crate::workspace::Workspace;
 
 type Question = fn(&Lab) -> Result<String>;
 
@@ -42,30 +41,27 @@ const PER_LEAF: u32 = 16;
 const ROUNDS: u32 = 8;
 const ROUND_NS: u64 = 1_600_000;
 
-/// Runs everything and rewrites the page's tables and its picture.
+/// Runs everything and writes the tables and a picture.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/enough");
     fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
     write_reads(&files)?;
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new("enough");
+    measured.add(page::MADE, &page::made(workspace, "cargo xtask enough")?);
     let started = Instant::now();
     for (number, (name, question)) in QUESTIONS.iter().enumerate() {
         header(format_args!("{name} ({} of {})", number + 1, QUESTIONS.len()));
         let table = question(&lab).with_context(|| format!("question `{name}`"))?;
         eprintln!("{table}");
-        text = page::replace(PAGE, &text, name, &table)?;
+        measured.add(name, &table);
     }
-    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask enough")?)?;
     if !args.dry_run {
-        lab.draw(
-            &format!("{} --buffer 16MB --control off", storage_command()),
-            &path.with_file_name(PICTURE),
-        )?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        let picture = Measured::beside(workspace, PICTURE)?;
+        lab.draw(&format!("{} --buffer 16MB --control off", storage_command()), &picture)?;
+        measured.write(workspace)?;
     }
-    header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
+    header(format_args!("{} s", started.elapsed().as_secs()));
     Ok(())
 }
 
@@ -186,7 +182,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
     Ok(table(&[&format!("{command} {}", ANSWERS[1].1)], &heading, &rows))
 }
 
-/// Storage beside TCP on one port of 25 Gb/s.
+/// Storage next to TCP on one port of 25 Gb/s.
 fn tcp(lab: &Lab) -> Result<String> {
     let command = "coexist --duration 300ms --sweep tcp-law=cubic,dctcp --sweep classes=on,off";
     let runs = lab.sweep(command)?;
@@ -216,15 +212,4 @@ fn tcp(lab: &Lab) -> Result<String> {
         "storage packets dropped",
     ];
     Ok(table(&[command], &heading, &rows))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_has_a_place_for_every_table() {
-        let page = page::with_places(PAGE, QUESTIONS.iter().map(|(name, _)| *name).chain([page::MADE]));
-        assert!(page.contains(PICTURE));
-    }
 }

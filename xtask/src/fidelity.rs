@@ -1,4 +1,4 @@
-//! The figures of docs/measured/fidelity.md: runs `dcqcn-lab sim`, and writes what comes out beside what was published.
+//! `dcqcn-lab sim` against analysis and published results: target/measured/fidelity.md.
 //!
 //! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
 //! Everything else on the page is written by people.
@@ -7,19 +7,18 @@ mod experiments;
 mod speed;
 mod window_end;
 
-use std::{fs, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
     lab::{self, Lab, number, optional, table},
-    page,
+    page::{self, Measured},
     run::header,
     workspace::Workspace,
 };
 
-const PAGE: &str = "docs/measured/fidelity.md";
 /// Packets as the fluid model has them: 1000 bytes, nothing besides.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 
@@ -31,21 +30,21 @@ pub(crate) struct Args {
     /// Also table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
     #[arg(long, value_name = "FILE")]
     websearch: Option<std::path::PathBuf>,
-    /// Only this table, by the name of its place on the page, and no picture.
+    /// Only this table, by its name, and no picture.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
 
-/// Runs every experiment and rewrites the page's tables and pictures.
+/// Runs every experiment and writes the tables and pictures.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let lab = Lab::new(workspace, args.lab.binary.clone())?;
-    let page = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    let mut measured = Measured::new("fidelity");
+    measured.add(page::MADE, &page::made(workspace, "cargo xtask fidelity")?);
     let started = Instant::now();
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
     ensure!(
         EXPERIMENTS.iter().any(|(name, _)| asked(name)) || (asked(WEBSEARCH) && args.websearch.is_some()),
-        "there is no table `{}`: there are {}",
+        "there is not a table `{}`: there are {}",
         args.only.as_deref().unwrap_or_default(),
         EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
     );
@@ -53,34 +52,29 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         header(format_args!("{name} ({} of {})", number + 1, EXPERIMENTS.len()));
         let table = experiment(&lab).with_context(|| format!("experiment `{name}`"))?;
         eprintln!("{table}");
-        text = page::replace(PAGE, &text, name, &table)?;
+        measured.add(name, &table);
     }
     if let Some(sizes) = args.websearch.as_ref().filter(|_| asked(WEBSEARCH)) {
         header(WEBSEARCH);
         let table = speed::websearch(&lab, sizes)?;
         eprintln!("{table}");
-        text = page::replace(PAGE, &text, WEBSEARCH, &table)?;
-    }
-    // The line is for the whole page.
-    if args.only.is_none() {
-        text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask fidelity")?)?;
+        measured.add(WEBSEARCH, &table);
     }
     if !args.lab.dry_run {
         for (picture, options) in PICTURES.iter().filter(|_| args.only.is_none()) {
             header(picture);
-            let picture = page.with_file_name(picture);
-            lab.draw(options, &picture)?;
+            lab.draw(options, &Measured::beside(workspace, picture)?)?;
         }
-        fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
+        measured.write(workspace)?;
     }
-    header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
+    header(format_args!("{} s", started.elapsed().as_secs()));
     Ok(())
 }
 
-/// The place of the table that needs a file of others.
+/// The table that needs HPCC's file.
 const WEBSEARCH: &str = "websearch";
 
-/// A table of the page.
+/// Makes a table.
 type Experiment = fn(&Lab) -> Result<String>;
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[
@@ -99,7 +93,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("speed-fabric", speed::fabric),
 ];
 
-/// Pictures beside the page, and what draws them.
+/// Pictures, and the options that draw them.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (
@@ -133,18 +127,4 @@ fn percent(share: f64) -> String {
 
 fn gbps(bps: f64) -> String {
     format!("{:.1}", bps / 1e9)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_has_a_place_for_every_table() {
-        let page =
-            page::with_places(PAGE, EXPERIMENTS.iter().map(|(name, _)| *name).chain([page::MADE, WEBSEARCH]));
-        for (picture, _) in PICTURES {
-            assert!(page.contains(picture), "{picture}");
-        }
-    }
 }

@@ -1,14 +1,14 @@
 //! What may break in a fleet, in the middle of rollouts.
 
-use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::build;
+use crate::page::{self, Measured};
 use crate::run::{self, header, not_started, stream};
 use crate::tools::{self, Want};
 use crate::workspace::Workspace;
-use crate::{build, page};
 
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 const FAULTS: build::Binary = ("dcqcn-fleet-faults", "dcqcn-tests");
 const GATE_SEED: &str = "20000000";
-const PAGE: &str = "docs/measured/fleet.md";
+const PAGE: &str = "fleet";
 
 /// Builds the commands and breaks things.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -53,37 +53,26 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return stream(&mut command);
     }
     let made = page::made(workspace, &format!("cargo xtask fleet {option} {hosts} --report"))?;
-    // What it says meanwhile is for whoever waits.
+    // Its progress goes to the terminal.
     let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{table}");
-    ensure!(output.status.success(), "not all faults ended as they should; the page is as it was");
-    let path = workspace.root().join(PAGE);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(output.status.success(), "not all faults ended as they should; nothing was written");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let text = page::replace(
-        PAGE,
-        &text,
-        place,
-        &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"),
-    )?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    header(format_args!("{PAGE} written"));
-    Ok(())
+    let mut measured = Measured::new(PAGE);
+    measured.add(place, &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"));
+    measured.write(workspace)
 }
 
 /// Simulates rollouts.
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
     let mut command = Command::new("cargo");
-    // Other seeds than the test's, which the gate was tuned with.
-    command.current_dir(workspace.root());
-    command.env("DCQCN_GATE_ROLLOUTS", "1000").env("DCQCN_GATE_SEED", GATE_SEED);
+    command.current_dir(workspace.root()).env("DCQCN_GATE_ROLLOUTS", "1000");
     command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
     let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let is_row =
-        |line: &&str| ["ROLLOUTS", "good", "bad: ", "all bursty: "].iter().any(|word| line.starts_with(word));
+    let is_row = |line: &&str| ["ROLLOUTS", "good", "bad: "].iter().any(|word| line.starts_with(word));
     let table: String = text.lines().filter(is_row).map(|line| format!("{line}\n")).collect();
     print!("{table}");
     ensure!(output.status.success(), "the gate misses its bounds: {text}");
@@ -91,10 +80,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
         return Ok(());
     }
     let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
-    let path = workspace.root().join(PAGE);
-    let page = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let page = page::replace(PAGE, &page, "gate", &format!("{made}\n```text\n{table}```\n"))?;
-    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    header(format_args!("{PAGE} written"));
-    Ok(())
+    let mut measured = Measured::new(PAGE);
+    measured.add("gate", &format!("{made}\n```text\n{table}```\n"));
+    measured.write(workspace)
 }

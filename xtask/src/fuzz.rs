@@ -24,7 +24,7 @@ use crate::{
   cargo xtask fuzz classify --runs 1000000000
   cargo xtask fuzz hooks -- FILE            once, on an input that was found
 
-What is found is in target/fuzz/found: mend it, and keep the input in fuzz/corpus, which every test run goes through.")]
+Findings are in target/fuzz/found: fix them, and commit the input to fuzz/corpus, which runs as a regular test.")]
 pub(crate) struct Args {
     /// The targets; all of them if none is named.
     targets: Vec<String>,
@@ -217,7 +217,7 @@ mod tests {
     use super::Figures;
 
     #[test]
-    fn figures_are_read_from_what_libfuzzer_prints() {
+    fn libfuzzer_output_parsed() {
         let mut figures = Figures::default();
         figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
         figures.take("stat::number_of_executed_units: 2000000");

@@ -62,7 +62,9 @@ fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
             put(Path::new(library), &root.join(library.trim_start_matches('/')))?;
         }
     }
-    put(&workspace.root().join("LICENSE"), &root.join("LICENSE"))?;
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        put(&workspace.root().join(licence), &root.join(licence))?;
+    }
     for (path, text) in USERS {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap_or(&root))?;
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_libraries_of_a_program_are_those_with_a_place() {
+    fn ldd_output_parsed() {
         let listed = "\tlinux-vdso.so.1 (0x7f)\n\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x7f)\n\
                       \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
         assert_eq!(libraries(listed), ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/ld-linux-x86-64.so.2"]);

@@ -1,6 +1,6 @@
-//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` beside what other simulators said of the same flows.
+//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` next to what other simulators said of the same flows.
 //!
-//! What others said is kept in files beside this one, with where it is from. Only our side is run here. A table tells by how
+//! What others said is kept in files next to this one, with where it is from. Only our side is run here. A table tells by how
 //! much the two differ, and the command fails where that is more than the page says it may be, where a flow of either side is not
 //! complete, or where the two sides had not the same flows at the same times.
 
@@ -12,16 +12,16 @@ mod irn;
 mod matrix;
 mod nscc;
 
-use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::lab::{self, Lab};
+use crate::page::{self, Measured};
 use crate::run::header;
-use crate::{page, workspace::Workspace};
+use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/measured/judges.md";
+const PAGE: &str = "judges";
 
 /// Options of `cargo xtask judges`.
 #[derive(clap::Args)]
@@ -52,15 +52,14 @@ const JUDGES: &[(&str, Judge)] = &[
     ("irn", irn::comparison),
 ];
 
-/// Runs every comparison and rewrites the page's tables.
+/// Runs every comparison and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/judges");
     matrix::write_all(&files)?;
     hpcc::write_all(&files)?;
     irn::write_all(&files)?;
     let lab = Lab::new(workspace, args.lab.binary.clone())?.within(&files);
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new(PAGE);
     let started = Instant::now();
     let mut outside = Vec::new();
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| name.starts_with(only.as_str()));
@@ -75,17 +74,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         header(format_args!("{name} ({} of {})", number + 1, JUDGES.len()));
         let judged = judge(&lab).with_context(|| format!("comparison `{name}`"))?;
         eprintln!("{}", judged.table);
-        text = page::replace(PAGE, &text, name, &judged.table)?;
+        measured.add(name, &judged.table);
         outside.extend(judged.outside.iter().map(|what| format!("{name}: {what}")));
     }
     // The line is for the whole page.
     if args.only.is_none() {
-        text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask judges")?)?;
+        measured.add(page::MADE, &page::made(workspace, "cargo xtask judges")?);
     }
     if !args.lab.dry_run {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        measured.write(workspace)?;
     }
-    header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
+    header(format_args!("{} s", started.elapsed().as_secs()));
     ensure!(outside.is_empty(), "out of bounds: {}", outside.join("; "));
     Ok(())
 }
@@ -95,7 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_every_table() {
-        page::with_places(PAGE, JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]));
+    fn the_page_has_places_of_judges_only() {
+        let names: Vec<&str> = JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]).collect();
+        page::assert_places_are(PAGE, &names);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     pub(crate) binary: Option<PathBuf>,
-    /// Run and print, but leave the page and its pictures alone.
+    /// Run and print, and write no file.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -88,7 +88,7 @@ impl Lab {
 
 /// The number at `path`, a JSON pointer.
 pub(crate) fn number(run: &Value, path: &str) -> Result<f64> {
-    optional(run, path).with_context(|| format!("there is no number {path} in the simulator's JSON"))
+    optional(run, path).with_context(|| format!("there is not a number {path} in the simulator's JSON"))
 }
 
 pub(crate) fn optional(run: &Value, path: &str) -> Option<f64> {
@@ -113,7 +113,7 @@ fn broken(mut command: String) -> String {
 pub(crate) fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let mut text = page::table(&heading, rows);
-    text += "\n```\n";
+    text += page::COMMANDS;
     for command in commands {
         text += &broken(format!("dcqcn-lab sim {command}"));
         text.push('\n');
@@ -129,6 +129,6 @@ mod tests {
     fn tables_are_markdown() {
         let rows = [vec!["1".to_owned(), "2".to_owned()]];
         let text = table(&["incast"], &["a", "b"], &rows);
-        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```\ndcqcn-lab sim incast\n```\n");
+        assert_eq!(text, "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```sh\ndcqcn-lab sim incast\n```\n");
     }
 }

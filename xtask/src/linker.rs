@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_current_for_its_own_llvm_only() {
+    fn stamp_current_for_its_llvm_only() {
         let stamp = std::env::temp_dir().join(format!("dcqcn-xtask-stamp-{}", std::process::id()));
         assert!(!is_current(&stamp, &llvm("22.1.8")), "no stamp, not current");
         fs::write(&stamp, stamp_text(&llvm("22.1.8"))).unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_program_of_the_right_version_counts_as_installed() {
+    fn wrong_version_is_not_installed() {
         assert!(!runs(Path::new("/no/such/bpf-linker")));
         assert!(!runs(Path::new("/bin/true")));
     }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bitcode_is_read_by_the_same_major_and_not_by_an_older_llvm() {
+    fn bitcode_needs_same_llvm_major() {
         let v = |text| Version::parse(text).unwrap();
         assert!(reads(v("22.1.8"), v("22.1.8")));
         assert!(reads(v("22.1.8"), v("22.1.4")));

@@ -27,6 +27,7 @@ mod p4;
 mod page;
 mod peer;
 mod programs;
+mod prose;
 mod public;
 mod run;
 mod soak;
@@ -61,7 +62,7 @@ enum Verb {
     Setup,
     /// Build the eBPF object and the commands, for release.
     Build,
-    /// Formatting, clippy with warnings denied (eBPF crate included) and rustdoc.
+    /// Check formatting, prose, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
     /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
@@ -73,23 +74,23 @@ enum Verb {
     Demo(demo::Args),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
     Bench(bench::Args),
-    /// Make every fault that is tested, in a random order, with traffic, for as long as asked. Needs root.
+    /// Make every fault that is tested, in a random order, with traffic, for as long as requested. Needs root.
     Soak(soak::Args),
-    /// Send what an attacker would to a host at work, and measure what it costs and does. Needs root.
+    /// Send what an attacker would to a host running, and measure what it costs and does. Needs root.
     Attacks(attacks::Args),
     /// Break what may break in a fleet of hosts with etcd, in the middle of rollouts.
     Fleet(fleet::Args),
-    /// Fuzz what reads other people's bytes, by coverage, for as long as asked.
+    /// Fuzz what reads other people's bytes, by coverage, for as long as requested.
     Fuzz(fuzz::Args),
-    /// Run the simulations that docs/measured/fidelity.md shows and write their tables and pictures into it.
+    /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
     Fidelity(fidelity::Args),
-    /// Run the simulations behind docs/measured/enough.md, "Is DCQCN enough", and write their tables into it.
+    /// Simulate storage, collectives and TCP with and without DCQCN; writes target/measured/enough.md.
     Enough(lab::Args),
-    /// Hold the simulated fabric against what other simulators say of the same, and write docs/measured/judges.md.
+    /// Compare the simulated fabric with other simulators, and write docs/measured/judges.md.
     Judges(judges::Args),
-    /// Run UEC's NSCC beside DCQCN in the simulated fabric, and write docs/measured/nscc.md.
+    /// Compare UEC's NSCC with DCQCN in the simulated fabric; writes target/measured/nscc.md.
     Nscc(lab::Args),
-    /// Search parameters with `dcqcn-lab tune`, hold them against presets and chance on other traffic, and write docs/measured/tune.md.
+    /// Compare parameters found by `dcqcn-lab tune` with presets, on other traffic; writes target/measured/tune.md.
     Tune(lab::Args),
     /// Write the reference pages and pictures that come from the code.
     Docs,
@@ -146,7 +147,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_consistent() {
         super::Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of docs/measured/nscc.md: UEC's NSCC beside DCQCN, on one fabric and the same flows.
+//! UEC's NSCC and DCQCN on one fabric, with the same flows: target/measured/nscc.md.
 
 use std::fs;
 use std::time::Instant;
@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::lab::{Args, Lab, number, table};
+use crate::page::{self, Measured};
 use crate::run::header;
-use crate::{page, workspace::Workspace};
+use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/measured/nscc.md";
 /// A table: its place on the page, the name of its first column, and what runs, by what the first column says.
 struct Question {
     name: &'static str,
@@ -76,26 +76,25 @@ const ANSWERS: &[(&str, &str)] = &[
 /// Those whose commands are told.
 const TRACE_SAMPLE: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
 
-/// Runs everything and rewrites the page's tables.
+/// Runs everything and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/nscc");
     fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
     fs::write(files.join("sizes.txt"), SIZES).with_context(|| format!("cannot write {}", files.display()))?;
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new("nscc");
+    measured.add(page::MADE, &page::made(workspace, "cargo xtask nscc")?);
     let started = Instant::now();
     for (number, question) in QUESTIONS.iter().enumerate() {
         header(format_args!("{} ({} of {})", question.name, number + 1, QUESTIONS.len()));
         let table = answer(&lab, question).with_context(|| format!("question `{}`", question.name))?;
         eprintln!("{table}");
-        text = page::replace(PAGE, &text, question.name, &table)?;
+        measured.add(question.name, &table);
     }
-    text = page::replace(PAGE, &text, page::MADE, &page::made(workspace, "cargo xtask nscc")?)?;
     if !args.dry_run {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        measured.write(workspace)?;
     }
-    header(format_args!("{PAGE}: {} s", started.elapsed().as_secs()));
+    header(format_args!("{} s", started.elapsed().as_secs()));
     Ok(())
 }
 
@@ -149,7 +148,7 @@ fn deepest(run: &Value, percent: usize) -> Result<f64> {
         let own = switch.get("max_queue_bytes").and_then(Value::as_array).context("no depths")?;
         depths.resize(depths.len().max(own.len()), 0);
         for (deepest, own) in depths.iter_mut().zip(own) {
-            *deepest = (*deepest).max(own.as_u64().context("a depth is no number")?);
+            *deepest = (*deepest).max(own.as_u64().context("a depth is not a number")?);
         }
     }
     depths.sort_unstable();
@@ -167,12 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_every_table() {
-        page::with_places(PAGE, QUESTIONS.iter().map(|question| question.name).chain([page::MADE]));
-    }
-
-    #[test]
-    fn the_deepest_queue_is_looked_for_in_all_switches() {
+    fn deepest_queue_over_all_switches() {
         let run = serde_json::json!({"samples": {"switches": [
             {"max_queue_bytes": [1, 5, 2]}, {"max_queue_bytes": [3, 0]},
         ]}});

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_constants_of_the_p4_program_are_those_of_common() {
+    fn p4_constants_match_common() {
         let workspace = Workspace::locate().unwrap();
         check_constants(&workspace.root().join("p4")).unwrap();
     }
@@ -322,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn the_p4_program_is_compiled() {
+    fn p4_program_compiles() {
         if find_program(COMPILER).is_none() {
-            eprintln!("SKIPPED the_p4_program_is_compiled: no {COMPILER} on PATH");
+            eprintln!("SKIPPED p4_program_compiles: no {COMPILER} on PATH");
             return;
         }
         run(&Workspace::locate().unwrap(), &Args { check: true }).unwrap();

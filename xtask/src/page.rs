@@ -1,13 +1,15 @@
-//! Pages of docs/ whose tables are made by a run.
+//! Tables of measurements: all in target/measured, selected ones in docs/.
 //!
-//! Such a page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is
-//! made, everything else is written by people.
+//! A page of docs/ holds a pair of comments for every table that it selects, `<!-- NAME -->` and `<!-- /NAME -->`; the text
+//! between them is generated, the rest is written by people.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::run::capture;
+use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
 /// The place of the line that [`made`] makes.
@@ -46,6 +48,91 @@ fn parts<'a>(page: &str, text: &'a str, name: &str) -> Result<[&'a str; 3]> {
     Ok([before, between, after])
 }
 
+/// The tables of one run of a command.
+pub(crate) struct Measured {
+    page: &'static str,
+    tables: Vec<Table>,
+}
+
+struct Table {
+    name: String,
+    table: String,
+    /// Commands, checks: too long for docs/.
+    details: String,
+}
+
+/// Begins the commands that a table ends with.
+pub(crate) const COMMANDS: &str = "\n```sh\n";
+
+impl Measured {
+    /// Of `docs/measured/PAGE.md`, which need not exist.
+    pub(crate) const fn new(page: &'static str) -> Self {
+        Self { page, tables: Vec::new() }
+    }
+
+    /// Adds a table; commands at its end are details.
+    pub(crate) fn add(&mut self, name: &str, text: &str) {
+        let table = text.split(COMMANDS).next().unwrap_or_default();
+        self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
+    }
+
+    /// Adds a table, and details that docs/ does not get.
+    pub(crate) fn add_with(&mut self, name: &str, table: &str, details: &str) {
+        self.tables.push(Table {
+            name: name.to_owned(),
+            table: table.to_owned(),
+            details: details.to_owned(),
+        });
+    }
+
+    /// The path of `file` next to the complete page.
+    pub(crate) fn beside(workspace: &Workspace, file: &str) -> Result<PathBuf> {
+        let directory = workspace.host_target().join("measured");
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(directory.join(file))
+    }
+
+    /// Writes all tables to target/measured, and those that the page of docs/ has a place for into that page.
+    pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
+        let path = Self::beside(workspace, &format!("{}.md", self.page))?;
+        fs::write(&path, self.complete()).with_context(|| format!("cannot write {}", path.display()))?;
+        header(format_args!("{} written", workspace.shown(&path)));
+        let page = format!("docs/measured/{}.md", self.page);
+        let path = workspace.root().join(&page);
+        if path.exists() {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = self.selected(&page, text)?;
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            header(format_args!("{page} written"));
+        }
+        Ok(())
+    }
+
+    fn complete(&self) -> String {
+        let title = format!("# Measured: {}\n", self.page);
+        let tables = self.tables.iter();
+        title
+            + &tables
+                .map(|one| format!("\n## {}\n\n{}{}", one.name, one.table, one.details))
+                .collect::<String>()
+    }
+
+    fn selected(&self, page: &str, mut text: String) -> Result<String> {
+        let places: Vec<String> = places(&text).map(str::to_owned).collect();
+        for one in self.tables.iter().filter(|one| places.contains(&one.name)) {
+            text = replace(page, &text, &one.name, &one.table)?;
+        }
+        Ok(text)
+    }
+}
+
+/// The names of a page's places.
+fn places(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("<!-- ")?.strip_suffix(" -->"));
+    names.filter(|name| !name.starts_with('/'))
+}
+
 /// A Markdown table.
 pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
@@ -53,12 +140,14 @@ pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     [line(heading), line(&rule)].into_iter().chain(rows.iter().map(|row| line(row))).collect()
 }
 
-/// The text of a page, which has a place for each table of these names.
+/// Fails unless every place of a page in docs/measured is one of `names`, and the page has one.
 #[cfg(test)]
-pub(crate) fn with_places<'a>(page: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    let path = Workspace::locate().unwrap().root().join(page);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    for name in names {
+pub(crate) fn assert_places_are(page: &str, names: &[&str]) -> String {
+    let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let unknown: Vec<&str> = places(&text).filter(|place| !names.contains(place)).collect();
+    assert!(unknown.is_empty() && places(&text).count() > 0, "{page}: no table is called {unknown:?}");
+    for name in places(&text) {
         replace(page, &text, name, "").unwrap();
     }
     text
@@ -69,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_tells_where_it_is_from() {
+    fn table_names_its_origin() {
         let line = made(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words[..5], ["Made", "by", "`cargo", "xtask", "bench`"]);
@@ -78,7 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn a_table_goes_between_its_comments() {
+    fn tables_without_a_place_are_in_target_only() {
+        let mut measured = Measured::new("p");
+        measured.add("x", "| 1 |\n\n```sh\ndcqcn-lab sim\n```\n");
+        measured.add_with("y", "| 2 |\n", "\nchecks\n");
+        let page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n";
+        let selected = measured.selected("p.md", page.to_owned()).unwrap();
+        assert_eq!(selected, "a\n<!-- x -->\n| 1 |\n<!-- /x -->\nb\n");
+        let complete = measured.complete();
+        assert!(complete.starts_with("# Measured: p\n\n## x\n\n| 1 |\n\n```sh\n"), "{complete}");
+        assert!(complete.ends_with("## y\n\n| 2 |\n\nchecks\n"), "{complete}");
+    }
+
+    #[test]
+    fn table_placed_between_markers() {
         let page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n";
         let replaced = replace("docs/p.md", page, "x", "new\n").unwrap();
         assert_eq!(replaced, "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n");

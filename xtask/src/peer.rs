@@ -1,4 +1,4 @@
-//! The pacer in C that the bench measures beside ours: built by clang, as anybody would.
+//! The pacer in C that the bench measures next to ours: built by clang, as anybody would.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::workspace::Workspace;
 
 const SOURCE: &str = "tests/peer/edt.bpf.c";
 const PLAIN: &str = "clang";
-/// Debian's compilers have their major in their names. The one beside the LLVM that the set-up brought is the cheapest to have.
+/// Debian's compilers have their major in their names. The one next to the LLVM that the set-up brought is the cheapest to have.
 const NUMBERED: std::ops::RangeInclusive<u32> = 14..=23;
 
-/// Builds it, beside the other objects that the bench compares with. Where that cannot be, the bench does without and says so.
+/// Builds it, next to the other objects that the bench compares with. Where that cannot be, the bench does without and says so.
 pub(crate) fn ensure(workspace: &Workspace) {
     if let Err(error) = build(workspace) {
         eprintln!("   the bench goes without its peer in C: {error:#}");

@@ -8,7 +8,7 @@ use crate::run;
 const RUNTIME_TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool"), (PROTOC, "protobuf-compiler")];
 const PROTOC: &str = "protoc";
-/// What etcd's messages import, below the `include` beside `protoc`'s directory. Debian only recommends its package.
+/// What etcd's messages import, below the `include` next to `protoc`'s directory. Debian only recommends its package.
 const PROTOC_IMPORTS: (&str, &str) = ("include/google/protobuf/descriptor.proto", "libprotobuf-dev");
 
 /// Packages of which something is missing.

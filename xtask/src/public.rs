@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_public_that_no_one_uses() {
+    fn no_unused_public_items() {
         check(&Workspace::locate().unwrap()).unwrap();
     }
 }

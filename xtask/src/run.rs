@@ -108,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_as_typed() {
+    fn command_shown_as_typed() {
         let mut command = Command::new("cargo");
         command.args(["test", "--", "a b"]).env("HIDDEN", "1");
         assert_eq!(line(&command), "cargo test -- 'a b'");
     }
 
     #[test]
-    fn a_missing_program_is_told_from_a_failing_one() {
+    fn missing_program_distinguished_from_failing() {
         assert!(capture_if_installed(&mut Command::new("no-such-program-here")).unwrap().is_none());
         assert!(capture_if_installed(&mut Command::new("false")).is_err());
         assert_eq!(capture_if_installed(Command::new("echo").arg("hi")).unwrap().as_deref(), Some("hi\n"));
@@ -129,10 +129,10 @@ mod tests {
 
     /// What counts is the thread that started it.
     #[test]
-    fn what_is_bound_ends_with_who_started_it() {
+    fn bound_process_ends_with_parent() {
         use std::os::unix::process::ExitStatusExt as _;
         if find_program("setpriv").is_none() {
-            eprintln!("SKIPPED what_is_bound_ends_with_who_started_it: there is no setpriv");
+            eprintln!("SKIPPED bound_process_ends_with_parent: there is no setpriv");
             return;
         }
         let (sender, may_end) = std::sync::mpsc::channel::<()>();
@@ -141,7 +141,7 @@ mod tests {
             may_end.recv().unwrap();
             child
         });
-        // Not before the signal is asked for, which is before it is `sleep`.
+        // Not before the signal is requested, which is before it is `sleep`.
         std::thread::sleep(std::time::Duration::from_millis(300));
         sender.send(()).unwrap();
         let status = starter.join().unwrap().wait().unwrap();

@@ -1,4 +1,4 @@
-//! Faults in a random order, with traffic, for as long as asked.
+//! Faults in a random order, with traffic, for as long as requested.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -7,9 +7,10 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::page::{self, Measured};
 use crate::run::{self, header, not_started};
 use crate::workspace::Workspace;
-use crate::{build, page, toolchain};
+use crate::{build, toolchain};
 
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -29,7 +30,8 @@ pub(crate) struct Args {
 }
 
 const SOAK: build::Binary = ("dcqcn-soak", "dcqcn-tests");
-const PAGE: &str = "docs/measured/reliability.md";
+const PAGE: &str = "reliability";
+const TABLE: &str = "soak";
 /// What the table begins with.
 const HEADING: &str = "FAULT ";
 
@@ -50,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
-    // It ends in order, and takes back what it has made.
+    // It ends in order, and reverts what it has made.
     let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
@@ -83,11 +85,7 @@ fn report(workspace: &Workspace) -> Result<()> {
     let made = log.lines().next().unwrap_or_default();
     let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
     ensure!(!table.is_empty(), "the last run did not come to its end");
-    let path = workspace.root().join(PAGE);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text =
-        page::replace(PAGE, &text, "soak", &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    header(format_args!("{PAGE} written"));
-    Ok(())
+    let mut measured = Measured::new(PAGE);
+    measured.add(TABLE, &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")));
+    measured.write(workspace)
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_in_part_is_passed_and_each_part_left_out_is_told() {
+    fn partial_run_passes_skips_listed() {
         let counted = tally(
             "SKIPPED kinds, in part: no bond\nSKIPPED kinds, in part: no vlan\nSKIPPED kinds, in part: no bond\n\
              test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
@@ -191,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_did_not_finish_is_a_failure() {
+    fn unfinished_program_is_failure() {
         let mut counted = tally("test a ... ok\n");
         counted.broken("`cargo test` exited with 101".into());
         assert_eq!(counted.failed(), 1);
     }
 
     #[test]
-    fn what_no_program_reports_counts_too() {
+    fn unreported_skips_counted() {
         let mut counted = tally("test result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.01s\n");
         counted.ran("vm::verifier", true);
         counted.ran("vm::incast", false);

@@ -79,7 +79,7 @@ impl Ring {
     }
 }
 
-/// Builds everything and runs the rings asked for.
+/// Builds everything and runs the rings requested.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let left_out = build::run(workspace)?;
     let programs = test_programs(&workspace.root().join("tests/tests"))?;
@@ -261,14 +261,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_test_program_tells_its_ring() {
+    fn ring_follows_program_name() {
         assert_eq!(Ring::of("kernel_verifier"), Ring::Kernel);
         assert_eq!(Ring::of("netns_attach"), Ring::Net);
         assert_eq!(Ring::of("vectors"), Ring::Unit);
     }
 
     #[test]
-    fn who_tests_libraries_alone_gets_no_browser_and_no_compiler() {
+    fn library_tests_need_no_browser() {
         assert_eq!(Ring::want(&[Ring::Unit]), Want::Little);
         assert_eq!(Ring::want(&[Ring::Vm]), Want::Little);
         assert_eq!(Ring::want(Ring::value_variants()), Want::All);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_run_what_was_not_built_are_those_of_the_fleet() {
+    fn fleet_programs_need_the_fleet_build() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
         let runs = |name: &String| {
             let sources = [dir.join(name).join("main.rs"), dir.join(format!("{name}.rs"))];
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn test_programs_are_files_and_directories_with_a_main() {
+    fn test_programs_found() {
         let dir = std::env::temp_dir().join(format!("dcqcn-xtask-programs-{}", std::process::id()));
         fs::create_dir_all(dir.join("kernel")).unwrap();
         fs::create_dir_all(dir.join("support")).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_without_a_result_is_a_failure() {
+    fn failure_without_result_is_failure() {
         let mut tally = Tally::default();
         counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");

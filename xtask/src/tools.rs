@@ -26,7 +26,7 @@ pub(crate) enum Want {
 type Programs = &'static [(&'static str, &'static str)];
 
 impl Want {
-    /// Have no daemon beside them: installed.
+    /// Have no daemon next to them: installed.
     const fn installed(self) -> Programs {
         match self {
             Self::Little | Self::Etcd => &[],
@@ -48,7 +48,7 @@ impl Want {
         }
     }
 
-    /// The packages have a daemon beside them that would start: they are only unpacked.
+    /// The packages have a daemon next to them that would start: they are only unpacked.
     const fn unpacked(self) -> Programs {
         match self {
             Self::Little => &[("promtool", "prometheus")],

@@ -1,4 +1,4 @@
-//! The figures of docs/measured/tune.md: what `dcqcn-lab tune` finds, on traffic that it was not searched on, beside presets.
+//! Parameters that `dcqcn-lab tune` finds, on traffic that it did not search, against presets: target/measured/tune.md.
 
 use std::fs;
 
@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::lab::{Args, Lab, number};
+use crate::page::{self, Measured};
 use crate::run::header;
-use crate::{page, workspace::Workspace};
+use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/measured/tune.md";
-/// The places of its tables.
-const PLACES: [&str; 3] = [page::MADE, "other", "searched"];
+/// Its tables.
+const TABLES: [&str; 4] = [page::MADE, "traffic", "other", "searched"];
 
 /// The fabric of all traffic: 16 hosts, no link oversubscribed, buffers of a small switch.
 const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
@@ -46,7 +46,7 @@ struct Found {
     keeps_limits: bool,
 }
 
-/// Searches, simulates the rest, and rewrites the page's tables.
+/// Searches, simulates the rest, and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/tune");
     fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
@@ -82,10 +82,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         others.push(other_row(&lab, name.clone(), &flags)?);
         searched.push(searched_row(name, &found));
     }
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new("tune");
+    let traffic = [("searched", TRAFFIC)].into_iter().chain(OTHER);
+    let traffic =
+        traffic.map(|(name, flags)| vec![name.to_owned(), format!("`{FABRIC} {flags}`")]).collect::<Vec<_>>();
     let tables = [
         page::made(workspace, "cargo xtask tune")?,
+        table(&["traffic", "flags"], &traffic),
         table(
             &[&[""][..], &OTHER.map(|(name, _)| name), &["**all six**", "worst to best search", "pauses"]]
                 .concat(),
@@ -96,14 +99,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             &searched,
         ),
     ];
-    for (place, table) in PLACES.iter().zip(tables) {
+    for (name, table) in TABLES.iter().zip(tables) {
         eprintln!("{table}");
-        text = page::replace(PAGE, &text, place, &table)?;
+        measured.add(name, &table);
     }
-    if !args.dry_run {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    if args.dry_run { Ok(()) } else { measured.write(workspace) }
 }
 
 fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
@@ -197,16 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_every_table() {
-        let page = page::with_places(PAGE, PLACES);
-        // The page says what is simulated; it is what is.
-        for said in [FABRIC, TRAFFIC].into_iter().chain(OTHER.map(|(_, flags)| flags)) {
-            assert!(page.contains(said), "{PAGE} does not say `{said}`");
-        }
-    }
-
-    #[test]
-    fn a_row_is_of_medians() {
+    fn row_has_medians() {
         let found =
             |checked, keeps_limits| Found { flags: String::new(), searched: 1.0, checked, keeps_limits };
         let row = searched_row("x".to_owned(), &[found(3.0, true), found(9.0, false), found(4.0, true)]);

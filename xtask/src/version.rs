@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_refused() {
+    fn non_version_rejected() {
         for text in ["", "nightly", "(none)", "99999999999.1", ".1"] {
             assert_eq!(Version::parse(text), None, "{text:?}");
         }
@@ -87,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn rustc_names_its_llvm() {
+    fn rustc_llvm_version_parsed() {
         let text = "rustc 1.97.0-nightly (0123456789 2026-05-19)\nbinary: rustc\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
         let rustc = Rustc::parse(text).unwrap();
         assert_eq!(rustc, Rustc { release: version(1, 97, 0), llvm: version(22, 1, 4) });
     }
 
     #[test]
-    fn a_compiler_without_llvm_is_an_error_that_says_so() {
+    fn compiler_without_llvm_rejected() {
         let error = Rustc::parse("rustc 1.97.0\nrelease: 1.97.0\n").unwrap_err();
         assert!(error.to_string().contains("LLVM version"), "{error}");
     }

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Scenarios to run; all when none is named.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// Kernels to run them on; those beside 6.1 are left out, loudly, when the archive has none.
+    /// Kernels to run them on; those next to 6.1 are left out, loudly, when the archive has none.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
     /// NICs of scenarios with two guests; each runs once for each of them.
@@ -163,7 +163,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
-    ensure!(!finished.is_empty(), "no scenario ran: none of the kernels asked for can be had");
+    ensure!(!finished.is_empty(), "no scenario ran: none of the kernels requested can be had");
     Ok(())
 }
 

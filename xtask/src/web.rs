@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_tarball_than_the_one_that_is_pinned_is_not_used() {
+    fn unpinned_tarball_rejected() {
         let dir = std::env::temp_dir().join(format!("dcqcn-web-{}", std::process::id()));
         fs::create_dir_all(dir.join("package")).unwrap();
         fs::write(dir.join("package/a.js"), "1").unwrap();

@@ -117,7 +117,7 @@ impl RpHot {
 
     /// As [`on_send`](Self::on_send), of `packets` that leave at once and have `frame_bytes` together.
     #[inline(always)]
-    pub fn on_send_many(
+    pub(crate) fn on_send_many(
         &mut self,
         p: &Params,
         now_ns: u64,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_was_seen_when_its_last_packet_left_whichever_that_is() {
+    fn last_seen_is_latest_departure() {
         let mut flow = RpHot::new(0, &params(|_| {}).rp);
         for (last_ns, expected) in [([0, 0], 0), ([7, 5], 7), ([5, 7], 7)] {
             flow.last_ns = last_ns;
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_wire_adds_takes_time_but_is_no_data() {
+    fn wire_overhead_delays_but_is_not_counted() {
         let p = params(|config| {
             let s = &mut config.scalars;
             (s.wire_overhead_bytes, s.pacing_credit_ns, s.rpg_byte_reset_bytes) = (24, 0, 1_500);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cnp_as_late_as_the_guard_time_cuts() {
+    fn cnp_at_guard_time_cuts() {
         let rp = RpParams { guard_ns: 40_000, ..params(|_| {}).rp };
         for (gap_ns, cuts) in [(39_999, false), (40_000, true)] {
             let (mut flow, mut cnps) = (RpHot::new(0, &rp), Cnps::NONE);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_a_set_or_a_flow_in_use_is_told_so() {
+    fn locked_set_or_flow_returns_contended() {
         let p = params(|_| {});
         let mut set = RpSet { lock: 1, ..RpSet::EMPTY };
         // SAFETY: it is there until the end, and is looked at while nothing else is done.
@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pacer_is_kept_as_it_is(
+        fn pacer_state_round_trips(
             rate_bps in MIN_RATE_BPS..=MAX_RATE_BPS, next_ns: u64, next_frac_q27 in 0u32..1 << 27, owed_bits in 0u32..1 << OWED_BITS,
         ) {
             let mut flow = RpHot::EMPTY;

@@ -4,7 +4,7 @@
 //! keeps the programs from calling anything in between. What it does not need: no program interrupts another of the
 //! same table on a CPU, because all of them run with bottom halves off.
 
-/// How often a lock that another CPU holds is asked for: that is some microseconds, and it is held for some tens of
+/// How often a lock that another CPU holds is requested: that is some microseconds, and it is held for some tens of
 /// nanoseconds.
 pub const TRIES: u32 = 256;
 
@@ -14,7 +14,7 @@ pub(super) const HELD: u32 = 1;
 /// Why a lock was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Another CPU holds it each time it is asked for.
+    /// Another CPU holds it each time it is requested.
     FlowGuard,
     /// Its word is another one by now.
     Changed,
@@ -53,7 +53,7 @@ pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), 
     Err(Refused::FlowGuard)
 }
 
-/// Takes the lock in this word; `None` if another CPU holds it each time it is asked for, else the word to [`free`] it with.
+/// Takes the lock in this word; `None` if another CPU holds it each time it is requested, else the word to [`free`] it with.
 ///
 /// # Safety
 /// As for [`take_as_seen`].

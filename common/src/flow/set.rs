@@ -179,13 +179,6 @@ pub const fn tag(hash: u32) -> u32 {
     hash | 1
 }
 
-/// The set a hash belongs to.
-#[inline(always)]
-#[must_use]
-pub const fn set_index(hash: u32, mask: u32) -> u32 {
-    (hash >> 1) & mask
-}
-
 /// The way of its set in which a flow of this hash is put if it is empty: by the highest bits, which choose no set.
 #[inline(always)]
 #[must_use]

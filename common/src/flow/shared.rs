@@ -222,7 +222,7 @@ impl Shared {
         // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; a flow that is used meanwhile is one that is not taken.
+            // SAFETY: as in `flow`; a flow that is used in the meantime is one that is not taken.
             let in_use_until_ns = unsafe { (*self.flow(way)).in_use_until_ns() };
             // Of empty ways, the one at home is the first.
             oldest = oldest.min(in_use_until_ns << WAY_BITS | (way ^ home) as u64);
@@ -255,7 +255,7 @@ impl Shared {
                 return Err(LookupError::Evicted);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
-            // The word before the fingerprint: who is looked for here meanwhile waits, and then looks again whose place it is.
+            // The word before the fingerprint: who is looked for here in the meantime waits, and then looks again whose place it is.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
             *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
             let cold = self.cold(way);

@@ -2,7 +2,7 @@
 //!
 //! The verifier looks at such a function once, knowing nothing of its arguments, and not at all where it is called: that is what
 //! it does with a function which is global, takes numbers and pointers to structures, and returns a number (Linux 5.12 on,
-//! commit e5069b9c23b3). In line, it would follow every step of the machine anew for each way a packet can have come there.
+//! commit e5069b9c23b3). In line, it would follow every step of the machine again for each way a packet can have come there.
 
 use super::RpHot;
 use crate::rate::{Debt, RpParams};

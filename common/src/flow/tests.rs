@@ -32,9 +32,9 @@ fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
 }
 
 proptest! {
-    /// Eight flows at most, the least recently used goes first; flows of equal hash are still told apart.
+    /// Eight flows at most, the least recently used goes first; flows of equal hash are still distinguished.
     #[test]
-    fn a_set_is_a_list_in_order_of_use(
+    fn set_is_ordered_by_last_use(
         uses in proptest::collection::vec((0u32..20, 1u64..1_000), 1..300), hashes in 1u32..6, seed: u32,
     ) {
         let mut set = EMPTY;
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn a_clock_that_steps_back_answers_nothing() {
+fn clock_step_back_answers_nothing() {
     let mut flow = NpFlow::new(ipv4(0x0a00_0001, 17));
     assert!(flow.on_ecn_marked(1_000_000, 50_000));
     // Another CPU's clock, read a little earlier.
@@ -117,7 +117,7 @@ fn a_clock_that_steps_back_answers_nothing() {
 
 /// The place that belongs to nobody is not the flow of queue pair 0 at the address 0.
 #[test]
-fn an_empty_set_holds_nobody() {
+fn empty_set_contains_no_flow() {
     for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
         let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(&HashKeys::new(seed.into())));
         assert!(place.missing && !place.evicts);
@@ -126,7 +126,7 @@ fn an_empty_set_holds_nobody() {
 
 /// Flows as they occur: their numbers have patterns, their sets must not.
 #[test]
-fn flows_spread_over_the_sets_as_if_drawn() {
+fn flows_spread_uniformly_over_sets() {
     type Flow = fn(u32) -> FlowId;
     const fn ipv6(addr: [u32; 4]) -> FlowId {
         FlowId { src: [0xfd00_u32.to_be(), 0, 0, 1], receiver: QpId { addr, qpn: 0x11, vlan: 0 } }
@@ -169,7 +169,7 @@ fn flows_spread_over_the_sets_as_if_drawn() {
 }
 
 #[test]
-fn what_is_idle_goes_and_leaves_room() {
+fn idle_flow_evicted() {
     let mut set = EMPTY;
     let ids: Vec<_> = (0..WAYS as u32).map(|qpn| ipv4(0x0a00_0002, qpn)).collect();
     for (now_ns, id) in (100..).zip(&ids) {
@@ -190,27 +190,27 @@ fn what_is_idle_goes_and_leaves_room() {
 
 /// Maps outlive the programs that filled them: a hash that changes finds nothing there any more.
 #[test]
-fn a_hash_stays_what_it_is() {
+fn hash_values_are_stable() {
     let hash = |qpn, seed| ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed));
     assert_eq!([hash(17, 1), hash(18, 1), hash(17, 2)], [3_376_224_869, 618_528_260, 943_356_428]);
 }
 
 #[test]
-fn a_hash_gives_set_tag_and_home() {
+fn hash_yields_set_tag_and_home() {
     assert_eq!([0, 1, 2, 3].map(tag), [1, 1, 3, 3], "0 is an empty place");
     assert_eq!([0, 2, 6, 0x1_0000].map(|hash| set_index(hash, 0xff)), [0, 1, 3, 0]);
     assert_eq!([0, 1 << 29, 0x1fff_ffff, u32::MAX].map(home_way), [0, 1, 0, 7]);
 }
 
 #[test]
-fn a_set_or_a_flow_is_at_rest_while_nobody_holds_it() {
+fn unlocked_set_and_flow_are_at_rest() {
     assert!(EMPTY.is_at_rest() && !NpSet { lock: 1, ..EMPTY }.is_at_rest());
     assert!(!RpHot { lock: 4, ..RpHot::EMPTY }.is_held() && RpHot { lock: 5, ..RpHot::EMPTY }.is_held());
 }
 
 /// Who looked at a flow before its place was given away does not have it, and were it the same flow's again.
 #[test]
-fn a_place_that_changed_hands_is_another_place() {
+fn reused_slot_has_new_generation() {
     let p = params();
     let mut set = RpSet::EMPTY;
     // SAFETY: it is there until the end, and is looked at while nothing else is done.
@@ -243,7 +243,7 @@ fn a_place_that_changed_hands_is_another_place() {
 
 /// A place is given away in two steps. Who sees the word of the next owner and still the fingerprint of the last does not have it.
 #[test]
-fn who_looks_while_a_place_changes_hands_does_not_have_the_next_flow() {
+fn lookup_during_reuse_misses_next_flow() {
     let mut set = RpSet::EMPTY;
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
     // SAFETY: it is there until the end, and is looked at while nothing else is done.
@@ -261,7 +261,7 @@ const HELD_OF_THE_NEXT: u32 = 3;
 
 /// Who does not know the seed cannot tell which flows share a set.
 #[test]
-fn the_seed_decides_who_shares_a_set() {
+fn seed_changes_set_sharing() {
     let set = |qpn, seed| set_index(ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed)), SETS - 1);
     let together: Vec<_> = (0..1 << 20).filter(|&qpn| set(qpn, 1) == set(0, 1)).collect();
     assert!(together.len() > 64, "{}", together.len());
@@ -286,7 +286,7 @@ proptest! {
     /// A set of the RP table holds eight flows; who comes when it is full has the place of the one out of use for the longest, if
     /// one is; who was cut, or has packets waiting, keeps its own.
     #[test]
-    fn a_shared_set_gives_away_what_is_out_of_use(
+    fn shared_set_reuses_idle_slot(
         uses in proptest::collection::vec((0u32..20, 1u64..2_000_000, 0u32..10), 1..300), hashes in 1u32..6, seed: u64,
     ) {
         let p = params();
@@ -350,7 +350,7 @@ proptest! {
     /// A packet of which nothing falls due is told by a look. It leaves its flow as if it had caught up in full, whatever came
     /// before, and whoever changed the parameters.
     #[test]
-    fn a_look_is_as_good_as_catching_up(
+    fn peek_equals_full_advance(
         steps in proptest::collection::vec((0u64..30_000, 0u32..12, 64u64..9_000), 1..300), firmware: bool, coarse: bool,
     ) {
         let mut slow = params();

@@ -10,12 +10,12 @@ use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::cnp;
 
-/// Most bytes [`Skb::rebuild`] is asked for.
+/// Most bytes [`Skb::rebuild`] is requested.
 pub const MAX_REBUILT: usize = cnp::V6_LEN;
 
 /// Maps, clock and random source of a hook. `'p` is how long parameters live.
 pub trait Env<'p> {
-    /// The parameters in force; `None` before the first were written. Asked once for each packet, so that it sees no two.
+    /// The parameters active; `None` before the first were written. Asked once for each packet, so that it sees no two.
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets that are not RoCE may have a class of the port's queues. For TC, egress.
     fn sorts_all(&self) -> bool;
@@ -62,7 +62,7 @@ pub trait Env<'p> {
     fn set_named(&mut self, id: &QpId, qpn: u32);
     /// Who is at the other end of `id`, where it is known: by the controller, or else learned.
     fn pair(&self, id: &QpId) -> Option<Pair>;
-    /// Learns who is at the other end of `id`, and forgets somebody not asked for lately if there is no room.
+    /// Learns who is at the other end of `id`, and forgets somebody not requested recently if there is no room.
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
     /// Forgets what was learned of `id`.
     fn forget_pair(&mut self, id: &QpId);
@@ -76,9 +76,9 @@ pub trait Env<'p> {
 
 /// Where a hook runs: its packet and its [`Env`].
 pub trait Host<'p>: Frame {
-    /// What it has beside the packet.
+    /// What it has next to the packet.
     type Env: Env<'p>;
-    /// What it has beside the packet.
+    /// What it has next to the packet.
     fn env(&mut self) -> &mut Self::Env;
     /// The interface the packet came in on; 0 = this host made it.
     fn ingress_ifindex(&self) -> u32;
@@ -114,7 +114,7 @@ pub trait Skb<'p>: Host<'p> {
     /// and not in the program's own 512 bytes; false if that or the kernel refuses.
     fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
     -> bool;
-    /// Sets the priority of the VLAN tag that the kernel keeps beside the packet, if there is one.
+    /// Sets the priority of the VLAN tag that the kernel keeps next to the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }
 

@@ -30,7 +30,7 @@ pub(super) fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
 }
 
 /// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
-/// group; for another host where that is asked for.
+/// group; for another host where that is requested.
 #[inline(always)]
 pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
     is_between_hosts(s, roce) && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
@@ -40,7 +40,7 @@ pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> b
 /// a flow's own mark expires much sooner.
 const PENDING_NS: u64 = 1_000_000_000;
 
-/// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, lately.
+/// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, recently.
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     let pending_ns = s.env().time(Time::NpPending);
@@ -130,7 +130,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         #[inline(always)]
         |set| {
             let flow = &mut set.ways[way % WAYS];
-            // Another CPU may have evicted the flow meanwhile.
+            // Another CPU may have evicted the flow in the meantime.
             if flow.id == id && flow.last_cnp_ns == now_ns {
                 flow.take_back(last_cnp_ns);
             }

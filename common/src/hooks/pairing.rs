@@ -76,7 +76,7 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     }
 }
 
-/// Enters what the messages say is at the other end of `id`, unless a surer source says something else.
+/// Enters what the messages say is at the other end of `id`, unless a more trusted source says something else.
 #[inline(always)]
 fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if let Some(known) = h.env().pair(id) {
@@ -90,7 +90,7 @@ fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     enter(h, p, id, pair);
 }
 
-/// Enters a pair, if not too many were lately: whoever makes them up is to push out the true ones slowly at most.
+/// Enters a pair, if not too many were recently: whoever makes them up is to push out the true ones slowly at most.
 #[inline(always)]
 pub(super) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if within(h, Time::Pairs, &LEARNING) {

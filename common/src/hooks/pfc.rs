@@ -9,7 +9,7 @@ use crate::stats::Stat;
 use crate::wire::eth::Ethernet;
 use crate::wire::pfc::{GROUP, OPCODE, Pfc};
 
-/// How many frames count: 200,000 a second, and 2,000 at once. At 800 Gb/s the longest pause lasts 42 us, and is asked for again
+/// How many frames count: 200,000 a second, and 2,000 at once. At 800 Gb/s the longest pause lasts 42 us, and is requested again
 /// some 50,000 times a second.
 pub const HEARD: Limit = Limit::new(200_000, 2_000);
 

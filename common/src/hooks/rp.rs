@@ -203,7 +203,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         }
         Err(LookupError::Contended) => {
             // Another CPU, its virtual machine stopped perhaps, has the flow. Sent at once, the packet would overtake those of
-            // its flow that wait, and be asked for again with all that follow.
+            // its flow that wait, and be requested again with all that follow.
             s.env().count(Stat::TableBusy);
             let FlowPeek { last_ns, next_ns, active } = set.glance(way);
             // A pause does not hold it: nobody would know, and what follows its early end would overtake it.

@@ -61,7 +61,7 @@ impl Config {
         if self.scalars.queues == QUEUES_NONE { 0 } else { ((QUEUES_MAJOR as u32) << 16) | 1 }
     }
 
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
     #[must_use]
     pub(super) const fn priorities(&self) -> [u32; CLASSES] {
         let mut priorities = [0; CLASSES];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_queues_come_first_and_the_highest_of_them_before_the_others() {
+    fn strict_queues_first_highest_leading() {
         assert_eq!(Config::DEFAULT.bands(), [7, 6, 5, 4, 3, 2, 0, 1]);
         assert_eq!(Config::DEFAULT.strict_queues(), 1);
         let config =
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_the_priority_of_its_queue() {
+    fn class_has_priority_of_its_queue() {
         assert_eq!(Config::DEFAULT.priorities(), [0; CLASSES]);
         let of_operator = with(|c| c.scalars.priority_major = 1);
         assert_eq!(of_operator.priorities()[3], 0x0001_0004);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_what_its_classes_say_or_large() {
+    fn buffer_from_classes_or_large() {
         assert_eq!(Config::DEFAULT.buffer_bytes(3, 1_514), 1_514_000);
         assert_eq!(with(|c| c.wred[3].kmax_bytes = 1_000_000).buffer_bytes(3, 1_514), 2_000_000);
         let said = with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bands_are_a_permutation_with_the_strict_ones_first(kinds in prop::array::uniform8(0u64..=1)) {
+        fn bands_permute_with_strict_first(kinds in prop::array::uniform8(0u64..=1)) {
             let config = with(|c| c.queue.iter_mut().zip(kinds).for_each(|(q, kind)| q.scheduler = kind));
             let bands = config.bands();
             let mut sorted = bands;

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dscp_has_the_class_it_is_mapped_to_and_what_is_done_for_that() {
+    fn dscp_maps_to_class_and_actions() {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 1_000_000_000;
         config.scalars.pacer = PACER_FQ;

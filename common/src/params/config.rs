@@ -75,34 +75,34 @@ parameters! {
         rp_enable = 1, "rp_enable", Unit::Switch, 0, 1, "";
         /// The congestion point itself answers each packet it marks with a CNP, at most one per interval.
         fast_cnp = 0, "fast_cnp", Unit::Switch, 0, 1, "";
-        /// Rate of the link; 0 = not known, nothing that depends on it runs.
+        /// Rate of the link; 0 = unknown, which disables everything that depends on it.
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
         /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Which depth decides on marks: a virtual queue's, or the real qdisc's (not read by `dcqcn run` for 100 ms: the virtual one's).
+        /// Depth that decides on marks: a virtual queue's, or the real qdisc's if `dcqcn run` has read it within 100 ms.
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
-        /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (RFC 3168 has a router drop it).
+        /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (as RFC 3168 requires).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
         /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
-        /// The qdisc whose eight queues every packet is put into by its DSCP; a packet without one goes where DSCP 0 does.
+        /// Qdisc with eight queues, selected by DSCP; packets without a DSCP use DSCP 0's.
         queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
-        /// How long a storm of pauses lasts before `dcqcn run` does something about it (SONiC: PFC_WD); 0 = nothing is done.
-        pfc_wd_detection_time_ns = 0, "pfc_wd_detection_time", Unit::Nanoseconds, 0, 5 * SECOND, "A false alarm is rarer, a storm holds flows longer.";
-        /// How long there must be no pause for a storm to be over; 0 = twice `pfc_wd_detection_time`.
+        /// Duration of a pause storm after which `dcqcn run` acts (SONiC: PFC_WD); 0 = off.
+        pfc_wd_detection_time_ns = 0, "pfc_wd_detection_time", Unit::Nanoseconds, 0, 5 * SECOND, "Fewer false alarms, longer effect of a storm.";
+        /// Time without a pause after which a storm is over; 0 = twice `pfc_wd_detection_time`.
         pfc_wd_restoration_time_ns = 0, "pfc_wd_restoration_time", Unit::Nanoseconds, 0, 60 * SECOND, "";
-        /// What is done in a storm: `forward` sends what the pauses hold, `drop` drops it (which ends soft-RoCE's QPs on Linux 6.12).
+        /// Action in a storm: `forward` ignores pauses, `drop` drops paused packets (which ends soft-RoCE's QPs on Linux 6.12 and later).
         pfc_wd_action = PFC_WD_FORWARD, "pfc_wd_action", Unit::Choice(PFC_WD_ACTIONS), 0, 1, "";
 
         /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
-        /// Whether marks within that time of a CNP are answered when it is over (`both`, as in the paper), or not (`start`).
+        /// Marks within that time of a CNP: answered when it is over (`both`, as in the paper), or ignored (`start`).
         np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
-        /// What one CNP interval is kept for.
+        /// Scope of a CNP interval.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
-        /// Most CNPs per second that leave the interface, a hundredth of a second's worth at once; 0 = no limit.
-        cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can have more CNPs sent.";
-        /// Answer packets for other hosts too, in their name: a box in front of the receivers. On a bridge's port `attach` turns it on.
+        /// Maximum CNPs per second and interface, with a burst of a hundredth of that; 0 = no limit.
+        cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
+        /// Answer packets for other hosts too, with their address: for a box in front of receivers. On by default on a bridge port.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
@@ -111,7 +111,7 @@ parameters! {
         /// Drop CNPs that were handled instead of passing them to the host (soft-RoCE ignores them).
         cnp_consume = 0, "cnp_consume", Unit::Switch, 0, 1, "";
 
-        /// Which DCQCN: `paper` cuts when a CNP arrives; `firmware` looks once per rate_reduce_monitor_period whether one did.
+        /// DCQCN variant: `paper` cuts when a CNP arrives; `firmware` checks once per rate_reduce_monitor_period.
         rp_variant = RP_VARIANT_PAPER, "rp_variant", Unit::Choice(RP_VARIANTS), 0, 1, "";
         /// Fractional bits of alpha: 10, an integer of 0 to 1023 rounded down at every step as in NVIDIA's firmware, or 31.
         alpha_bits = FINE_ALPHA_BITS, "alpha_bits", Unit::Count, COARSE_ALPHA_BITS, FINE_ALPHA_BITS, "";
@@ -121,9 +121,9 @@ parameters! {
         rpg_byte_reset_bytes = 10_000_000, "rpg_byte_reset", Unit::Bytes, 0, 10_000_000_000, "Slower recovery of fast flows.";
         /// Increase events of fast recovery (paper: F, 5).
         rpg_threshold = 5, "rpg_threshold", Unit::Count, 0, 31, "Longer fast recovery, later growth beyond the old rate.";
-        /// Step of additive increase (paper: R_AI, 40 Mb/s).
+        /// Step of additive increase (paper: R_AI, 40 Mbit/s).
         rpg_ai_rate_bps = 40 * MBIT, "rpg_ai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster growth, deeper queue, less stable.";
-        /// Step of hyper increase (paper: R_HAI; the authors' simulator has 200 Mb/s).
+        /// Step of hyper increase (paper: R_HAI; the authors' simulator uses 200 Mbit/s).
         rpg_hai_rate_bps = 200 * MBIT, "rpg_hai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster return of a flow that sees no congestion.";
         /// Lowest rate a flow can be cut to.
         rpg_min_rate_bps = 10 * MBIT, "rpg_min_rate", Unit::BitsPerSecond, MIN_RATE_BPS, MAX_RATE_BPS, "Better worst case for a flow, less room for many flows.";
@@ -133,13 +133,13 @@ parameters! {
         rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
         /// Lowest percentage of its rate a flow keeps in one cut.
         rpg_min_dec_fac = 1, "rpg_min_dec_fac", Unit::Count, 1, 100, "Gentler cuts; 100 turns them off.";
-        /// Time between two cuts; firmware: the CNPs of one make one cut; paper: a CNP sooner is ignored (0: as published).
+        /// Time between two cuts; firmware: the CNPs of a period cause one cut; paper: an earlier CNP is ignored (0: as published).
         rate_reduce_monitor_period_ns = 40 * US, "rate_reduce_monitor_period", Unit::Nanoseconds, 0, SECOND, "A flood of CNPs, forged ones too, does less harm.";
         /// `firmware`: every cut first sets the target rate to the current rate, as `paper` always does.
         clamp_tgt_rate = 0, "clamp_tgt_rate", Unit::Switch, 0, 1, "";
         /// `firmware`: a cut sets the target rate to the current rate if the increase timer has expired since the last cut.
         clamp_tgt_rate_after_time_inc = 1, "clamp_tgt_rate_after_time_inc", Unit::Switch, 0, 1, "";
-        /// `firmware`: rate a flow gets at its first CNP instead of a cut; 0 = the first CNP makes a cut like any other.
+        /// `firmware`: rate of a flow at its first CNP instead of a cut; 0 = the first CNP cuts like any other.
         rate_to_set_on_first_cnp_bps = 0, "rate_to_set_on_first_cnp", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Gentler first reaction.";
         /// Decay of alpha per period, in 1/1024 (gain g = 1 - this/1024; paper: g = 1/256, so 1020).
         dce_tcp_g = 1020, "dce_tcp_g", Unit::Count, 1, 1023, "Alpha follows congestion more slowly: smoother, slower.";
@@ -148,35 +148,34 @@ parameters! {
         /// Alpha of a new flow, in 1/1024 (paper: 1, so 1024).
         initial_alpha_value = 1024, "initial_alpha_value", Unit::Count, 1, 1024, "Deeper first cut.";
 
-        /// How the departure times are kept.
+        /// Mechanism that enforces departure times.
         pacer = PACER_NONE, "pacer", Unit::Choice(PACERS), 0, 2, "";
         /// How far ahead a packet may be scheduled; keep it below fq's horizon (10 s).
-        pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Rates are kept for longer queues in the pacer.";
-        /// Drop packets beyond the horizon instead of having them leave at it; a drop ends soft-RoCE's QPs (Linux 6.12 on).
+        pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Rates are enforced for longer queues in the pacer.";
+        /// Drop packets beyond the horizon instead of sending them at it; a drop ends soft-RoCE's QPs (Linux 6.12 and later).
         pacing_horizon_drop = 0, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
-        /// Time a late flow may catch up on, so that late softirqs cost no rate.
-        pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "Rates are kept better, bursts are longer.";
+        /// Time that a late flow may make up for, so that late softirqs cost no rate.
+        pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "More exact rates, longer bursts.";
 
-        /// Entries per second and kind in the event log (`dcqcn events`), a second's worth at once; 0 = none.
-        event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Less is left out of the log, which goes back less far.";
+        /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
+        event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Fewer omitted events, a shorter history.";
     }
 }
 
 parameters! {
     /// WRED of one traffic class at the congestion point.
     WredConfig {
-        /// Queue depth up to which nothing is marked (paper: 5 KB at 40 Gb/s).
+        /// Queue depth up to which nothing is marked (paper: 5 KB at 40 Gbit/s).
         kmin_bytes = 5_000, "kmin", Unit::Bytes, 0, 1_000_000_000, "Marking starts later: more queue, more throughput.";
-        /// Queue depth above which every ECT packet is marked (paper: 200 KB at 40 Gb/s).
+        /// Queue depth above which every ECT packet is marked (paper: 200 KB at 40 Gbit/s).
         kmax_bytes = 200_000, "kmax", Unit::Bytes, 0, 1_000_000_000, "Gentler marking: more queue, more stable with many flows.";
         /// Marking probability at Kmax (paper: 1 %).
         pmax_ppm = 10_000, "pmax", Unit::PartsPerMillion, 0, 1_000_000, "Stronger marking near Kmax.";
         /// Rate at which this class's virtual queue drains; 0 = link_rate.
-        drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue looks shorter; above the true rate nothing is marked.";
-        /// Size of the real buffer: the virtual queue grows no longer, as what a full buffer drops does not queue; 0 = no
-        /// limit.
-        queue_limit_bytes = 0, "queue_limit", Unit::Bytes, 0, 1_000_000_000, "After an overload marking goes on longer.";
-        /// Mark this class at all.
+        drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue appears shorter; above the true rate nothing is marked.";
+        /// Size of the real buffer, which limits the virtual queue: dropped packets do not queue; 0 = no limit.
+        queue_limit_bytes = 0, "queue_limit", Unit::Bytes, 0, 1_000_000_000, "After an overload marking continues longer.";
+        /// Mark this class.
         ecn = 1, "ecn", Unit::Switch, 0, 1, "";
     }
 }

@@ -70,7 +70,7 @@ pub struct Params {
     pub event_interval_ns: u64,
     /// What each DSCP means.
     pub classes: [DscpClass; DSCPS],
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left alone.
+    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
     pub priority: [u32; CLASSES],
     /// What it is set to for frames that control the link: the band that is served first.
     pub control_priority: u32,
@@ -138,14 +138,14 @@ mod tests {
     use crate::rate::ALPHA_ONE;
 
     #[test]
-    fn an_invalid_configuration_has_no_derived_values() {
+    fn invalid_config_has_no_derived_values() {
         let mut config = Config::DEFAULT;
         config.scalars.rpg_gd = 9;
         assert_eq!(Params::new(&config, Port::new(1, 1, 1)).err(), config.validate().err());
     }
 
     #[test]
-    fn the_rate_machine_gets_the_papers_constants() {
+    fn rate_machine_gets_paper_constants() {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 40_000_000_000;
         let rp = Params::new(&config, Port::new(1, 1, 1)).unwrap().rp;
@@ -160,7 +160,7 @@ mod tests {
 
     /// (1 − g)^(2^k), off by less than 2^k quanta: each power doubles the error of the last.
     #[test]
-    fn powers_of_the_decay_are_exact_to_their_rounding() {
+    fn decay_powers_exact_to_rounding() {
         for dce_tcp_g in [1, 512, 1_020, 1_023] {
             let mut config = Config::DEFAULT;
             config.scalars.dce_tcp_g = dce_tcp_g;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_own_slope_and_drain_rate() {
+    fn each_class_has_slope_and_drain_rate() {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = MAX_RATE_BPS;
         config.wred[3].drain_rate_bps = 25_000_000_000;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_link_rate_nothing_queues_and_no_flow_is_held() {
+    fn no_link_rate_means_no_queue_no_pacing() {
         let params = Params::new(&Config::DEFAULT, Port::new(1, 1, 1)).unwrap();
         assert_eq!(params.drain, [Drain::UNKNOWN; CLASSES]);
         assert_eq!(params.rp.line_rate_bps, 0);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_key_its_value_and_the_range() {
+    fn error_names_key_value_and_range() {
         let unit = Unit::Bytes;
         let range =
             |tc| Invalid::Range { key: "kmax", tc, value: 2_000_000_000, min: 0, max: 1_000_000_000, unit };

@@ -8,17 +8,17 @@ use crate::wire::pfc::QUANTUM_BITS;
 parameters! {
     /// PFC of one priority (SONiC: `pfc_enable` of a port, `MAP_PFC_PRIORITY_TO_QUEUE`).
     PfcConfig {
-        /// While the neighbour pauses the priority, hold the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
+        /// While the neighbour pauses the priority, pause the RoCE flows of its queue; needs `link_rate`, and fq as the pacer.
         rx = 0, "rx", Unit::Switch, 0, 1, "";
-        /// The queue that a pause of the priority is for.
+        /// Queue of the priority.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
-        /// Ask the neighbours packets come from to wait (XOFF), by what of theirs waits; needs `--queues` and `dcqcn run`.
+        /// Send XOFF to neighbours by the backlog of their packets; needs `--queues` and `dcqcn run`.
         tx = 0, "tx", Unit::Switch, 0, 1, "";
-        /// What may wait of one ingress port before it is asked to (SONiC: `static_th` of its buffer profile).
+        /// Backlog of one ingress port above which XOFF is sent (SONiC: `static_th` of its buffer profile).
         xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
-        /// What waits of it when it may go on; not more than `xoff` (SONiC: `xon`).
-        xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Goes on sooner: less idle, more pauses.";
-        /// What may still come of a port after that (SONiC: `xoff`); with `xoff`, per sender, it has to fit `queue_limit`.
+        /// Backlog at which XON is sent; at most `xoff` (SONiC: `xon`).
+        xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Resumes sooner: less idle time, more pauses.";
+        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`); with `xoff`, per sender, they must fit `queue_limit`.
         headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use crate::params::{MIN_RATE_BPS, Params, Port, QUEUES_ETS};
 
     #[test]
-    fn quanta_last_512_bits_at_the_link_s_rate() {
+    fn quanta_last_512_bits_at_link_rate() {
         let at = |bps| {
             let mut config = Config::DEFAULT;
             config.scalars.link_rate_bps = bps;
@@ -127,10 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_held_by_the_priorities_of_its_queue() {
+    fn class_paused_by_priorities_of_its_queue() {
         let mut config = Config::DEFAULT;
         (config.scalars.pacer, config.scalars.link_rate_bps) = (PACER_FQ, 1_000_000_000);
-        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless asked for");
+        assert_eq!(Pauses::new(&config, 0).of_class, [0; CLASSES], "off unless requested");
         config.pfc[3].rx = 1;
         assert_eq!(Pauses::new(&config, 0).of_class, [0, 0, 0, 8, 0, 0, 0, 0]);
         // Two priorities of one queue, and a queue of several classes.
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_is_counted_where_a_neighbour_may_be_asked_to_wait() {
+    fn ingress_counted_where_pfc_tx_enabled() {
         let mut config = Config::DEFAULT;
         config.pfc[3].tx = 1;
         assert_eq!(Pauses::new(&config, 0).counted, [0; CLASSES], "no queues, no depth");

@@ -27,8 +27,8 @@ parameters! {
     QueueConfig {
         /// `strict`: served before all weighted queues, and before strict ones of lower numbers. `dwrr`: shares by weight.
         scheduler = SCHEDULER_DWRR, "scheduler", Unit::Choice(SCHEDULERS), 0, 1, "";
-        /// Share of a `dwrr` queue in what the strict queues leave, beside the weights of the others.
-        weight = 1, "weight", Unit::Count, 1, 100, "A larger share while others wait.";
+        /// Share of a `dwrr` queue in what the strict queues leave, relative to the other weights.
+        weight = 1, "weight", Unit::Count, 1, 100, "A larger share while other queues have a backlog.";
     }
 }
 

@@ -1,14 +1,14 @@
 //! Asking a neighbour to wait, as an ingress port does whose share of the buffer runs out.
 //!
-//! A pause is asked for when what came in by the port, and still waits, is above XOFF; asked for again before it is over while
-//! that is above XON; and taken back (XON) once it is not. Between the two nothing is said, so that it does not flap.
+//! A pause is requested when what came in by the port, and still waits, is above XOFF; requested again before it is over while
+//! that is above XON; and reverted (XON) once it is not. Between the two nothing is said, so that it does not flap.
 
 /// Depths of one ingress port and priority at which something is said, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A pause is asked for above this.
+    /// A pause is requested above this.
     pub xoff_bytes: u64,
-    /// It is taken back at this and below; not more than XOFF.
+    /// It is reverted at this and below; not more than XOFF.
     pub xon_bytes: u64,
 }
 
@@ -21,7 +21,7 @@ pub enum PauseAction {
     GoOn,
 }
 
-/// What one neighbour was asked for one priority.
+/// What one neighbour was requested one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseState {
     /// Up to when it was asked to wait, if it was.
@@ -67,7 +67,7 @@ mod tests {
     const LIMITS: Limits = Limits { xoff_bytes: 1_000, xon_bytes: 400 };
 
     #[test]
-    fn it_is_said_once_and_again_before_it_is_over() {
+    fn xoff_refreshed_before_expiry() {
         let mut asked = PauseState::default();
         let said =
             [(900, 0), (1_001, 10), (1_200, 20), (500, 55), (700, 60), (401, 70), (400, 80), (1_000, 90)]
@@ -91,7 +91,7 @@ mod tests {
     proptest! {
         /// What a neighbour believes that hears all of it.
         #[test]
-        fn a_neighbour_waits_while_there_is_too_much_and_goes_on_when_there_is_not(
+        fn xoff_above_limit_xon_below(
             depths in prop::collection::vec(0u64..2_000, 1..200),
             lasts_ns in 2u64..1_000,
             xoff_bytes in 0u64..1_500,

@@ -154,7 +154,7 @@ mod tests {
     const WATCHDOG: Watchdog = Watchdog { detection_ns: 400, restoration_ns: 300, action: StormAction::Drop };
 
     #[test]
-    fn there_are_four_looks_in_a_detection_time() {
+    fn four_samples_per_detection_time() {
         let poll_ns =
             |detection_ns| Watchdog { detection_ns, restoration_ns: 1, action: StormAction::Drop }.poll_ns();
         assert_eq!([0, 3, 4, 200_000_000].map(poll_ns), [1, 1, 1, 50_000_000]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_queue_has_a_storm_of_its_own() {
+    fn storms_are_per_queue() {
         for action in [StormAction::Drop, StormAction::Forward] {
             let mut queues = Queues::new(action);
             let in_storm = |guard: &Guard, bits| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_takes_a_backlog_and_over_99_per_cent() {
+    fn storm_needs_backlog_and_99_percent() {
         for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
             let mut queues = Queues::new(StormAction::Drop);
             let looks = [(); 4].map(|()| queues.look(5, pause_ns, backlog));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_found_after_the_detection_time_and_over_after_the_restoration_time() {
+    fn storm_detected_and_restored_on_time() {
         let mut guard = Guard::default();
         let mut paused_ns = 0;
         let mut look = |guard: &mut Guard, pause_ns: u64, sends: bool| {
@@ -248,7 +248,7 @@ mod tests {
     /// A storm on all priorities for twenty minutes is one storm of each, and not a hundred (sonic-buildimage, issue 29203:
     /// 170 storms and ends of storms in that time).
     #[test]
-    fn a_storm_on_all_priorities_does_not_flap() {
+    fn storm_on_all_priorities_does_not_flap() {
         const MS: u64 = 1_000_000;
         let watchdog =
             Watchdog { detection_ns: 400 * MS, restoration_ns: 2_000 * MS, action: StormAction::Drop };
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_paused_and_empty_is_in_no_storm() {
+    fn paused_empty_queue_is_not_a_storm() {
         let mut guard = Guard::default();
         for look in 1..100 {
             let seen = Look { backlog: false, paused_ns: 100 * look, since_ns: 100 };

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coarse_alpha_is_its_single_steps_for_every_start_and_gain() {
+    fn coarse_alpha_equals_single_steps() {
         for g in [1, 2, 255, 512, 960, 1_000, 1_019, 1_020, 1_023] {
             let p = coarse(g);
             for start in 0..1_024u64 {
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fine_alpha_of_one_becomes_the_largest_coarse_one() {
+    fn fine_alpha_one_becomes_largest_coarse() {
         let p = coarse(1_020);
         assert_eq!(decayed(&p, ALPHA_ONE, 1), (1_020 * 1_023 / 1_024) << COARSE_SHIFT);
         assert_eq!(raised(&p, ALPHA_ONE), COARSE_MAX_Q31);
     }
 
     #[test]
-    fn a_coarse_alpha_rises_to_1023_and_no_further() {
+    fn coarse_alpha_saturates_at_1023() {
         let p = coarse(1_019);
         let mut alpha = 512 << COARSE_SHIFT;
         let mut expected = 512;

@@ -1,7 +1,7 @@
-//! What a flow still owes for the last packet it sent, paid at the rate in force.
+//! What a flow still owes for the last packet it sent, paid at the rate active.
 //!
 //! A packet of b bits that leaves at t keeps the next one waiting until the flow's rate, integrated from t on, has come to
-//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap anew at
+//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap again at
 //! each change of rate. While the rate is constant the gap is b / rate, and nobody has to look here.
 
 /// Bits that are to be paid, and the time up to which that is settled.
@@ -135,7 +135,7 @@ mod tests {
     const FLAT: Climb = Climb { base_bps: 1_000, slope_bps: 0, growth_bps: 0, off_bps: 0 };
 
     #[test]
-    fn a_climb_pays_what_its_rates_come_to() {
+    fn climb_pays_sum_of_its_rates() {
         let owes = |nanobits, is_due| Debt { from_ns: 100, nanobits, is_due };
         let paid = |mut debt: Debt, climb: &Climb, events| {
             debt.pay_climb(climb, events, 10, climb.base_bps);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_due_if_it_begins_after_what_is_paid() {
+    fn run_due_if_it_begins_after_paid_time() {
         for (first_ns, is_due, nanobits) in [(99, 0, 50_000), (100, 0, 50_000), (101, 1, 49_000)] {
             let mut debt = Debt { from_ns: 100, nanobits: 50_000, is_due: 7 };
             debt.pay_until_run(1_000, first_ns);
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_climb_adds_up(
+        fn climb_adds_up(
             base_bps in 0u64..1 << 40, slope_bps in 0u64..1 << 30, growth_bps in 0u64..1 << 30,
             off_bps in -(1i64 << 41)..1 << 41, n in 0u64..200,
         ) {
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn a_constant_rate_pays_to_the_nanosecond(
+        fn constant_rate_pays_to_the_nanosecond(
             rate_bps in 100_000u64..=800_000_000_000, bits in 1u64..1 << 23, times in proptest::collection::vec(1u64..1_000_000, 1..20),
         ) {
             let mut debt = Debt { from_ns: 1_000, nanobits: bits * 1_000_000_000, is_due: 0 };

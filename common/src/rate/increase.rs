@@ -130,7 +130,7 @@ impl RateMachine {
         };
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
-        // The last of these rates is in force for longer than a period, perhaps.
+        // The last of these rates is active for longer than a period, perhaps.
         debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
         taken
     }
@@ -287,7 +287,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn a_run_is_its_single_events_to_the_last_bit(
+        fn run_equals_single_events_bit_exact(
             (p, source, start) in any_run(), events in any_size(1, 100_000),
         ) {
             let (mut whole, mut single) = (start, start);
@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn a_run_of_any_length_is_done_in_the_steps_allowed(
+        fn run_bounded_by_allowed_steps(
             (p, source, start) in any_run(), first in any_size(0, 1 << 54), then in any_size(0, 1 << 54),
         ) {
             let (mut whole, mut parts) = (start, start);
@@ -331,7 +331,7 @@ mod tests {
         }
 
         #[test]
-        fn growing_steps_fill_the_room_and_no_more(
+        fn growing_steps_fill_room_exactly(
             twice_room in any_size(0, 2 * MAX_RATE_BPS / 1_000), factor in any_size(1, u64::from(MAX_HYPER)),
         ) {
             let twice_sum = |n: u64| n * n + (2 * factor - 1) * n;
@@ -344,7 +344,7 @@ mod tests {
     /// Every combination of the ends of all ranges, stages beyond any real one included: the first event is right, and
     /// however many follow, the rate stays within its bounds. (Arithmetic not proved to fit would panic in a test.)
     #[test]
-    fn the_ends_of_all_ranges_fit() {
+    fn range_limits_fit() {
         let rates = [100_000, 1_000_000, 40_000_000_000, MAX_RATE_BPS];
         let steps = [1_000, 40_000_000, MAX_RATE_BPS];
         let stages = [0, 30, 31, 32, FAR, MAX_HYPER, u32::MAX - 1, u32::MAX];

@@ -11,7 +11,7 @@ fn params(line_rate_bps: u64) -> RpParams {
 }
 
 #[test]
-fn a_timer_changed_live_counts_from_the_change() {
+fn live_timer_change_counts_from_change() {
     let slow = RpParams { time_reset_ns: 10_000_000_000, ..params(MAX_RATE_BPS) };
     let fast = RpParams { time_reset_ns: 1_000_000, ..slow };
     let off = RpParams { time_reset_ns: 0, ..slow };
@@ -22,11 +22,11 @@ fn a_timer_changed_live_counts_from_the_change() {
     assert_eq!(machine.time_stage, 1, "one short period after the change, not after the old long one");
     machine.advance(&off, 3_600_000_000_000);
     machine.advance(&fast, 3_600_000_000_001);
-    assert_eq!(machine.time_stage, 1, "an hour without a timer is no event");
+    assert_eq!(machine.time_stage, 1, "an hour without a timer is not an event");
 }
 
 #[test]
-fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
+fn byte_counter_follows_lowered_line_rate() {
     let fast = RpParams { byte_reset_bytes: 1_000, ..params(100_000_000_000) };
     let slow = RpParams { line_rate_bps: 40_000_000_000, ..fast };
     let mut machine = RateMachine::new(&fast);
@@ -39,7 +39,7 @@ fn the_byte_counter_knows_of_a_line_rate_that_was_lowered() {
 }
 
 #[test]
-fn a_machine_is_up_to_the_instant_before_something_falls_due() {
+fn machine_current_until_next_due() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     let is_current = |m: &RateMachine, p: &RpParams, now_ns| m.is_current(p, now_ns);
@@ -57,7 +57,7 @@ fn a_machine_is_up_to_the_instant_before_something_falls_due() {
 }
 
 #[test]
-fn a_period_that_was_changed_is_looked_at() {
+fn changed_period_is_evaluated() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     m.on_cnp(&p, 1_000);
@@ -72,7 +72,7 @@ fn a_period_that_was_changed_is_looked_at() {
 }
 
 #[test]
-fn between_its_events_the_byte_counter_only_counts() {
+fn byte_counter_only_counts_between_events() {
     let p = RpParams { byte_reset_bytes: 1_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     m.on_cnp(&p, 0);
@@ -93,7 +93,7 @@ fn between_its_events_the_byte_counter_only_counts() {
 /// Additive, growing and constant hyper increase, the step to the line rate and what follows it: and a debt that is paid from
 /// within the first of them.
 #[test]
-fn the_longest_run_is_done_in_one_go() {
+fn longest_run_is_one_step() {
     let p = RpParams { time_reset_ns: 1_000, ..params(100_000_000_000) };
     let start = RateMachine {
         active: 1,
@@ -112,7 +112,7 @@ fn the_longest_run_is_done_in_one_go() {
 }
 
 #[test]
-fn what_falls_due_next_is_told() {
+fn next_due_is_reported() {
     let p = RpParams {
         cut_period_ns: 4_000,
         time_reset_ns: 55_000,
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn a_cut_is_exact(
+    fn cut_is_exact(
         rate in 0u64..1 << 40, min in 0u64..1 << 40, alpha in 0u32..=ALPHA_ONE,
         gd in 10u32..=15, percent in 1u32..=100,
     ) {
@@ -166,7 +166,7 @@ proptest! {
 
     /// Where the short way says that it has caught up, the long one comes to the same, whatever is owed; else it leaves all as it was.
     #[test]
-    fn a_machine_at_rest_catches_up_as_any_other(
+    fn machine_at_line_rate_catches_up_alike(
         off_bps in prop_oneof![3 => Just([0u64; 2]), 1 => [0u64..3, 0u64..3]], active in 0u16..2, pending in 0u16..4,
         next_increase_ns in 0u64..200_000, cut_check_ns in 0u64..200_000, stages: [u32; 2], now_ns in 0u64..2_000_000,
         from_ns in 0u64..2_000_000, time_reset_ns in prop_oneof![Just(0u64), 1_000u64..100_000],
@@ -183,7 +183,7 @@ proptest! {
             let owed = 12_000_000_000_000;
             let mut debt = Debt { from_ns, nanobits: owed, is_due: 0 };
             long.advance_paying(&p, now_ns, &mut debt);
-            prop_assert_eq!((short, debt.nanobits), (long, owed), "nothing to pay anew at the same rate");
+            prop_assert_eq!((short, debt.nanobits), (long, owed), "nothing to pay again at the same rate");
         } else {
             prop_assert_eq!(short, before);
             let is_idle = active == 0 || time_reset_ns == 0 || next_increase_ns > now_ns;

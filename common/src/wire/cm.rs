@@ -106,7 +106,7 @@ pub struct CommIds {
 pub struct Req {
     /// The requester's name for the connection.
     pub local_comm_id: u32,
-    /// Service asked for; rdma_cm puts port space and port here.
+    /// Service requested; rdma_cm puts port space and port here.
     pub service_id: u64,
     /// The requester's queue pair, 24 bits.
     pub local_qpn: u32,
@@ -342,7 +342,7 @@ mod tests {
     // REQ, REP, RTU, DREQ and DREP are tested on a capture; these two are in none.
 
     #[test]
-    fn rejection_is_where_the_standard_puts_it() {
+    fn rej_fields_at_standard_offsets() {
         let comm_ids = CommIds { local: 0x0102_0304, remote: 0x0506_0708 };
         let message = CmMessage::Rej(Rej { comm_ids, message: 1, reason: 28 });
         let mut mad = [0; Mad::LEN];
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn receipt_acknowledgement_is_where_the_standard_puts_it() {
+    fn mra_fields_at_standard_offsets() {
         let comm_ids = CommIds { local: 0x0102_0304, remote: 0x0506_0708 };
         let message = CmMessage::Mra(Mra { comm_ids, message: 1, service_timeout: 21 });
         let mut mad = [0; Mad::LEN];
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_of_the_class_are_not_read() {
+    fn other_cm_messages_ignored() {
         let mut mad = [0; Mad::LEN];
         CmMessage::Rtu(CommIds { local: 1, remote: 2 }).emit(0, &mut mad);
         // LAP, an alternate path: 0x19.

@@ -177,9 +177,9 @@ pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     peek_v6(packet).filter(|_| has_icrc_v6(packet))
 }
 
-/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else: see [`has_icrc_v4`].
+/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else.
 #[inline(always)]
-pub fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
+pub(crate) fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
     let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
     let udp = sub::<{ Ipv4::LEN }, UDP_LEN, _>(packet);
     let is_cnp = ip.is_plain()
@@ -193,7 +193,7 @@ pub fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
 
 /// As [`parse_v6`], but does not compute the ICRC.
 #[inline(always)]
-pub fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
+pub(crate) fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
     let udp = sub::<{ Ipv6::LEN }, UDP_LEN, _>(packet);
     let is_cnp = ip.version() == 6
@@ -205,13 +205,13 @@ pub fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
 
 /// Whether the ICRC of a CNP over IPv4 is right.
 #[inline(always)]
-pub fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
+pub(crate) fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
     icrc_v4(packet) == u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
 /// Whether the ICRC of a CNP over IPv6 is right.
 #[inline(always)]
-pub fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
+pub(crate) fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
     icrc_v6(packet) == u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
@@ -274,12 +274,12 @@ mod tests {
     const CONNECTX4: CnpRepr = CnpRepr { udp_sport: 0, dest_qpn: 0x118, hint: NO_HINT, tos: 0xc2, ttl: 64 };
 
     #[test]
-    fn lengths_are_those_on_the_wire() {
+    fn lengths_match_the_wire() {
         assert_eq!((V4_LEN, V6_LEN, UDP_LEN), (60, 80, 40));
     }
 
     #[test]
-    fn cnp_of_a_nic_is_reproduced_but_for_its_identification() {
+    fn nic_cnp_reproduced_except_ip_id() {
         let mut packet = [0xa5; V4_LEN];
         emit_v4(&mut packet, SRC, DST, &CONNECTX4);
         let header = sub_mut::<0, 20, _>(&mut packet);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn forgeries_and_damage_are_told_apart() {
+    fn forged_and_damaged_cnps_distinguished() {
         let resealed = |at: usize, value: u8| {
             let mut packet = CONNECTX4_CNP;
             packet[at] = value;

@@ -24,7 +24,7 @@ impl EtherType {
     pub const SLOW: Self = Self(0x8809);
     /// MAC control: pauses, and PFC ([`crate::wire::pfc`]).
     pub const MAC_CONTROL: Self = Self(0x8808);
-    /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left alone.
+    /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left unchanged.
     pub const ROCE_V1: Self = Self(0x8915);
 
     /// Whether it is the length of an 802.3 frame: an LLC header follows, as in STP and IS-IS.

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn syndromes_are_those_on_the_wire() {
+    fn syndromes_match_the_wire() {
         for (bits, syndrome) in [
             (0x1f, Syndrome::ACK),
             (0x00, Syndrome::Ack { credits: 0 }),

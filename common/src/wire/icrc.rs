@@ -193,7 +193,7 @@ mod tests {
     };
 
     #[test]
-    fn crc_is_that_of_ethernet() {
+    fn crc_matches_ethernet() {
         // The check value of CRC-32 in every catalogue.
         assert_eq!(Crc(!0).bytes(b"123456789").finish(), 0xcbf4_3926);
         assert_eq!(Crc(!0).bytes(&[0xff; 8]).0, Crc::START.0);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_with_payload_padding_and_udp_checksum_verifies() {
+    fn icrc_with_padding_and_udp_checksum() {
         let mut packet = [0; 64];
         Ipv4Repr {
             tos: 1,
@@ -248,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_padding_is_not_part_of_the_packet() {
+    fn ethernet_padding_excluded_from_icrc() {
         let mut padded = [0xaa; 100];
         *sub_mut::<0, 60, _>(&mut padded) = CONNECTX4_CNP;
         assert!(verify(&padded));
     }
 
     #[test]
-    fn refuses_what_it_cannot_know() {
+    fn unknown_length_rejected() {
         let with = |at: usize, value: u8| {
             let mut packet = CONNECTX4_CNP;
             packet[at] = value;
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_routers_change_is_free_over_ipv4() {
+    fn ipv4_icrc_masks_mutable_fields_only() {
         // TOS, TTL, IP checksum, UDP checksum, and FECN, BECN and reserved bits of BTH.
         check_each_bit(CONNECTX4_CNP, |at, _| matches!(at, 1 | 8 | 10 | 11 | 26 | 27 | 32));
     }
 
     #[test]
-    fn only_what_routers_change_is_free_over_ipv6() {
+    fn ipv6_icrc_masks_mutable_fields_only() {
         // Traffic class and flow label, hop limit, UDP checksum, and FECN, BECN and reserved bits of BTH.
         check_each_bit(V6_CNP, |at, bit| match at {
             0 => bit < 4,

@@ -258,7 +258,7 @@ mod tests {
     ];
 
     #[test]
-    fn reads_every_field_and_writes_it_back() {
+    fn fields_round_trip() {
         let repr = Ipv4Repr::parse(Ipv4::new(&HEADER)).unwrap();
         assert_eq!(
             repr,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_options_other_versions_and_a_wrong_checksum() {
+    fn bad_ipv4_header_rejected() {
         for (at, value) in [(0, 0x46), (0, 0x65), (1, 0xc3), (11, 0x62)] {
             let mut header = HEADER;
             header[at] = value;
@@ -294,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_folded_again_where_its_halves_carry() {
+    fn checksum_folds_second_carry() {
         assert_eq!([0, 0xffff, 0x1_0000, 0x1_ffff, 0xffff_ffff].map(fold), [0, 0xffff, 1, 1, 0xffff]);
     }
 
     #[test]
-    fn a_datagram_is_as_long_as_its_header_says() {
+    fn datagram_length_from_header() {
         let ip = Ipv4Repr::of_udp(0x6a, [10, 0, 0, 1], [10, 0, 0, 2], 52);
         assert_eq!((ip.total_len, ip.tos, ip.protocol, ip.dont_fragment), (72, 0x6a, 17, true));
     }

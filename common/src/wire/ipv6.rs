@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_straddle_bytes_do_not_mix() {
+    fn bit_fields_across_bytes_separate() {
         let repr = Ipv6Repr {
             traffic_class: 0x6a,
             flow_label: 0xabcde,

@@ -105,7 +105,7 @@ mod tests {
 
     /// As tcpdump prints an XOFF of priority 3 with the longest pause and an XON of priority 4, by hand from 802.1Q figure 36-1.
     #[test]
-    fn a_frame_is_what_the_standard_draws() {
+    fn pfc_frame_matches_the_standard() {
         let mut golden = [0; FRAME_LEN];
         golden[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 1]);
         golden[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 7]);
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(priorities: u8, quanta: [u16; CLASSES], src: [u8; 6]) {
+        fn written_value_reads_back(priorities: u8, quanta: [u16; CLASSES], src: [u8; 6]) {
             let pause = PfcRepr { priorities, quanta };
             let frame = pause.frame(src);
             prop_assert_eq!(PfcRepr::read(&frame), Some(pause));

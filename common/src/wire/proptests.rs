@@ -162,7 +162,7 @@ fn sealed_v4() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Some((header, _)) = Ethernet::parse(&bytes) {
             EthernetRepr::parse(header);
         }
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_icrc_panic(version in 4u8..=6, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn icrc_never_panics(version in 4u8..=6, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut bytes = bytes;
         if let [first, ..] = &mut bytes[..] {
             *first = version << 4 | 5;
@@ -272,7 +272,7 @@ proptest! {
         let mad = Mad::new(&datagram);
         prop_assert_eq!(CmMessage::parse(mad), Some(message));
         prop_assert_eq!(mad.transaction_id(), transaction_id);
-        // Another class, version or method is none of ours.
+        // Another class, version or method is not one of ours.
         for at in 0..4 {
             let mut other = datagram;
             other[at] ^= 0x10;
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn flipping_a_bit_of_the_payload_breaks_the_icrc(packet in sealed_v4(), at: prop::sample::Index, bit in 0u8..8) {
+    fn payload_bit_flip_breaks_icrc(packet in sealed_v4(), at: prop::sample::Index, bit in 0u8..8) {
         let mut packet = packet;
         let covered = Ipv4::LEN + Udp::LEN + 5;
         let at = covered + at.index(packet.len() - covered);

@@ -8,7 +8,7 @@ pub const IP_PROTOCOL: u8 = 17;
 /// Destination port of every RoCEv2 packet (IBTA Annex A17). The source port only spreads flows over paths.
 pub const ROCE_V2_PORT: u16 = 4791;
 
-/// Destination port of Ultra Ethernet's transport (IANA). It is no RoCE, and not looked into.
+/// Destination port of Ultra Ethernet's transport (IANA). It is not RoCE, and not looked into.
 pub const UET_PORT: u16 = 4793;
 
 view! {

@@ -116,7 +116,7 @@ fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
 }
 
 #[test]
-fn captured_packets_are_what_their_opcode_says() {
+fn captured_packets_classified_by_opcode() {
     let captures = [
         ("rc_cm_rping.pcap", 30, 35),
         ("rc_read.pcap", 216, 55),
@@ -161,7 +161,7 @@ fn every_opcode_is_known_or_counted() {
 }
 
 #[test]
-fn every_field_is_read_at_its_place() {
+fn every_field_read_at_its_offset() {
     let tpids: [&[u16]; 6] =
         [&[], &[0x8100], &[0x88a8], &[0x88a8, 0x8100], &[0x8100, 0x8100], &[0x88a8, 0x88a8]];
     for (tpids, v6) in tpids.into_iter().flat_map(|tpids| [(tpids, false), (tpids, true)]) {
@@ -190,7 +190,7 @@ fn every_field_is_read_at_its_place() {
 }
 
 #[test]
-fn the_dscp_is_that_of_any_ip_packet() {
+fn dscp_read_from_any_ip_packet() {
     for frame in data() {
         for tpids in [&[][..], &[0x8100], &[0x88a8, 0x8100]] {
             let l3 = L3 + 4 * tpids.len();
@@ -213,7 +213,7 @@ fn the_dscp_is_that_of_any_ip_packet() {
 }
 
 #[test]
-fn a_packet_in_pieces_is_the_same_packet() {
+fn nonlinear_packet_classified_alike() {
     let datagram = segment(Opcode::UD_SEND_ONLY, QPN, &[7; Deth::LEN]);
     let [v4, v6] = data();
     for frame in [v4, v6, over_v4(&datagram), over_v6(&datagram)] {
@@ -265,7 +265,7 @@ fn only_datagrams_name_their_sender() {
 
 /// One frame of each kind that is not a plain RoCEv2 packet, and next to them those that still are.
 #[test]
-fn odd_frames_are_counted_under_the_right_name() {
+fn odd_frames_counted_by_name() {
     let [v4, v6] = &data();
     let tcp = [patched(v4, L3 + 9, &[6]), patched(v6, L3 + 6, &[6])];
     // Four bytes of option between header and UDP; the segment's lengths hold.
@@ -392,7 +392,7 @@ fn odd_frames_are_counted_under_the_right_name() {
 }
 
 #[test]
-fn a_frame_cut_anywhere_is_malformed() {
+fn truncated_frame_is_malformed() {
     for frame in data()
         .iter()
         .flat_map(|frame| [&[][..], &[0x8100], &[0x88a8, 0x8100]].map(|tpids| tagged(frame, tpids)))

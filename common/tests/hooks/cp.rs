@@ -33,7 +33,7 @@ fn met(bytes: u64, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left,
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: EtherType::VLAN };
 
 #[test]
-fn a_deep_queue_marks_and_nothing_else_changes() {
+fn deep_queue_marks_only_ecn() {
     let p = params(marks);
     for roce in [DATA, Roce { v6: true, ..DATA }, Roce { tag: Some(TAG), ..DATA }] {
         let (verdict, left, counted) = met(2_001, &p, &roce, Around::default());
@@ -45,7 +45,7 @@ fn a_deep_queue_marks_and_nothing_else_changes() {
 }
 
 #[test]
-fn what_needs_no_mark_has_none() {
+fn shallow_queue_does_not_mark() {
     let p = params(marks);
     let shallow = met(1_000, &p, &DATA, Around::default());
     assert_eq!((shallow.1.bytes, shallow.2), (DATA.frame(), vec![(Stat::RoceData, 1)]));
@@ -59,7 +59,7 @@ fn what_needs_no_mark_has_none() {
 }
 
 #[test]
-fn a_packet_without_ect_is_dropped_above_kmax_where_that_is_asked_for() {
+fn not_ect_dropped_above_kmax_if_enabled() {
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
     let passed = vec![(Stat::RoceData, 1), (Stat::CpNotEct, 1)];
     for (drop, bytes) in [(0, 2_001), (1, 2_000), (0, 2_000)] {
@@ -79,7 +79,7 @@ fn a_packet_without_ect_is_dropped_above_kmax_where_that_is_asked_for() {
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
 
-/// 1,000 packets at once, of which the line takes none meanwhile.
+/// 1,000 packets at once, of which the line takes none in the meantime.
 #[test]
 fn dropped_packets_do_not_fill_virtual_queue() {
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
@@ -109,7 +109,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
 }
 
 #[test]
-fn a_mark_that_the_kernel_refuses_is_none() {
+fn refused_mark_not_counted() {
     let p = params(marks);
     let v6 = Roce { v6: true, ..DATA };
     // The field itself; the checksum behind it.
@@ -121,7 +121,7 @@ fn a_mark_that_the_kernel_refuses_is_none() {
 }
 
 #[test]
-fn classes_count_packets_bytes_and_who_can_be_marked() {
+fn classes_count_packets_bytes_and_ect() {
     let p = params(marks);
     let mut w = World::new();
     let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
@@ -135,7 +135,7 @@ fn classes_count_packets_bytes_and_who_can_be_marked() {
 
 /// A byte takes a nanosecond, which is 64 ticks.
 #[test]
-fn each_class_of_each_port_has_its_queue() {
+fn each_port_class_has_its_queue() {
     let p = params(|config| {
         marks(config);
         (config.scalars.link_rate_bps, config.scalars.wire_overhead_bytes) = (8_000_000_000, 24);
@@ -158,7 +158,7 @@ fn each_class_of_each_port_has_its_queue() {
 }
 
 #[test]
-fn an_old_backlog_is_not_believed() {
+fn stale_backlog_ignored() {
     let p = params(marks);
     for (age_ns, is_believed) in
         [(BACKLOG_AGE_NS - 1, true), (BACKLOG_AGE_NS, false), (BACKLOG_AGE_NS + 1, false)]

@@ -12,7 +12,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use super::world::World;
 
-/// What a packet has beside its bytes, and what the kernel will not do with it.
+/// What a packet has next to its bytes, and what the kernel will not do with it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Around {
     pub(crate) ingress_ifindex: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Around {
     pub(crate) departure_ns: u64,
     pub(crate) is_from_process: bool,
     pub(crate) is_for_other_host: bool,
-    /// So much can be read before more is asked for by `pull`; 0 = everything.
+    /// So much can be read before more is requested by `pull`; 0 = everything.
     pub(crate) linear_len: usize,
     /// Writes at this place or behind it fail, if it is not 0.
     pub(crate) no_write_from: usize,

@@ -23,7 +23,7 @@ fn clone_mark(w: &mut World, p: &Params, roce: &Roce) -> Option<u32> {
 }
 
 #[test]
-fn the_first_mark_of_an_interval_is_answered() {
+fn first_mark_of_interval_answered() {
     let p = params(|_| {});
     let mut w = World::new();
     assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
@@ -40,7 +40,7 @@ fn the_first_mark_of_an_interval_is_answered() {
 }
 
 #[test]
-fn what_is_not_marked_data_is_not_answered() {
+fn unmarked_or_control_not_answered() {
     let p = params(|_| {});
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     let management = Roce { dest_qpn: 1, ..MARKED };
@@ -53,7 +53,7 @@ fn what_is_not_marked_data_is_not_answered() {
 
 /// A mark that came within the interval is answered when the interval is over, by whatever packet of its flow comes then.
 #[test]
-fn a_pending_mark_is_answered_by_an_unmarked_packet() {
+fn pending_mark_answered_by_unmarked_packet() {
     let both = params(|_| {});
     let start = params(|config| config.scalars.np_window = NP_WINDOW_START);
     for (p, is_answered) in [(&both, true), (&start, false)] {
@@ -125,7 +125,7 @@ fn port_without_marks_for_a_second_reads_no_clock() {
 }
 
 #[test]
-fn a_mark_at_time_0_is_pending() {
+fn mark_at_time_zero_is_pending() {
     let p = params(|_| {});
     let mut w = World::new();
     w.now_ns = 0;
@@ -135,7 +135,7 @@ fn a_mark_at_time_0_is_pending() {
 }
 
 #[test]
-fn nobody_answers_for_a_group_or_unasked_for_another_host() {
+fn group_and_other_host_not_answered() {
     let own = params(|_| {});
     let others = params(|config| config.scalars.np_other_host = 1);
     let answers = |p: &Params, first: u8, is_for_other_host| {
@@ -179,7 +179,7 @@ fn nobody_answers_for_a_group_or_unasked_for_another_host() {
 }
 
 #[test]
-fn a_full_set_gives_the_place_of_the_longest_silent() {
+fn full_set_evicts_longest_silent() {
     let p = params(|_| {});
     let mut w = World::new();
     for set in &mut w.np {
@@ -197,7 +197,7 @@ fn a_full_set_gives_the_place_of_the_longest_silent() {
 }
 
 #[test]
-fn events_are_recorded_only_where_they_are_asked_for() {
+fn events_recorded_only_if_enabled() {
     let p = params(|config| config.scalars.event_rate = 0);
     let mut w = World::new();
     w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
@@ -207,7 +207,7 @@ fn events_are_recorded_only_where_they_are_asked_for() {
 }
 
 #[test]
-fn cnps_are_limited_and_a_clone_may_fail() {
+fn cnp_limit_and_failed_clone() {
     let p = params(|_| {});
     let mut w = World::new();
     w.times_ns[Time::Cnps as usize] = w.now_ns + p.cnps.burst_ns + 1;
@@ -255,7 +255,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
 }
 
 #[test]
-fn an_interval_is_kept_for_a_queue_pair_a_peer_or_the_port() {
+fn interval_per_qp_peer_or_port() {
     let kept = |cnp_limit, roce: &Roce, id: FlowId| {
         let p = params(|config| config.scalars.cnp_limit = cnp_limit);
         let mut w = World::new();
@@ -281,7 +281,7 @@ fn clone_of(p: &Params) -> Around {
 }
 
 #[test]
-fn a_clone_becomes_the_cnp() {
+fn clone_becomes_cnp() {
     let p = params(|config| config.scalars.priority_major = 1);
     for v6 in [false, true] {
         for tag in [None, Some(TAG)] {
@@ -324,7 +324,7 @@ fn tenants_in_two_vlans_have_two_cnp_intervals() {
             let left = w.ingress(&p, &MARKED.frame(), around).1;
             assert_eq!(left.clone_mark, Some(p.port.cnp_mark), "{vid}");
         }
-        // Two tags: the outer is beside the packet.
+        // Two tags: the outer is next to the packet.
         let outer = Around { stripped_vid: 20, ..Around::default() };
         let inner = Roce { tag: Some(TAG), ..MARKED };
         assert_eq!(w.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
@@ -346,7 +346,7 @@ fn pair_of_another_host_leaves_the_hint() {
 }
 
 #[test]
-fn what_cannot_become_a_cnp_is_gone() {
+fn unusable_clone_dropped() {
     let p = params(|_| {});
     let tagged = Roce { tag: Some(TAG), ..MARKED };
     let failures = [
@@ -366,7 +366,7 @@ fn what_cannot_become_a_cnp_is_gone() {
 }
 
 #[test]
-fn only_a_clone_of_its_own_becomes_a_cnp() {
+fn foreign_mark_does_not_become_cnp() {
     let p = params(|config| config.scalars.rp_enable = 0);
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     for (roce, mark) in [(MARKED, 0), (MARKED, 1), (MARKED, 0x1234), (ack, p.port.cnp_mark)] {
@@ -377,7 +377,7 @@ fn only_a_clone_of_its_own_becomes_a_cnp() {
 
 /// Back to where the data came from: a bridged packet still carries its sender's address, a routed one the router's own.
 #[test]
-fn a_fast_cnp_goes_back_the_way_the_data_came() {
+fn fast_cnp_returns_by_ingress_port() {
     for (macs, is_routed) in
         [([[0; 6]; 2], false), ([mac(1), [0; 6]], true), ([[0; 6], mac(1)], true), ([mac(1); 2], true)]
     {

@@ -63,7 +63,7 @@ fn connected() -> World {
 }
 
 #[test]
-fn a_request_and_its_reply_make_a_pair_known() {
+fn req_and_rep_make_pair() {
     let mut w = World::new();
     hear(&mut w, &req(), false);
     assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN)].into());
@@ -80,7 +80,7 @@ fn a_request_and_its_reply_make_a_pair_known() {
 }
 
 #[test]
-fn a_reply_to_nobody_s_request_says_only_what_its_sender_is_called() {
+fn unsolicited_rep_reveals_sender_only() {
     let mut w = World::new();
     hear(&mut w, &rep(), true);
     assert_eq!((w.named, w.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
@@ -109,7 +109,7 @@ fn other_messages_change_nothing() {
 }
 
 #[test]
-fn only_what_the_general_services_interface_hears_is_management() {
+fn only_qp1_datagrams_are_management() {
     let like = |opcode, dest_qpn| {
         let mut frame = cm(&req(), false);
         frame[42] = opcode;
@@ -128,7 +128,7 @@ fn only_what_the_general_services_interface_hears_is_management() {
 }
 
 #[test]
-fn who_ends_a_connection_ends_the_pair() {
+fn dreq_removes_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let rej = CmMessage::Rej(Rej { comm_ids: FROM_1, message: 1, reason: 28 });
     for message in [dreq, CmMessage::Drep(FROM_1), rej] {
@@ -145,10 +145,10 @@ fn who_ends_a_connection_ends_the_pair() {
 }
 
 #[test]
-fn nobody_else_ends_a_connection() {
+fn third_party_cannot_remove_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let own = qp(2, RECEIVER_QPN);
-    // Another host's, or surer than messages.
+    // Another host's, or more trusted than messages.
     for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
         let mut w = World::new();
         w.pairs.insert(own, kept);
@@ -165,7 +165,7 @@ fn nobody_else_ends_a_connection() {
 }
 
 #[test]
-fn of_two_sources_the_surer_counts() {
+fn more_trusted_pair_source_wins() {
     let id = qp(1, SENDER_QPN);
     let told = |qpn, source| {
         let mut w = World::new();

@@ -20,7 +20,7 @@ fn held(config: &mut Config) {
 const FRAME: PfcRepr = PfcRepr { priorities: 0b1000_1001, quanta: [1, 2, 3, 1_000, 5, 6, 7, 0] };
 
 #[test]
-fn a_frame_pauses_the_priorities_it_names() {
+fn pfc_frame_pauses_named_priorities() {
     let p = params(held);
     let mut w = World::new();
     let in_pieces = Around { linear_len: 14, ..Around::default() };
@@ -56,7 +56,7 @@ fn frames_are_heard_so_fast_and_no_faster() {
 }
 
 #[test]
-fn what_only_seems_to_be_pfc_pauses_nobody() {
+fn pfc_lookalike_pauses_nothing() {
     let p = params(held);
     let whole = FRAME.frame(mac(9));
     let patched = |at: usize, value: u8| {
@@ -83,7 +83,7 @@ fn paused(duration_ns: u64) -> World {
 }
 
 #[test]
-fn a_pause_holds_the_flows_of_its_queue() {
+fn pause_holds_flows_of_its_queue() {
     let p = params(held);
     let mut w = paused(512_000);
     let until_ns = w.now_ns + 512_000;
@@ -101,7 +101,7 @@ fn a_pause_holds_the_flows_of_its_queue() {
 }
 
 #[test]
-fn data_does_not_overtake_a_request_that_a_pause_holds() {
+fn data_keeps_order_behind_paused_request() {
     let p = params(held);
     let mut w = paused(512_000);
     let until_ns = w.now_ns + 512_000;
@@ -121,7 +121,7 @@ fn data_does_not_overtake_a_request_that_a_pause_holds() {
 }
 
 #[test]
-fn what_no_pause_holds_is_not_written_down_as_waiting() {
+fn unpaused_packet_not_recorded_as_held() {
     let p = params(held);
     let mut w = World::new();
     w.egress(&p, &DATA.frame(), Around::default());
@@ -133,7 +133,7 @@ fn what_no_pause_holds_is_not_written_down_as_waiting() {
 }
 
 #[test]
-fn nothing_is_held_beyond_the_horizon() {
+fn pause_never_exceeds_horizon() {
     let p = params(held);
     let mut w = paused(60_000_000_000);
     let (_, left) = w.egress(&p, &DATA.frame(), Around::default());
@@ -141,7 +141,7 @@ fn nothing_is_held_beyond_the_horizon() {
 }
 
 #[test]
-fn in_a_storm_packets_are_sent_or_dropped() {
+fn storm_action_forwards_or_drops() {
     let p = params(held);
     let storms = [
         (Storms { forwards: 8, drops: 0 }, TcVerdict::Pass, None),
@@ -159,7 +159,7 @@ fn in_a_storm_packets_are_sent_or_dropped() {
 }
 
 #[test]
-fn pauses_hold_nothing_unless_that_is_asked_for() {
+fn pauses_ignored_unless_enabled() {
     let p = params(|config| config.scalars.pacer = PACER_FQ);
     let mut w = paused(512_000);
     w.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 0xff }.word(w.now_ns);

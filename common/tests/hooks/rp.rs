@@ -49,7 +49,7 @@ fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
 }
 
 #[test]
-fn a_cnp_cuts_its_flow_and_no_other() {
+fn cnp_cuts_only_its_flow() {
     for pacer in [PACER_FQ, PACER_HTB] {
         for roce in [DATA, Roce { v6: true, ..DATA }] {
             let p = paced(pacer);
@@ -72,7 +72,7 @@ fn a_cnp_cuts_its_flow_and_no_other() {
 }
 
 #[test]
-fn a_cnp_that_names_the_sender_is_for_the_pair_of_that_qp() {
+fn cnp_with_sender_qpn_resolves_pair() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     send(&mut w, &p, &DATA);
@@ -85,7 +85,7 @@ fn a_cnp_that_names_the_sender_is_for_the_pair_of_that_qp() {
 }
 
 #[test]
-fn what_was_handled_is_kept_from_the_host_where_that_is_asked_for() {
+fn handled_cnp_consumed_if_enabled() {
     let p = params(|config| config.scalars.cnp_consume = 1);
     let mut w = World::new();
     assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
@@ -118,7 +118,7 @@ fn tenants_in_two_vlans_have_two_flows() {
         }
         let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.packets);
         assert_eq!([a, b].map(|roce| packets(&w, &roce)), [Some(1), Some(2)]);
-        // A CNP cuts the flow with its own tag, whichever is in the packet and whichever beside it.
+        // A CNP cuts the flow with its own tag, whichever is in the packet and whichever next to it.
         cnp(&mut w, &p, &b);
         let cut = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.cnps.handled);
         assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(0), Some(1)]);
@@ -232,7 +232,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
 }
 
 #[test]
-fn a_cnp_for_a_flow_not_known_here_is_handed_on_and_counted_once() {
+fn foreign_cnp_handed_on_counted_once() {
     let p = params(|_| {});
     let mut w = World::new();
     assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
@@ -250,7 +250,7 @@ fn a_cnp_for_a_flow_not_known_here_is_handed_on_and_counted_once() {
 }
 
 #[test]
-fn a_flow_that_another_cpu_has_is_not_cut() {
+fn locked_flow_is_not_cut() {
     let p = params(|_| {});
     let mut w = World::new();
     send(&mut w, &p, &DATA);
@@ -262,7 +262,7 @@ fn a_flow_that_another_cpu_has_is_not_cut() {
 }
 
 #[test]
-fn without_a_line_rate_nothing_is_kept() {
+fn no_line_rate_keeps_no_flow() {
     let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
     let mut w = World::new();
     assert_eq!(send(&mut w, &p, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
@@ -270,7 +270,7 @@ fn without_a_line_rate_nothing_is_kept() {
 }
 
 #[test]
-fn what_a_process_sends_is_no_flow() {
+fn udp_socket_traffic_is_not_a_flow() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     let (_, left) = w.egress(&p, &DATA.frame(), Around { is_from_process: true, ..Around::default() });
@@ -283,7 +283,7 @@ fn what_a_process_sends_is_no_flow() {
 
 /// At 1 Gb/s a frame of data lasts 8 ns a byte. The two sequences of a QP have an hash each.
 #[test]
-fn data_leaves_at_the_rate_and_the_rest_in_order() {
+fn data_paced_control_in_order() {
     let p = paced(PACER_FQ);
     let roce = (0x11..)
         .map(|dest_qpn| Roce { dest_qpn, ..DATA })
@@ -308,7 +308,7 @@ fn data_leaves_at_the_rate_and_the_rest_in_order() {
 }
 
 #[test]
-fn a_time_that_soft_roce_stamped_gives_way_to_the_turn() {
+fn departure_time_replaces_rxe_stamp() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     let (_, left) = w.egress(&p, &DATA.frame(), Around { departure_ns: 5, ..Around::default() });
@@ -316,7 +316,7 @@ fn a_time_that_soft_roce_stamped_gives_way_to_the_turn() {
 }
 
 #[test]
-fn a_flow_that_was_cut_has_a_class_of_its_own_in_htb() {
+fn cut_flow_has_htb_class() {
     let p = paced(PACER_HTB);
     let mut w = World::new();
     // In a set of which it has not the first place.
@@ -339,7 +339,7 @@ fn a_flow_that_was_cut_has_a_class_of_its_own_in_htb() {
 }
 
 #[test]
-fn a_flow_that_was_cut_and_has_no_class_in_htb_is_counted() {
+fn cut_flow_without_htb_class_counted() {
     // More flows than a qdisc has classes: those of the last sets have none.
     const MANY_SETS: u32 = 1 << 14;
     let mut p = paced(PACER_HTB);
@@ -382,7 +382,7 @@ fn classes_of_htb_end_where_their_numbers_do() {
 }
 
 #[test]
-fn a_datagram_makes_its_pair_known() {
+fn ud_datagram_makes_pair() {
     let p = paced(PACER_FQ);
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
     let mut w = World::new();
@@ -415,7 +415,7 @@ fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (World, TcVerdic
 }
 
 #[test]
-fn what_is_beyond_the_horizon_leaves_at_it() {
+fn beyond_horizon_leaves_at_horizon() {
     let (mut w, verdict, left) = beyond_the_horizon(0, &DATA);
     assert_eq!((verdict, left.departure_ns), (TcVerdict::Pass, Some(w.now_ns + 1_000_000)));
     assert!(left.hash.is_some());
@@ -426,7 +426,7 @@ fn what_is_beyond_the_horizon_leaves_at_it() {
 }
 
 #[test]
-fn a_response_beyond_the_horizon_is_of_the_other_sequence() {
+fn response_beyond_horizon_keeps_order() {
     let p = paced(PACER_FQ);
     let hash = DATA.id().hash(&p.port.hash_keys);
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, ..DATA };
@@ -447,7 +447,7 @@ fn a_response_beyond_the_horizon_is_of_the_other_sequence() {
 }
 
 #[test]
-fn what_is_beyond_the_horizon_is_dropped_where_that_is_asked_for() {
+fn beyond_horizon_dropped_if_enabled() {
     let (mut w, verdict, left) = beyond_the_horizon(1, &DATA);
     assert_eq!((verdict, left.departure_ns), (TcVerdict::Drop, None));
     assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
@@ -457,7 +457,7 @@ fn what_is_beyond_the_horizon_is_dropped_where_that_is_asked_for() {
 
 /// As a virtual machine does whose CPU was stopped with the flow in its hands.
 #[test]
-fn a_flow_that_another_cpu_has_keeps_its_order() {
+fn contended_flow_keeps_order() {
     for pacer in [PACER_FQ, PACER_HTB] {
         let p = paced(pacer);
         let mut w = World::new();
@@ -487,7 +487,7 @@ fn a_flow_that_another_cpu_has_keeps_its_order() {
 
 /// The first has its home, the second lives next door, the others wherever there is room.
 #[test]
-fn a_flow_away_from_home_is_found_again() {
+fn displaced_flow_found_again() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     let flows: Vec<Roce> = at_the_same_home(&p).take(WAYS - 1).chain([DATA]).collect();
@@ -504,7 +504,7 @@ fn a_flow_away_from_home_is_found_again() {
 }
 
 #[test]
-fn a_full_set_gives_the_place_of_the_longest_silent_or_none() {
+fn full_set_evicts_longest_silent_or_none() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     w.fill(&p.rp, SECOND_NS / 2);
@@ -524,7 +524,7 @@ fn a_full_set_gives_the_place_of_the_longest_silent_or_none() {
 }
 
 #[test]
-fn a_set_that_another_cpu_has_lets_nobody_in() {
+fn locked_set_admits_no_flow() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     for set in 0..SETS as usize {

@@ -69,7 +69,7 @@ fn kinds_are_counted_where_they_come_in() {
 }
 
 #[test]
-fn in_line_everything_leaves_by_the_other_port() {
+fn inline_redirects_to_peer_port() {
     let p = params(|_| {});
     for frame in [DATA.frame(), arp(), DATA.cnp(Some(1)), cm(&RTU, false)] {
         for (came_by, leaves_by) in [(PORTS[0], PORTS[1]), (PORTS[1], PORTS[0])] {
@@ -101,7 +101,7 @@ fn in_line_packets_are_marked_and_dropped() {
 }
 
 #[test]
-fn a_cnp_is_no_packet_of_management() {
+fn cnp_is_not_management() {
     let p = params(|_| {});
     let mut w = World::new();
     assert_eq!(w.ingress(&p, &cm(&RTU, false), Around::default()).0, TcVerdict::Pass);
@@ -111,7 +111,7 @@ fn a_cnp_is_no_packet_of_management() {
 }
 
 #[test]
-fn a_process_connects_nobody() {
+fn udp_socket_makes_no_pair() {
     let p = params(|_| {});
     for (is_from_process, stat) in [(false, Stat::CmMessages), (true, Stat::RpFromProcess)] {
         let mut w = World::new();
@@ -121,7 +121,7 @@ fn a_process_connects_nobody() {
 }
 
 #[test]
-fn packets_go_to_the_queue_of_their_class() {
+fn packet_queued_by_class() {
     let of_operator = params(|config| config.scalars.priority_major = 1);
     let queues = params(|config| config.scalars.queues = QUEUES_ETS);
     let neither = params(|_| {});
@@ -167,7 +167,7 @@ fn own_link_control_goes_to_the_first_band() {
 }
 
 #[test]
-fn what_comes_in_is_counted_by_port_and_queue_where_a_neighbour_may_be_asked_to_wait() {
+fn ingress_counted_by_port_and_queue() {
     let counts = params(|config| {
         config.scalars.queues = QUEUES_ETS;
         config.pfc[3].tx = 1;
@@ -180,7 +180,7 @@ fn what_comes_in_is_counted_by_port_and_queue_where_a_neighbour_may_be_asked_to_
 }
 
 #[test]
-fn a_switch_that_is_off_does_nothing() {
+fn disabled_switch_does_nothing() {
     let off = params(|config| {
         let s = &mut config.scalars;
         (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);
@@ -194,16 +194,16 @@ fn a_switch_that_is_off_does_nothing() {
 }
 
 #[test]
-fn a_cnp_is_not_paced() {
+fn cnp_is_not_paced() {
     let p = params(|config| config.scalars.pacer = PACER_FQ);
     let mut w = World::new();
     let cnp = DATA.cnp(Some(1));
     assert_eq!(w.egress(&p, &cnp, Around::default()).1, Left { bytes: cnp, ..Left::default() });
 }
 
-/// The congestion point answers at once what came in by another port, and only where that is asked for.
+/// The congestion point answers at once what came in by another port, and only where that is requested.
 #[test]
-fn a_fast_cnp_goes_out_for_a_mark_on_a_packet_of_somebody_else() {
+fn fast_cnp_answers_forwarded_mark() {
     let marks = |fast_cnp| {
         params(|config| {
             let s = &mut config.scalars;

@@ -1,6 +1,6 @@
 //! What is told of a packet, through aya-log: who sent it to whom, what it was counted as, and what was done with it.
 //!
-//! What a hook counts for a packet says what it was taken for and why it was left alone, marked or delayed, so that is what is
+//! What a hook counts for a packet says what it was taken for and why it was left unchanged, marked or delayed, so that is what is
 //! told; `dcqcn events --packets` makes words of it. One packet in [`ONE_IN`] is told of, at most [`PER_SECOND`] a second by each
 //! hook on each CPU.
 

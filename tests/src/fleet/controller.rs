@@ -43,9 +43,9 @@ pub enum Nature {
 #[derive(Default)]
 struct State {
     nature: Nature,
-    /// Name and text of what is in force.
+    /// Name and text of what is active.
     held: Option<(String, String)>,
-    /// Every name that was in force, in order.
+    /// Every name that was active, in order.
     names: Vec<Option<String>>,
     packets: f64,
     marks: f64,
@@ -114,19 +114,19 @@ impl Controller {
         self.lock().go_over(None);
     }
 
-    /// The name of what is in force.
+    /// The name of what is active.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         Some(self.lock().held.clone()?.0)
     }
 
-    /// What is in force.
+    /// What is active.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         Some(self.lock().held.clone()?.1)
     }
 
-    /// Every name that was in force, in order.
+    /// Every name that was active, in order.
     #[must_use]
     pub fn names(&self) -> Vec<Option<String>> {
         self.lock().names.clone()

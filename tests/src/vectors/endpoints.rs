@@ -111,7 +111,7 @@ pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<
     frame
 }
 
-/// REQ, REP and what ends a connection, by every hook that reads them, and whom CNPs name meanwhile.
+/// REQ, REP and what ends a connection, by every hook that reads them, and whom CNPs name in the meantime.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -168,7 +168,7 @@ pub(super) fn connections() -> Vector {
         add(about, hook, &message);
         add("marked after the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         add("CNP that names a QP of nobody", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
-        // Datagrams name both ends; what messages say is surer.
+        // Datagrams name both ends; what messages say is more trusted.
         let datagram =
             Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x55, dest_qpn: 0x99, ..data.clone() };
         add("datagram", "egress", &datagram.frame());

@@ -112,7 +112,7 @@ fn headers() -> Vector {
         add("another UDP port", &port);
         port[roce.bth() - 5] = 0xb9;
         add("Ultra Ethernet's port", &port);
-        // The length in its IP header set anew, and its payload gone.
+        // The length in its IP header set again, and its payload gone.
         let mut trimmed = Roce { payload: 0, ..roce.clone() }.frame();
         let length = u16::from_be_bytes([trimmed[roce.bth() - 4], trimmed[roce.bth() - 3]]) + 1_024;
         trimmed[roce.bth() - 4..][..2].copy_from_slice(&length.to_be_bytes());

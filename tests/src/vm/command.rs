@@ -65,7 +65,7 @@ fn command(line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A program that runs beside the scenario, and not beyond it.
+/// A program that runs next to the scenario, and not beyond it.
 pub struct Running {
     line: String,
     child: Child,

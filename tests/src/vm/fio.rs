@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fio_says_is_read() {
+    fn fio_output_parsed() {
         let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
         let said = format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
         let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..Done::default() };

@@ -2,7 +2,7 @@
 //!
 //! Linux 6.1 has soft-RoCE in the initial namespace only, so all hosts are there: host N is the interface `hN` with the
 //! RDMA device `rxeN`. The bridge has a namespace of its own with the port `pN` for each. Policy routing sends what one
-//! host has for another out of its interface; left alone, the kernel would deliver it to itself through `lo`.
+//! host has for another out of its interface; left unchanged, the kernel would deliver it to itself through `lo`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,7 +52,7 @@ impl Default for Options {
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,
-    /// As asked for.
+    /// As requested.
     pub options: Options,
     hosts: Vec<u8>,
 }

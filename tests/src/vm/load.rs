@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_found_and_what_is_not_is_told() {
+    fn written_blocks_verified_missing_reported() {
         let disk = tempfile::NamedTempFile::new().expect("a file");
         disk.as_file().set_len(4 * BLOCKS * BLOCK_BYTES as u64).expect("room");
         let Ok(mut worker) = Worker::open(disk.path(), 3) else {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_of_what_was_done() {
+    fn quantiles_cover_completed_ios() {
         let took = (1..=100).map(Duration::from_millis).collect();
         let done = Done { took, ..Done::default() };
         assert_eq!(

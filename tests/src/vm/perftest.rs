@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_seen_to_listen() {
+    fn listening_server_detected() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
                      \x20  0: 00000000:4650 00000000:0000 0A 00000000:00000000\n\
                      \x20  1: 0100007F:4651 0100007F:9C40 01 00000000:00000000\n";
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_one_for_equals_and_one_nth_for_one_alone() {
+    fn jain_index_of_equal_and_single_flows() {
         assert!((jain(&[2.0, 2.0, 2.0]) - 1.0).abs() < 1e-12);
         assert!((jain(&[3.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
     }

@@ -104,7 +104,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "markers",
-        about: "the incast with red and fq_codel as markers, beside dcqcn's own",
+        about: "the incast with red and fq_codel as markers, next to dcqcn's own",
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
@@ -122,7 +122,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "pfc",
-        about: "PFC frames of the neighbour hold the flows of their queue, until they are over or taken back",
+        about: "PFC frames of the neighbour hold the flows of their queue, until they are over or reverted",
         limit_s: 60,
         is_ci: false,
         with_systemd: false,
@@ -149,7 +149,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "backup",
-        about: "two NVMe-oF targets read beside TCP through that port: classes, marks, pauses, losses, and NVMe/TCP",
+        about: "two NVMe-oF targets read next to TCP through that port: classes, marks, pauses, losses, and NVMe/TCP",
         limit_s: 1_200,
         is_ci: false,
         with_systemd: false,
@@ -248,7 +248,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "storage-guide",
-        about: "what docs/how-to/fix-storage.md says to type, typed while two disks are read beside a backup",
+        about: "what docs/how-to/fix-storage.md says to type, typed while two disks are read next to a backup",
         limit_s: 460,
         is_ci: false,
         with_systemd: false,

@@ -48,8 +48,8 @@ fn taggings() -> [Vec<(EtherType, u16)>; 5] {
 }
 
 #[test]
-fn captures_and_the_loop_they_close() {
-    let Some(mut both) = Both::load("captures_and_the_loop_they_close", 1_024, &everything()) else {
+fn engines_agree_on_captures_and_loop() {
+    let Some(mut both) = Both::load("engines_agree_on_captures_and_loop", 1_024, &everything()) else {
         return;
     };
     let mut start_ns = START_NS;
@@ -127,8 +127,8 @@ fn every_opcode_over_every_header() {
 }
 
 #[test]
-fn every_size_and_the_queue_pairs_of_management() {
-    let Some(mut both) = Both::load("every_size_and_the_queue_pairs_of_management", 64, &everything()) else {
+fn engines_agree_on_sizes_and_qp1() {
+    let Some(mut both) = Both::load("engines_agree_on_sizes_and_qp1", 64, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;
@@ -152,11 +152,9 @@ fn every_size_and_the_queue_pairs_of_management() {
 }
 
 #[test]
-fn flows_beyond_the_tables_push_out_the_least_recently_used() {
+fn engines_agree_on_table_eviction() {
     let flows = 16;
-    let Some(mut both) =
-        Both::load("flows_beyond_the_tables_push_out_the_least_recently_used", flows, &everything())
-    else {
+    let Some(mut both) = Both::load("engines_agree_on_table_eviction", flows, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;
@@ -243,11 +241,11 @@ fn every_class_from_below_kmin_to_beyond_kmax() {
 
 /// With the real backlog as the source, its last reading decides, as long as it is fresh.
 #[test]
-fn the_backlog_counts_while_it_is_fresh() {
+fn engines_agree_on_backlog_age() {
     let mut config = everything();
     config.scalars.rp_enable = 0;
     config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
-    let Some(mut both) = Both::load("the_backlog_counts_while_it_is_fresh", 8, &config) else {
+    let Some(mut both) = Both::load("engines_agree_on_backlog_age", 8, &config) else {
         return;
     };
     let frame = Roce::default().frame();
@@ -312,8 +310,8 @@ fn every_pacer_and_limit() {
 }
 
 #[test]
-fn the_horizon_and_not_ect_drops() {
-    let Some(mut both) = Both::load("the_horizon_and_not_ect_drops", 8, &everything()) else {
+fn engines_agree_on_horizon_and_drops() {
+    let Some(mut both) = Both::load("engines_agree_on_horizon_and_drops", 8, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;

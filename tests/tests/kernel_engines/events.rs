@@ -36,8 +36,8 @@ fn event(kind: EventKind, at_ns: u64, id: QpId, values: [u64; 2]) -> Event {
 }
 
 #[test]
-fn a_cut_is_told_with_the_rates_it_left() {
-    let Some(mut both) = host("a_cut_is_told_with_the_rates_it_left", |_| {}) else {
+fn cut_event_has_resulting_rates() {
+    let Some(mut both) = host("cut_event_has_resulting_rates", |_| {}) else {
         return;
     };
     let data = Roce::default();
@@ -51,8 +51,8 @@ fn a_cut_is_told_with_the_rates_it_left() {
 }
 
 #[test]
-fn a_packet_beyond_the_horizon_is_told() {
-    let Some(mut both) = host("a_packet_beyond_the_horizon_is_told", |config| {
+fn horizon_event_recorded() {
+    let Some(mut both) = host("horizon_event_recorded", |config| {
         config.scalars.pacing_horizon_ns = 1_000_000;
         config.scalars.pacing_horizon_drop = 1;
         config.scalars.rpg_time_reset_ns = 0;
@@ -76,8 +76,8 @@ fn a_packet_beyond_the_horizon_is_told() {
 }
 
 #[test]
-fn a_flow_that_pushes_out_another_is_told_in_either_table() {
-    let Some(mut both) = host("a_flow_that_pushes_out_another_is_told_in_either_table", |_| {}) else {
+fn eviction_event_in_both_tables() {
+    let Some(mut both) = host("eviction_event_in_both_tables", |_| {}) else {
         return;
     };
     for n in 0..9 {
@@ -95,8 +95,8 @@ fn a_flow_that_pushes_out_another_is_told_in_either_table() {
 }
 
 #[test]
-fn a_datagram_tells_of_the_pair_it_shows_once() {
-    let Some(mut both) = host("a_datagram_tells_of_the_pair_it_shows_once", |_| {}) else {
+fn datagram_pair_event_once() {
+    let Some(mut both) = host("datagram_pair_event_once", |_| {}) else {
         return;
     };
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x32, ..Roce::default() };
@@ -106,9 +106,9 @@ fn a_datagram_tells_of_the_pair_it_shows_once() {
 }
 
 #[test]
-fn a_flood_is_thinned_out_and_counted() {
+fn event_flood_limited_and_counted() {
     const CUTS: u64 = 300;
-    let Some(mut both) = host("a_flood_is_thinned_out_and_counted", |config| {
+    let Some(mut both) = host("event_flood_limited_and_counted", |config| {
         config.scalars.event_rate = 10;
         config.scalars.rate_reduce_monitor_period_ns = 0;
     }) else {

@@ -53,8 +53,8 @@ fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {
 }
 
 #[test]
-fn departures_follow_the_rate() {
-    let Some(mut both) = Both::load("departures_follow_the_rate", 64, &sender()) else {
+fn departures_follow_rate() {
+    let Some(mut both) = Both::load("departures_follow_rate", 64, &sender()) else {
         return;
     };
     let mut cut_flows = 0;
@@ -101,10 +101,10 @@ fn departures_follow_the_rate() {
 }
 
 #[test]
-fn a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one() {
+fn cut_widens_gap_after_last_packet() {
     /// What soft-RoCE lets a QP have in flight.
     const IN_FLIGHT: usize = 64;
-    let test = "a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one";
+    let test = "cut_widens_gap_after_last_packet";
     let Some(mut both) = Both::load(test, 1_024, &sender()) else {
         return;
     };
@@ -133,8 +133,8 @@ fn a_cut_widens_the_gap_behind_the_last_packet_and_moves_no_earlier_one() {
 
 /// Soft-RoCE stamps a packet when it makes it (Linux 6.12 on). One that may leave now must not be put before those that wait.
 #[test]
-fn a_stamp_of_the_sender_s_own_is_replaced() {
-    let Some(mut both) = Both::load("a_stamp_of_the_sender_s_own_is_replaced", 64, &sender()) else {
+fn sender_timestamp_replaced() {
+    let Some(mut both) = Both::load("sender_timestamp_replaced", 64, &sender()) else {
         return;
     };
     let data = Roce::default();
@@ -157,11 +157,11 @@ fn a_stamp_of_the_sender_s_own_is_replaced() {
 
 /// A packet that its own host drops ends soft-RoCE's queue pair (Linux 6.12 on), one that overtakes others has them sent again.
 #[test]
-fn beyond_the_horizon_packets_leave_at_it_in_order() {
+fn beyond_horizon_packets_keep_order() {
     const HORIZON_NS: u64 = 1_000_000;
     let mut config = sender();
     config.scalars.pacing_horizon_ns = HORIZON_NS;
-    let Some(mut both) = Both::load("beyond_the_horizon_packets_leave_at_it_in_order", 8, &config) else {
+    let Some(mut both) = Both::load("beyond_horizon_packets_keep_order", 8, &config) else {
         return;
     };
     let data = Roce::default();
@@ -223,11 +223,10 @@ fn marks_leave_checksum_and_icrc_right() {
 }
 
 #[test]
-fn control_packets_and_cnps_are_never_answered_or_paced() {
+fn control_and_cnps_not_answered_or_paced() {
     let mut config = marker();
     config.scalars.rp_enable = 1;
-    let Some(mut both) = Both::load("control_packets_and_cnps_are_never_answered_or_paced", 64, &config)
-    else {
+    let Some(mut both) = Both::load("control_and_cnps_not_answered_or_paced", 64, &config) else {
         return;
     };
     let control = [
@@ -264,10 +263,10 @@ fn control_packets_and_cnps_are_never_answered_or_paced() {
 }
 
 #[test]
-fn what_is_left_alone_passes_and_is_counted_by_name() {
+fn unhandled_packets_pass_and_count() {
     let mut config = marker();
     config.scalars.rp_enable = 1;
-    let Some(mut both) = Both::load("what_is_left_alone_passes_and_is_counted_by_name", 64, &config) else {
+    let Some(mut both) = Both::load("unhandled_packets_pass_and_count", 64, &config) else {
         return;
     };
     let plain = Roce { ecn: Ecn::CE, ..Roce::default() };

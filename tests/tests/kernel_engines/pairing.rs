@@ -51,9 +51,9 @@ fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> 
 
 /// rping over two hosts with soft-RoCE, seen on the way between them.
 #[test]
-fn a_connection_is_known_from_reply_to_disconnect() {
+fn pair_lives_from_rep_to_dreq() {
     for hook in [Hook::Ingress, Hook::Egress] {
-        let Some(mut path) = Path::load("a_connection_is_known_from_reply_to_disconnect") else {
+        let Some(mut path) = Path::load("pair_lives_from_rep_to_dreq") else {
             return;
         };
         let mut known = Vec::new();
@@ -81,8 +81,8 @@ fn a_connection_is_known_from_reply_to_disconnect() {
 }
 
 #[test]
-fn messages_in_either_direction_make_a_pair() {
-    let Some(mut host) = Path::load("messages_in_either_direction_make_a_pair") else {
+fn cm_in_both_directions_makes_pair() {
+    let Some(mut host) = Path::load("cm_in_both_directions_makes_pair") else {
         return;
     };
     assert!(host.see(Hook::Egress, &request()).pairs.is_empty());
@@ -98,8 +98,8 @@ fn messages_in_either_direction_make_a_pair() {
 }
 
 #[test]
-fn a_reply_to_nobody_and_a_rejected_one_make_no_pair() {
-    let Some(mut path) = Path::load("a_reply_to_nobody_and_a_rejected_one_make_no_pair") else {
+fn unsolicited_rep_and_rej_make_no_pair() {
+    let Some(mut path) = Path::load("unsolicited_rep_and_rej_make_no_pair") else {
         return;
     };
     assert!(path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
@@ -113,8 +113,8 @@ fn a_reply_to_nobody_and_a_rejected_one_make_no_pair() {
 
 /// The QP of a connection that ended unseen is used by the next one.
 #[test]
-fn a_later_connection_replaces_an_earlier_one() {
-    let Some(mut path) = Path::load("a_later_connection_replaces_an_earlier_one") else {
+fn later_connection_replaces_pair() {
+    let Some(mut path) = Path::load("later_connection_replaces_pair") else {
         return;
     };
     path.see(Hook::Ingress, &request());
@@ -130,8 +130,8 @@ fn a_later_connection_replaces_an_earlier_one() {
 }
 
 #[test]
-fn a_surer_source_counts_and_stays() {
-    let Some(mut path) = Path::load("a_surer_source_counts_and_stays") else {
+fn trusted_source_takes_precedence() {
+    let Some(mut path) = Path::load("trusted_source_takes_precedence") else {
         return;
     };
     let said = Pair::new(0x77, PairSource::Static);
@@ -157,8 +157,8 @@ fn a_surer_source_counts_and_stays() {
 
 /// A third host says that the connection of two others ends.
 #[test]
-fn nobody_else_ends_a_connection() {
-    let Some(mut path) = Path::load("nobody_else_ends_a_connection") else {
+fn third_party_cannot_remove_pair() {
+    let Some(mut path) = Path::load("third_party_cannot_remove_pair") else {
         return;
     };
     path.see(Hook::Ingress, &request());
@@ -170,8 +170,8 @@ fn nobody_else_ends_a_connection() {
 
 /// Whoever makes connections up pushes the true ones out slowly at most.
 #[test]
-fn pairs_are_learned_no_faster_than_the_limit() {
-    let Some(mut path) = Path::load("pairs_are_learned_no_faster_than_the_limit") else {
+fn pair_learning_rate_limited() {
+    let Some(mut path) = Path::load("pair_learning_rate_limited") else {
         return;
     };
     let datagram = |n: u32| Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x100 + n, ..Roce::default() };
@@ -189,8 +189,8 @@ fn pairs_are_learned_no_faster_than_the_limit() {
 
 /// Cut short at every length, and of another class: nothing is learned, nothing breaks.
 #[test]
-fn what_is_no_message_teaches_nothing() {
-    let Some(mut path) = Path::load("what_is_no_message_teaches_nothing") else {
+fn invalid_message_makes_no_pair() {
+    let Some(mut path) = Path::load("invalid_message_makes_no_pair") else {
         return;
     };
     let request = request();

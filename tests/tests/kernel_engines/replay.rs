@@ -24,8 +24,8 @@ fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, 
 }
 
 #[test]
-fn engines_tell_the_same_story() {
-    if Both::load("engines_tell_the_same_story", 8, &Config::DEFAULT).is_none() {
+fn engines_report_identically() {
+    if Both::load("engines_report_identically", 8, &Config::DEFAULT).is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

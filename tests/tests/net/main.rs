@@ -140,8 +140,8 @@ fn runnable_with_tc(test: &str, kinds: &[&str]) -> Result<bool> {
 }
 
 #[test]
-fn namespaces_are_created_entered_listed_and_deleted() -> Result<()> {
-    if !runnable("namespaces_are_created_entered_listed_and_deleted", &[])? {
+fn namespaces_created_entered_deleted() -> Result<()> {
+    if !runnable("namespaces_created_entered_deleted", &[])? {
         return Ok(());
     }
     let prefix = format!("dcqcn-test-{}-names", std::process::id());
@@ -204,8 +204,8 @@ fn links_are_made_and_described() -> Result<()> {
 }
 
 #[test]
-fn what_an_interface_drops_is_its_own() -> Result<()> {
-    if !runnable("what_an_interface_drops_is_its_own", &[])? {
+fn link_drop_counters_are_per_interface() -> Result<()> {
+    if !runnable("link_drop_counters_are_per_interface", &[])? {
         return Ok(());
     }
     let pair = Pair::new("drops")?;

@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn traffic_shows_in_the_counters_of_its_class() -> Result<()> {
-    if !runnable("traffic_shows_in_the_counters_of_its_class", &["htb"])? {
+fn traffic_counted_in_its_class() -> Result<()> {
+    if !runnable("traffic_counted_in_its_class", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("counters")?;
@@ -46,8 +46,8 @@ fn traffic_shows_in_the_counters_of_its_class() -> Result<()> {
 }
 
 #[test]
-fn a_full_buffer_shows_as_backlog_and_drops() -> Result<()> {
-    if !runnable("a_full_buffer_shows_as_backlog_and_drops", &["tbf", "htb"])? {
+fn full_buffer_shows_backlog_and_drops() -> Result<()> {
+    if !runnable("full_buffer_shows_backlog_and_drops", &["tbf", "htb"])? {
         return Ok(());
     }
     let pair = Pair::new("backlog")?;
@@ -76,8 +76,8 @@ fn a_full_buffer_shows_as_backlog_and_drops() -> Result<()> {
 }
 
 #[test]
-fn a_batch_changes_many_classes_and_names_the_refused() -> Result<()> {
-    if !runnable("a_batch_changes_many_classes_and_names_the_refused", &["htb"])? {
+fn batch_names_refused_classes() -> Result<()> {
+    if !runnable("batch_names_refused_classes", &["htb"])? {
         return Ok(());
     }
     const CLASSES: u16 = 300;
@@ -112,8 +112,8 @@ fn a_batch_changes_many_classes_and_names_the_refused() -> Result<()> {
 }
 
 #[test]
-fn our_requests_and_those_of_tc_end_in_the_same_configuration() -> Result<()> {
-    if !runnable_with_tc("our_requests_and_those_of_tc_end_in_the_same_configuration", &["htb", "tbf"])? {
+fn netlink_requests_equal_tc() -> Result<()> {
+    if !runnable_with_tc("netlink_requests_equal_tc", &["htb", "tbf"])? {
         return Ok(());
     }
     let pair = Pair::new("golden")?;
@@ -173,8 +173,8 @@ fn without_counter(shown: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
-    if !runnable_with_tc("the_root_qdisc_comes_back_as_it_was", &["htb", "tbf"])? {
+fn root_qdisc_restored() -> Result<()> {
+    if !runnable_with_tc("root_qdisc_restored", &["htb", "tbf"])? {
         return Ok(());
     }
     let pair = Pair::new("restore")?;
@@ -199,7 +199,7 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
-        // Somebody's own, meanwhile.
+        // Somebody's own, in the meantime.
         netlink.set_tx_queue_len(ifindex, 5)?;
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");
@@ -217,8 +217,8 @@ fn the_root_qdisc_comes_back_as_it_was() -> Result<()> {
 }
 
 #[test]
-fn what_could_not_come_back_is_refused() -> Result<()> {
-    if !runnable_with_tc("what_could_not_come_back_is_refused", &["htb", "tbf"])? {
+fn unrestorable_qdisc_rejected() -> Result<()> {
+    if !runnable_with_tc("unrestorable_qdisc_rejected", &["htb", "tbf"])? {
         return Ok(());
     }
     let pair = Pair::new("refuse")?;
@@ -249,8 +249,8 @@ fn what_could_not_come_back_is_refused() -> Result<()> {
 }
 
 #[test]
-fn unknown_kinds_are_told_from_known_ones() -> Result<()> {
-    if !runnable("unknown_kinds_are_told_from_known_ones", &[])? {
+fn unknown_qdisc_kinds_distinguished() -> Result<()> {
+    if !runnable("unknown_qdisc_kinds_distinguished", &[])? {
         return Ok(());
     }
     let outside = netns::current_inode()?;

@@ -1,4 +1,4 @@
-//! Changes that are taken back unless somebody confirms them, whoever is killed meanwhile.
+//! Changes that are reverted unless somebody confirms them, whoever is killed in the meantime.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -25,7 +25,7 @@ fn lab(test: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// The parameter as it is in force, without a command, which would take back what is overdue.
+/// The parameter as it is active, without a command, which would revert what is overdue.
 fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
@@ -80,28 +80,28 @@ fn is(lab: &Lab, mbit: u64) -> Result<()> {
 }
 
 #[test]
-fn what_nobody_confirms_is_taken_back() -> Result<()> {
-    if !runnable("what_nobody_confirms_is_taken_back", &[])? {
+fn unconfirmed_change_reverted() -> Result<()> {
+    if !runnable("unconfirmed_change_reverted", &[])? {
         return Ok(());
     }
     let lab = lab("cback")?;
     let said = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     says(&said, "rpg_ai_rate: 10mbit -> 20mbit");
-    says(&said, "taken back in 1 s, unless `dcqcn confirm a0` follows");
+    says(&said, "reverted in 1 s, unless `dcqcn confirm a0` follows");
     is(&lab, 10)?;
     nobody_waits(&lab)?;
     let log = lab.ok("log a0")?;
     says(&log, "rpg_ai_rate (to be confirmed in 1 s)");
-    says(&log, "rpg_hai_rate (taken back)");
-    says(&lab.refused(1, "confirm a0")?, "no change waits to be confirmed on a0");
+    says(&log, "rpg_hai_rate (reverted)");
+    says(&lab.refused(1, "confirm a0")?, "no change is pending on a0");
     says(&lab.refused(3, "confirm b0")?, "b0 is not attached");
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
     lab.ok("detach a0").map(drop)
 }
 
 #[test]
-fn what_is_confirmed_stays() -> Result<()> {
-    if !runnable("what_is_confirmed_stays", &[])? {
+fn confirmed_change_persists() -> Result<()> {
+    if !runnable("confirmed_change_persists", &[])? {
         return Ok(());
     }
     let lab = lab("cstay")?;
@@ -120,8 +120,8 @@ fn what_is_confirmed_stays() -> Result<()> {
 }
 
 #[test]
-fn while_a_change_waits_others_are_refused() -> Result<()> {
-    if !runnable("while_a_change_waits_others_are_refused", &[])? {
+fn pending_change_blocks_others() -> Result<()> {
+    if !runnable("pending_change_blocks_others", &[])? {
         return Ok(());
     }
     let lab = lab("cref")?;
@@ -146,8 +146,8 @@ fn while_a_change_waits_others_are_refused() -> Result<()> {
 }
 
 #[test]
-fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
-    if !runnable("whoever_waits_is_killed_and_the_former_values_come_back", &[])? {
+fn killed_waiter_reverts_change() -> Result<()> {
+    if !runnable("killed_waiter_reverts_change", &[])? {
         return Ok(());
     }
     let lab = lab("ckill")?;
@@ -156,9 +156,9 @@ fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
         lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         kill_waiter(&lab)?;
         overdue(&lab)?;
-        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to take it back");
+        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to revert it");
         let output = lab.run(next)?;
-        says(&String::from_utf8(output.stderr)?, "nobody confirmed a change: taken back");
+        says(&String::from_utf8(output.stderr)?, "change not confirmed in time; reverted");
         assert_eq!(ai_rate_mbit(&lab)?, 10, "{next}");
     }
     // By the daemon.
@@ -168,9 +168,9 @@ fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
     daemon.says(&["taken over"])?;
     lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
     kill_waiter(&lab)?;
-    daemon.says(&["nobody confirmed a change: taken back", "20mbit -> 10mbit"])?;
+    daemon.says(&["change not confirmed in time; reverted", "20mbit -> 10mbit"])?;
     is(&lab, 10)?;
-    // A file is refused meanwhile, and taken afterwards.
+    // A file is refused in the meantime, and taken afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
     daemon.says(&["refused: all stays as it was", "dcqcn confirm a0"])?;
@@ -181,8 +181,8 @@ fn whoever_waits_is_killed_and_the_former_values_come_back() -> Result<()> {
 }
 
 #[test]
-fn a_change_to_be_confirmed_killed_at_every_step() -> Result<()> {
-    if !runnable("a_change_to_be_confirmed_killed_at_every_step", &[])? {
+fn pending_change_killed_at_every_step() -> Result<()> {
+    if !runnable("pending_change_killed_at_every_step", &[])? {
         return Ok(());
     }
     let lab = lab("csteps")?;
@@ -206,8 +206,8 @@ fn a_change_to_be_confirmed_killed_at_every_step() -> Result<()> {
 }
 
 #[test]
-fn a_file_is_applied_whole_or_not_at_all() -> Result<()> {
-    if !runnable("a_file_is_applied_whole_or_not_at_all", &[])? {
+fn file_applied_atomically() -> Result<()> {
+    if !runnable("file_applied_atomically", &[])? {
         return Ok(());
     }
     let lab = lab("capply")?;

@@ -1,4 +1,4 @@
-//! Locks of namespaces that somebody keeps, and attaching elsewhere meanwhile.
+//! Locks of namespaces that somebody keeps, and attaching elsewhere in the meantime.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,8 +32,8 @@ fn held(journals: &Path) -> Result<File> {
 }
 
 #[test]
-fn a_kept_lock_of_a_namespace_that_is_gone_keeps_nobody_from_attaching() -> Result<()> {
-    if !runnable("a_kept_lock_of_a_namespace_that_is_gone_keeps_nobody_from_attaching", &[])? {
+fn lock_of_removed_netns_does_not_block() -> Result<()> {
+    if !runnable("lock_of_removed_netns_does_not_block", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_259;
@@ -67,8 +67,8 @@ fn a_kept_lock_of_a_namespace_that_is_gone_keeps_nobody_from_attaching() -> Resu
 
 /// As when another command that has just started looks whether there is anything to be freed.
 #[test]
-fn a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was() -> Result<()> {
-    if !runnable("a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was", &[])? {
+fn moved_interface_waits_for_old_lock() -> Result<()> {
+    if !runnable("moved_interface_waits_for_old_lock", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_261;
@@ -108,8 +108,8 @@ fn a_moved_interface_waits_for_who_keeps_the_lock_of_where_it_was() -> Result<()
 
 /// As `status`, `gc` and the daemon do, and `bpftool`.
 #[test]
-fn what_somebody_looks_at_is_detached_at_once() -> Result<()> {
-    if !runnable("what_somebody_looks_at_is_detached_at_once", &[])? {
+fn detach_with_open_link_fd() -> Result<()> {
+    if !runnable("detach_with_open_link_fd", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_263;

@@ -18,8 +18,8 @@ use serde_json::Value;
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
 #[test]
-fn an_interface_with_dots_in_its_name() -> Result<()> {
-    if !runnable("an_interface_with_dots_in_its_name", &[])? {
+fn interface_name_with_dots() -> Result<()> {
+    if !runnable("interface_name_with_dots", &[])? {
         return Ok(());
     }
     let lab = Lab::new("dots")?;
@@ -39,8 +39,8 @@ fn an_interface_with_dots_in_its_name() -> Result<()> {
 
 /// Namespaces that are made again under the same name get the inode number of the one before, and their interfaces its indexes.
 #[test]
-fn a_namespace_made_anew_under_the_same_names() -> Result<()> {
-    if !runnable("a_namespace_made_anew_under_the_same_names", &[])? {
+fn recreated_namespace_with_same_names() -> Result<()> {
+    if !runnable("recreated_namespace_with_same_names", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_245;
@@ -75,8 +75,8 @@ fn a_namespace_made_anew_under_the_same_names() -> Result<()> {
 
 /// Without pins no link tells that the interface is gone. The inode number does not either, once another namespace has it.
 #[test]
-fn a_journal_without_pins_of_a_namespace_whose_inode_number_is_anothers() -> Result<()> {
-    const NAME: &str = "a_journal_without_pins_of_a_namespace_whose_inode_number_is_anothers";
+fn reused_netns_inode_journal_discarded() -> Result<()> {
+    const NAME: &str = "reused_netns_inode_journal_discarded";
     if !runnable(NAME, &[])? {
         return Ok(());
     }
@@ -127,8 +127,8 @@ fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
 }
 
 #[test]
-fn a_renamed_interface_keeps_its_attachment() -> Result<()> {
-    if !runnable("a_renamed_interface_keeps_its_attachment", &["htb", "tbf"])? {
+fn renamed_interface_keeps_attachment() -> Result<()> {
+    if !runnable("renamed_interface_keeps_attachment", &["htb", "tbf"])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_247;
@@ -152,8 +152,8 @@ fn a_renamed_interface_keeps_its_attachment() -> Result<()> {
 
 /// A new interface under the name of one that was renamed is another.
 #[test]
-fn a_name_that_went_to_another_interface() -> Result<()> {
-    if !runnable("a_name_that_went_to_another_interface", &[])? {
+fn name_moved_to_another_interface() -> Result<()> {
+    if !runnable("name_moved_to_another_interface", &[])? {
         return Ok(());
     }
     let lab = Lab::new("swap")?;
@@ -172,8 +172,8 @@ fn a_name_that_went_to_another_interface() -> Result<()> {
 }
 
 #[test]
-fn a_moved_interface_is_attached_where_it_is() -> Result<()> {
-    if !runnable("a_moved_interface_is_attached_where_it_is", &[])? {
+fn moved_interface_attached_in_new_netns() -> Result<()> {
+    if !runnable("moved_interface_attached_in_new_netns", &[])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_249;
@@ -202,8 +202,8 @@ fn a_moved_interface_is_attached_where_it_is() -> Result<()> {
 }
 
 #[test]
-fn an_inline_peer_made_anew_is_noticed() -> Result<()> {
-    if !runnable("an_inline_peer_made_anew_is_noticed", &[])? {
+fn recreated_inline_peer_detected() -> Result<()> {
+    if !runnable("recreated_inline_peer_detected", &[])? {
         return Ok(());
     }
     let lab = Lab::new("peer")?;
@@ -230,8 +230,8 @@ fn an_inline_peer_made_anew_is_noticed() -> Result<()> {
 }
 
 #[test]
-fn several_kinds_of_interfaces_work_or_are_refused_in_words() -> Result<()> {
-    const TEST: &str = "several_kinds_of_interfaces_work_or_are_refused_in_words";
+fn link_kinds_attach_or_are_rejected() -> Result<()> {
+    const TEST: &str = "link_kinds_attach_or_are_rejected";
     if !runnable(TEST, &[])? {
         return Ok(());
     }

@@ -178,10 +178,10 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     freed(FLOWS)
 }
 
-/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file in force.
+/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file active.
 #[test]
-fn a_reload_killed_at_every_step() -> Result<()> {
-    on_both("a_reload_killed_at_every_step", &["htb"], reload_killed)
+fn reload_killed_at_every_step() -> Result<()> {
+    on_both("reload_killed_at_every_step", &["htb"], reload_killed)
 }
 
 fn reload_killed(tc: Tc) -> Result<()> {
@@ -278,8 +278,8 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching() -> Result<()> {
-    if !runnable("a_full_disk_leaves_nothing_behind_and_keeps_nobody_from_detaching", &["htb"])? {
+fn full_disk_leaves_no_residue() -> Result<()> {
+    if !runnable("full_disk_leaves_no_residue", &["htb"])? {
         return Ok(());
     }
     const FLOWS: u32 = 1_243;

@@ -12,17 +12,15 @@ const QUEUES: usize = 4;
 const FRAMES: u32 = 32;
 
 #[test]
-fn the_kernels_own_mq_comes_back() -> Result<()> {
-    if !runnable("the_kernels_own_mq_comes_back", &["htb", "mq"])? {
+fn kernel_mq_restored() -> Result<()> {
+    if !runnable("kernel_mq_restored", &["htb", "mq"])? {
         return Ok(());
     }
     let lab = Lab::new("ownmq")?;
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,
         Err(error) => {
-            eprintln!(
-                "SKIPPED the_kernels_own_mq_comes_back: this kernel makes no such interface: {error:#}"
-            );
+            eprintln!("SKIPPED kernel_mq_restored: this kernel makes no such interface: {error:#}");
             return Ok(());
         }
     };

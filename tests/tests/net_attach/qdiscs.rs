@@ -16,8 +16,8 @@ fn show(host: &Host) -> Result<String> {
 }
 
 #[test]
-fn a_shaper_keeps_its_rate_and_the_pacer_goes_below_it() -> Result<()> {
-    if !runnable("a_shaper_keeps_its_rate_and_the_pacer_goes_below_it", &["htb", "tbf"])? {
+fn pacer_placed_below_shaper() -> Result<()> {
+    if !runnable("pacer_placed_below_shaper", &["htb", "tbf"])? {
         return Ok(());
     }
     let lab = Lab::new("below")?;
@@ -60,8 +60,8 @@ fn a_shaper_keeps_its_rate_and_the_pacer_goes_below_it() -> Result<()> {
 }
 
 #[test]
-fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
-    if !runnable("the_rate_of_a_shaper_that_changes_is_followed", &["htb", "tbf"])? {
+fn shaper_rate_change_followed() -> Result<()> {
+    if !runnable("shaper_rate_change_followed", &["htb", "tbf"])? {
         return Ok(());
     }
     let lab = Lab::new("follow")?;
@@ -97,10 +97,10 @@ fn the_rate_of_a_shaper_that_changes_is_followed() -> Result<()> {
     Ok(())
 }
 
-/// A trial that is over, a file that is read again: what it does not say is not what somebody has set meanwhile.
+/// A trial that is over, a file that is read again: what it does not say is not what somebody has set in the meantime.
 #[test]
-fn what_settings_do_not_say_is_as_it_was_when_attaching() -> Result<()> {
-    if !runnable("what_settings_do_not_say_is_as_it_was_when_attaching", &[])? {
+fn unset_parameters_keep_attach_values() -> Result<()> {
+    if !runnable("unset_parameters_keep_attach_values", &[])? {
         return Ok(());
     }
     let lab = Lab::new("unsaid")?;
@@ -130,8 +130,8 @@ fn what_settings_do_not_say_is_as_it_was_when_attaching() -> Result<()> {
 }
 
 #[test]
-fn rpg_max_rate_bounds_flows_and_not_the_port() -> Result<()> {
-    if !runnable("rpg_max_rate_bounds_flows_and_not_the_port", &["htb"])? {
+fn rpg_max_rate_bounds_flows_only() -> Result<()> {
+    if !runnable("rpg_max_rate_bounds_flows_only", &["htb"])? {
         return Ok(());
     }
     let lab = Lab::new("max")?;
@@ -146,8 +146,8 @@ fn rpg_max_rate_bounds_flows_and_not_the_port() -> Result<()> {
 }
 
 #[test]
-fn what_somebody_put_in_the_pacers_place_stays() -> Result<()> {
-    if !runnable("what_somebody_put_in_the_pacers_place_stays", &["htb", "tbf"])? {
+fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
+    if !runnable("foreign_qdisc_replacing_pacer_kept", &["htb", "tbf"])? {
         return Ok(());
     }
     let lab = Lab::new("theirs")?;
@@ -160,14 +160,14 @@ fn what_somebody_put_in_the_pacers_place_stays() -> Result<()> {
         "{found:?}"
     );
     says(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
-    says(&lab.ok("detach a0")?, "stays tbf, which somebody put there");
+    says(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
-    if !runnable("what_cannot_be_put_back_stays_owed_and_stops_nothing_else", &["htb"])? {
+fn failed_undo_step_stays_in_journal() -> Result<()> {
+    if !runnable("failed_undo_step_stays_in_journal", &["htb"])? {
         return Ok(());
     }
     let lab = Lab::new("owed")?;
@@ -183,7 +183,7 @@ fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
     fs::write(&path, &without)?;
     let refused = lab.refused(1, "detach a0")?;
     says(&refused, "nosuchqdisc");
-    says(&refused, "still to be put back: root qdisc");
+    says(&refused, "still to be restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");
@@ -197,17 +197,17 @@ fn what_cannot_be_put_back_stays_owed_and_stops_nothing_else() -> Result<()> {
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;
     assert_eq!(show(&lab.host)?, before);
-    // Or it is given up.
+    // Or it is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
-    says(&lab.ok("detach a0 --force")?, "given up: root qdisc nosuchqdisc 7:");
+    says(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
     says(&lab.ok("status")?, "nothing is attached");
     Ok(())
 }
 
 #[test]
-fn an_mq_and_what_is_below_it_come_back() -> Result<()> {
-    if !runnable("an_mq_and_what_is_below_it_come_back", &["htb", "mq"])? {
+fn mq_and_children_restored() -> Result<()> {
+    if !runnable("mq_and_children_restored", &["htb", "mq"])? {
         return Ok(());
     }
     let lab = Lab::new("mq")?;

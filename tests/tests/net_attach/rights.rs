@@ -17,8 +17,8 @@ fn mode(path: &Path) -> Result<u32> {
 }
 
 #[test]
-fn every_file_and_directory_has_its_mode_whatever_the_mask() -> Result<()> {
-    if !runnable("every_file_and_directory_has_its_mode_whatever_the_mask", &[])? {
+fn file_modes_ignore_umask() -> Result<()> {
+    if !runnable("file_modes_ignore_umask", &[])? {
         return Ok(());
     }
     let lab = Lab::new("mode")?;
@@ -47,8 +47,8 @@ fn every_file_and_directory_has_its_mode_whatever_the_mask() -> Result<()> {
 }
 
 #[test]
-fn who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces() -> Result<()> {
-    if !runnable("who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces", &[])? {
+fn lock_holder_named_other_netns_free() -> Result<()> {
+    if !runnable("lock_holder_named_other_netns_free", &[])? {
         return Ok(());
     }
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
@@ -60,7 +60,7 @@ fn who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces() -> Result<
     other.ok("set a0 rpg_ai_rate=20mbit")?;
     let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
     says(&refused, &format!("process {}", std::process::id()));
-    says(&refused, "wait for it, or end it");
+    says(&refused, "wait for it or end it");
     // What only reads waits for nobody.
     says(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
     says(&lab.ok("status")?, "attached");
@@ -72,8 +72,8 @@ fn who_keeps_the_lock_is_named_and_keeps_nobody_in_other_namespaces() -> Result<
 }
 
 #[test]
-fn a_broken_journal_stops_nobody_but_its_own_interface() -> Result<()> {
-    if !runnable("a_broken_journal_stops_nobody_but_its_own_interface", &[])? {
+fn broken_journal_affects_one_interface() -> Result<()> {
+    if !runnable("broken_journal_affects_one_interface", &[])? {
         return Ok(());
     }
     let lab = Lab::new("broken")?;
@@ -94,15 +94,15 @@ fn a_broken_journal_stops_nobody_but_its_own_interface() -> Result<()> {
         says(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
         says(&lab.refused(1, "detach b0")?, why);
     }
-    says(&lab.ok("detach b0 --force")?, "given up");
+    says(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     lab.ok("detach --all")?;
     Ok(())
 }
 
 #[test]
-fn a_dry_run_changes_nothing_and_a_namespace_can_be_named() -> Result<()> {
-    if !runnable("a_dry_run_changes_nothing_and_a_namespace_can_be_named", &["htb"])? {
+fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
+    if !runnable("dry_run_in_named_netns_changes_nothing", &["htb"])? {
         return Ok(());
     }
     let lab = Lab::new("dry")?;

@@ -17,9 +17,9 @@ use dcqcn_tests::skip::runnable;
 
 /// To whom the pins are closed they all seem to be missing.
 #[test]
-fn whoever_has_no_rights_is_not_told_that_something_is_missing() -> Result<()> {
+fn unprivileged_status_reports_no_fault() -> Result<()> {
     const NOBODY: u32 = 65_534;
-    if !runnable("whoever_has_no_rights_is_not_told_that_something_is_missing", &[])? {
+    if !runnable("unprivileged_status_reports_no_fault", &[])? {
         return Ok(());
     }
     let lab = Lab::new("no-rights")?;
@@ -48,8 +48,8 @@ fn whoever_has_no_rights_is_not_told_that_something_is_missing() -> Result<()> {
 }
 
 #[test]
-fn every_part_is_asked_of_the_kernel() -> Result<()> {
-    if !runnable("every_part_is_asked_of_the_kernel", &["htb"])? {
+fn status_verifies_every_part() -> Result<()> {
+    if !runnable("status_verifies_every_part", &["htb"])? {
         return Ok(());
     }
     let lab = Lab::new("parts")?;
@@ -91,8 +91,8 @@ fn every_part_is_asked_of_the_kernel() -> Result<()> {
 }
 
 #[test]
-fn ours_run_before_others_and_say_so() -> Result<()> {
-    if !runnable("ours_run_before_others_and_say_so", &[])? {
+fn our_programs_run_first() -> Result<()> {
+    if !runnable("our_programs_run_first", &[])? {
         return Ok(());
     }
     let lab = Lab::new("others")?;
@@ -120,8 +120,8 @@ fn ours_run_before_others_and_say_so() -> Result<()> {
 
 /// Who asks for what is not attached leaves nothing behind, not even the lock it took.
 #[test]
-fn what_is_refused_leaves_nothing() -> Result<()> {
-    if !runnable("what_is_refused_leaves_nothing", &[])? {
+fn rejected_attach_leaves_nothing() -> Result<()> {
+    if !runnable("rejected_attach_leaves_nothing", &[])? {
         return Ok(());
     }
     let lab = Lab::new("none")?;

@@ -11,8 +11,8 @@ use dcqcn_tests::skip::runnable;
 
 /// Each looks for what another has made.
 #[test]
-fn what_is_attached_side_by_side_shares_its_maps() -> Result<()> {
-    if !runnable("what_is_attached_side_by_side_shares_its_maps", &[])? {
+fn parallel_attaches_share_maps() -> Result<()> {
+    if !runnable("parallel_attaches_share_maps", &[])? {
         return Ok(());
     }
     let lab = Lab::new("together")?;

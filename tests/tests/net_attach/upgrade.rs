@@ -59,8 +59,8 @@ fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
 }
 
 #[test]
-fn what_has_another_layout_goes_on_being_served() -> Result<()> {
-    if !runnable("what_has_another_layout_goes_on_being_served", &["htb"])? {
+fn other_layout_keeps_running() -> Result<()> {
+    if !runnable("other_layout_keeps_running", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("layout")?;

@@ -81,8 +81,8 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
 }
 
 #[test]
-fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart() -> Result<()> {
-    if !runnable("what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart", &[])? {
+fn override_survives_restart_within_bounds() -> Result<()> {
+    if !runnable("override_survives_restart_within_bounds", &[])? {
         return Ok(());
     }
     let pair = Pair::new("control")?;
@@ -117,7 +117,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
         both(2_000_000_000)?;
     }
-    // One of two interfaces cannot become what is asked for: neither does.
+    // One of two interfaces cannot become what is requested: neither does.
     let mut one = rate("2", "3gbit");
     one.text = format!(
         "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
@@ -167,11 +167,11 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     };
     assert!(told("changed", "link_rate") && told("applied", "1") && told("refused", ""), "{changes:?}");
 
-    // The daemon is killed, and there is no agent: what was asked for counts on.
+    // The daemon is killed, and there is no agent: what was requested counts on.
     daemon.child.kill()?;
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
-    daemon.says(&["as asked for before", "\"name\":\"1\""])?;
+    daemon.says(&["as requested for before", "\"name\":\"1\""])?;
     // It is told from the first moment on, not only when everything is attached.
     let held = wait(|| {
         let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
@@ -179,7 +179,7 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
     both(2_000_000_000)?;
-    // SIGHUP reads the host's own file again; it is below what was asked for.
+    // SIGHUP reads the host's own file again; it is below what was requested.
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     both(2_000_000_000)?;
@@ -197,8 +197,8 @@ fn what_is_asked_for_counts_over_the_file_within_bounds_and_survives_a_restart()
 }
 
 #[test]
-fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
-    if !runnable("what_nobody_confirms_and_what_the_file_forbids_goes_back", &[])? {
+fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
+    if !runnable("unconfirmed_or_forbidden_override_reverts", &[])? {
         return Ok(());
     }
     let pair = Pair::new("confirm-control")?;
@@ -222,10 +222,8 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: AskError| error.is_refusal())
     );
-    // What was made from something else than is in force is refused, and changes nothing.
-    for (over, says) in
-        [("", "`1` is in force since"), ("0", "2 was made from `0`, and `1` is in force since")]
-    {
+    // What was made from something else than is active is refused, and changes nothing.
+    for (over, says) in [("", "`1` is active since"), ("0", "2 was based on `0`, but `1` is active now")] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
         let refused = door.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(says)), "{refused:?}");
@@ -246,7 +244,7 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
     apply("2", "3gbit", Some(1))?;
     has(3_000_000_000)?;
     has(2_000_000_000)?;
-    daemon.says(&["taken back", "nobody confirmed 2 in time"])?;
+    daemon.says(&["reverted", "2 was not confirmed in time"])?;
     // The host's own file comes first: what it no longer allows is gone, and stays gone.
     daemon.write(&file(dir.path(), "'rpg_gd'"))?;
     has(1_000_000_000)?;
@@ -262,8 +260,8 @@ fn what_nobody_confirms_and_what_the_file_forbids_goes_back() -> Result<()> {
 
 /// A change of an operator's that waits to be confirmed is in the way of others, and passes.
 #[test]
-fn what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back() -> Result<()> {
-    if !runnable("what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back", &[])? {
+fn trial_revert_restores_everything() -> Result<()> {
+    if !runnable("trial_revert_restores_everything", &[])? {
         return Ok(());
     }
     let pair = Pair::new("later-control")?;
@@ -291,7 +289,7 @@ fn what_is_refused_for_a_while_is_taken_later_and_a_trial_takes_all_of_it_back()
     let before = scalars()?;
     door.ask::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
     assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
-    daemon.says(&["taken back", "nobody confirmed 2 in time"])?;
+    daemon.says(&["reverted", "2 was not confirmed in time"])?;
     assert_eq!(scalars()?, before);
     daemon.end()
 }

@@ -51,7 +51,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let [new, removed] =
         [Stat::RpFlowNew, Stat::RpFlowExpired].map(|stat| pair.a.count("a0", Hook::Egress, stat));
     assert_eq!(new? - removed?, 2, "each that is gone is counted");
-    // A flow that comes back starts anew.
+    // A flow that comes back starts again.
     socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
     assert_eq!(flows()?, [7, 9, 50]);
     wait(|| {
@@ -64,8 +64,8 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
 
 /// What is found idle and sends before it is removed stays: the program looks at the time itself.
 #[test]
-fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
-    if !runnable("a_flow_that_revives_between_look_and_removal_stays", &[])? {
+fn flow_revived_during_ageing_stays() -> Result<()> {
+    if !runnable("flow_revived_during_ageing_stays", &[])? {
         return Ok(());
     }
     let pair = Pair::new("revive")?;
@@ -88,8 +88,8 @@ fn a_flow_that_revives_between_look_and_removal_stays() -> Result<()> {
 }
 
 #[test]
-fn it_needs_little_memory_with_two_interfaces_and_all_flows() -> Result<()> {
-    if !runnable("it_needs_little_memory_with_two_interfaces_and_all_flows", &["htb"])? {
+fn daemon_memory_with_full_tables() -> Result<()> {
+    if !runnable("daemon_memory_with_full_tables", &["htb"])? {
         return Ok(());
     }
     const RESIDENT_KB: u64 = 60 << 10;

@@ -15,8 +15,8 @@ use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
 
 #[test]
-fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result<()> {
-    if !runnable("interfaces_that_come_are_attached_and_those_that_go_leave_nothing", &[])? {
+fn links_attached_on_arrival_and_removed() -> Result<()> {
+    if !runnable("links_attached_on_arrival_and_removed", &[])? {
         return Ok(());
     }
     let pair = Pair::new("come")?;
@@ -42,7 +42,7 @@ fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
@@ -52,8 +52,8 @@ fn interfaces_that_come_are_attached_and_those_that_go_leave_nothing() -> Result
 }
 
 #[test]
-fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_detached() -> Result<()> {
-    let name = "what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_detached";
+fn removed_program_reported_reload_reattaches() -> Result<()> {
+    let name = "removed_program_reported_reload_reattaches";
     if !runnable(name, &[])? {
         return Ok(());
     }
@@ -67,11 +67,7 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
-    daemon.says(&[
-        "what is attached is not whole any more",
-        "egress: expected, not found",
-        "dcqcn doctor",
-    ])?;
+    daemon.says(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
     // The same of it everywhere, and once.
     let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
@@ -79,14 +75,14 @@ fn what_somebody_takes_off_is_told_once_and_a_reload_attaches_anew_what_was_deta
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by somebody else", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;
     let parts = pair.a.run(|| attach::verify(&info))??;
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let log = fs::read_to_string(daemon.log())?;
-    assert_eq!(log.matches("not whole any more").count(), 1, "{log}");
+    assert_eq!(log.matches("attachment incomplete").count(), 1, "{log}");
     daemon.end()
 }
 
@@ -120,8 +116,8 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
 
 /// As udev does to one that is new.
 #[test]
-fn a_renamed_interface_is_served_under_its_new_name() -> Result<()> {
-    if !runnable("a_renamed_interface_is_served_under_its_new_name", &[])? {
+fn renamed_interface_served_by_new_name() -> Result<()> {
+    if !runnable("renamed_interface_served_by_new_name", &[])? {
         return Ok(());
     }
     let pair = Pair::new("renamed")?;
@@ -154,8 +150,8 @@ fn a_renamed_interface_is_served_under_its_new_name() -> Result<()> {
 }
 
 #[test]
-fn a_reload_is_in_force_on_all_interfaces_or_on_none() -> Result<()> {
-    if !runnable("a_reload_is_in_force_on_all_interfaces_or_on_none", &[])? {
+fn reload_is_atomic_across_interfaces() -> Result<()> {
+    if !runnable("reload_is_atomic_across_interfaces", &[])? {
         return Ok(());
     }
     let pair = Pair::new("reload")?;
@@ -171,7 +167,7 @@ fn a_reload_is_in_force_on_all_interfaces_or_on_none() -> Result<()> {
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
-    // Each is refused, with its reason, and changes nothing: what is no file; what one of two interfaces cannot become;
+    // Each is refused, with its reason, and changes nothing: what is not a file; what one of two interfaces cannot become;
     // what fails only when a third interface is being attached.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
@@ -233,8 +229,8 @@ fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
 }
 
 #[test]
-fn metrics_are_served_where_the_file_says() -> Result<()> {
-    if !runnable("metrics_are_served_where_the_file_says", &[])? {
+fn metrics_served_at_configured_address() -> Result<()> {
+    if !runnable("metrics_served_at_configured_address", &[])? {
         return Ok(());
     }
     let pair = Pair::new("metrics")?;
@@ -259,8 +255,8 @@ fn metrics_are_served_where_the_file_says() -> Result<()> {
 }
 
 #[test]
-fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
-    if !runnable("a_reload_changes_the_form_of_the_log_and_what_is_in_it", &[])? {
+fn reload_changes_log_format_and_filter() -> Result<()> {
+    if !runnable("reload_changes_log_format_and_filter", &[])? {
         return Ok(());
     }
     let pair = Pair::new("log")?;
@@ -290,8 +286,8 @@ fn a_reload_changes_the_form_of_the_log_and_what_is_in_it() -> Result<()> {
 }
 
 #[test]
-fn a_bad_file_is_refused_at_the_start() -> Result<()> {
-    if !runnable("a_bad_file_is_refused_at_the_start", &[])? {
+fn bad_file_rejected_at_start() -> Result<()> {
+    if !runnable("bad_file_rejected_at_start", &[])? {
         return Ok(());
     }
     let pair = Pair::new("bad")?;
@@ -304,8 +300,8 @@ fn a_bad_file_is_refused_at_the_start() -> Result<()> {
 }
 
 #[test]
-fn systemd_is_told_of_every_state() -> Result<()> {
-    if !runnable("systemd_is_told_of_every_state", &[])? {
+fn systemd_notified_of_every_state() -> Result<()> {
+    if !runnable("systemd_notified_of_every_state", &[])? {
         return Ok(());
     }
     let pair = Pair::new("notify")?;
@@ -327,8 +323,8 @@ fn systemd_is_told_of_every_state() -> Result<()> {
 }
 
 #[test]
-fn detach_on_exit_leaves_nothing_and_fails_if_it_cannot() -> Result<()> {
-    if !runnable("detach_on_exit_leaves_nothing_and_fails_if_it_cannot", &[])? {
+fn detach_on_exit_complete_or_fails() -> Result<()> {
+    if !runnable("detach_on_exit_complete_or_fails", &[])? {
         return Ok(());
     }
     let pair = Pair::new("exit")?;

@@ -110,8 +110,8 @@ fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
 }
 
 #[test]
-fn the_htb_pacer_follows_the_rate_of_the_line() -> Result<()> {
-    if !runnable("the_htb_pacer_follows_the_rate_of_the_line", &["htb"])? {
+fn htb_pacer_follows_line_rate() -> Result<()> {
+    if !runnable("htb_pacer_follows_line_rate", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("line")?;
@@ -130,8 +130,8 @@ fn the_htb_pacer_follows_the_rate_of_the_line() -> Result<()> {
 }
 
 #[test]
-fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> {
-    if !runnable("killed_under_traffic_it_leaves_all_at_work_and_takes_it_over", &["htb"])? {
+fn killed_daemon_resumes_under_traffic() -> Result<()> {
+    if !runnable("killed_daemon_resumes_under_traffic", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("kill")?;
@@ -181,8 +181,8 @@ fn killed_under_traffic_it_leaves_all_at_work_and_takes_it_over() -> Result<()> 
 }
 
 #[test]
-fn a_new_version_replaces_programs_in_place() -> Result<()> {
-    if !runnable("a_new_version_replaces_programs_in_place", &[])? {
+fn upgrade_replaces_programs_in_place() -> Result<()> {
+    if !runnable("upgrade_replaces_programs_in_place", &[])? {
         return Ok(());
     }
     let pair = Pair::new("upgrade")?;

@@ -146,9 +146,9 @@ impl Random {
 }
 
 #[test]
-fn random_changes_under_traffic_are_whole_or_not_at_all() -> Result<()> {
+fn random_changes_under_traffic_are_atomic() -> Result<()> {
     const CHANGES: usize = 1_000;
-    if !runnable("random_changes_under_traffic_are_whole_or_not_at_all", &[])? {
+    if !runnable("random_changes_under_traffic_are_atomic", &[])? {
         return Ok(());
     }
     let pair = Pair::new("change")?;
@@ -221,10 +221,10 @@ fn put(key: Key, config: &mut Config, value: u64) {
 /// Marking is turned on and off: every frame that begins after the call of a change is treated by the new parameters, and none
 /// after it by the old ones.
 #[test]
-fn a_change_is_in_force_when_its_call_returns_and_loses_nothing() -> Result<()> {
+fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: none has to wait.
     const CHANGES: usize = 12;
-    if !runnable("a_change_is_in_force_when_its_call_returns_and_loses_nothing", &[])? {
+    if !runnable("change_effective_on_return", &[])? {
         return Ok(());
     }
     let pair = Pair::new("change-live")?;
@@ -269,8 +269,8 @@ fn a_change_is_in_force_when_its_call_returns_and_loses_nothing() -> Result<()> 
 
 /// Two parameter sets, neither of which marks the stream; any mixture of them would.
 #[test]
-fn no_packet_sees_half_a_change() -> Result<()> {
-    if !runnable("no_packet_sees_half_a_change", &[])? {
+fn no_packet_sees_partial_change() -> Result<()> {
+    if !runnable("no_packet_sees_partial_change", &[])? {
         return Ok(());
     }
     let pair = Pair::new("change-half")?;
@@ -309,7 +309,7 @@ fn no_packet_sees_half_a_change() -> Result<()> {
     let counters = pair.a.counters("a0", Hook::Egress)?;
     let [in_0, in_3] = [0, 3].map(|tc| counters.class[tc].packets);
     eprintln!("{switched} changes; {in_0} packets under one set, {in_3} under the other");
-    assert!(in_0 > 100 && in_3 > 100, "both sets were in force: {in_0}, {in_3}");
+    assert!(in_0 > 100 && in_3 > 100, "both sets were active: {in_0}, {in_3}");
     assert_eq!(
         counters.stat[Stat::CpEcnMarked as usize],
         0,

@@ -48,8 +48,8 @@ fn marking_pair(test: &str) -> Result<Pair> {
 }
 
 #[test]
-fn the_link_rate_is_the_shapers() -> Result<()> {
-    if !runnable("the_link_rate_is_the_shapers", &["tbf", "htb"])? {
+fn link_rate_taken_from_shaper() -> Result<()> {
+    if !runnable("link_rate_taken_from_shaper", &["tbf", "htb"])? {
         return Ok(());
     }
     let pair = Pair::new("cp-shaper")?;
@@ -89,8 +89,8 @@ fn the_link_rate_is_the_shapers() -> Result<()> {
 
 /// What waits in the shaper decides, whatever the virtual queue would say.
 #[test]
-fn the_real_backlog_decides() -> Result<()> {
-    if !runnable("the_real_backlog_decides", &["tbf"])? {
+fn real_backlog_decides_marking() -> Result<()> {
+    if !runnable("real_backlog_decides_marking", &["tbf"])? {
         return Ok(());
     }
     let pair = Pair::new("cp-backlog")?;
@@ -167,8 +167,8 @@ fn depth_decides_between_never_and_always() -> Result<()> {
 }
 
 #[test]
-fn a_mark_changes_the_ecn_field_and_the_checksum_only() -> Result<()> {
-    if !runnable("a_mark_changes_the_ecn_field_and_the_checksum_only", &[])? {
+fn mark_changes_ecn_and_checksum_only() -> Result<()> {
+    if !runnable("mark_changes_ecn_and_checksum_only", &[])? {
         return Ok(());
     }
     let pair = marking_pair("cp-mark")?;
@@ -198,8 +198,8 @@ fn a_mark_changes_the_ecn_field_and_the_checksum_only() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
-    if !runnable("what_is_not_ect_and_cnps_are_never_marked", &[])? {
+fn not_ect_and_cnps_never_marked() -> Result<()> {
+    if !runnable("not_ect_and_cnps_never_marked", &[])? {
         return Ok(());
     }
     let pair = marking_pair("cp-never")?;
@@ -255,9 +255,9 @@ fn what_is_not_ect_and_cnps_are_never_marked() -> Result<()> {
 
 /// Between the thresholds the share of marked packets is the probability of the paper.
 #[test]
-fn half_of_the_packets_are_marked_where_the_probability_is_a_half() -> Result<()> {
+fn half_probability_marks_half() -> Result<()> {
     const PACKETS: u32 = 4_000;
-    if !runnable("half_of_the_packets_are_marked_where_the_probability_is_a_half", &[])? {
+    if !runnable("half_probability_marks_half", &[])? {
         return Ok(());
     }
     let pair = Pair::new("cp-share")?;

@@ -120,8 +120,8 @@ fn hop(src: u8) -> impl Fn(&mut Vec<u8>) {
 }
 
 #[test]
-fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
-    if !runnable("a_bridge_answers_with_the_hosts_own_addresses", &[])? {
+fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
+    if !runnable("bridge_sends_cnp_with_host_addresses", &[])? {
         return Ok(());
     }
     let path = Path::new("fast-br")?;
@@ -144,8 +144,8 @@ fn a_bridge_answers_with_the_hosts_own_addresses() -> Result<()> {
 }
 
 #[test]
-fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
-    if !runnable("a_router_answers_through_the_port_the_data_came_in_by", &[])? {
+fn router_sends_cnp_by_ingress_port() -> Result<()> {
+    if !runnable("router_sends_cnp_by_ingress_port", &[])? {
         return Ok(());
     }
     let path = Path::new("fast-rt")?;
@@ -169,8 +169,8 @@ fn a_router_answers_through_the_port_the_data_came_in_by() -> Result<()> {
 
 /// The port has no address of its own: the bridge it belongs to routes, and its MAC address is another.
 #[test]
-fn a_router_answers_through_the_address_of_a_bridge() -> Result<()> {
-    if !runnable("a_router_answers_through_the_address_of_a_bridge", &[])? {
+fn router_sends_cnp_from_bridge_address() -> Result<()> {
+    if !runnable("router_sends_cnp_from_bridge_address", &[])? {
         return Ok(());
     }
     const BR0: u8 = 12;
@@ -192,14 +192,14 @@ fn a_router_answers_through_the_address_of_a_bridge() -> Result<()> {
 }
 
 #[test]
-fn an_ipv6_router_answers_too() -> Result<()> {
-    if !runnable("an_ipv6_router_answers_too", &[])? {
+fn ipv6_router_sends_cnp() -> Result<()> {
+    if !runnable("ipv6_router_sends_cnp", &[])? {
         return Ok(());
     }
     let path = Path::new("fast-rt6")?;
     let switch = &path.switch;
     if !switch.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").is_ok())? {
-        eprintln!("SKIPPED an_ipv6_router_answers_too: the kernel has no IPv6");
+        eprintln!("SKIPPED ipv6_router_sends_cnp: the kernel has no IPv6");
         return Ok(());
     }
     for (port, own, host) in [("r0", 0, 1), ("r1", 3, 2)] {
@@ -225,8 +225,8 @@ fn an_ipv6_router_answers_too() -> Result<()> {
 
 /// REQ leaves by one port and REP by the other: neither port sees both, and both know the pair.
 #[test]
-fn the_ports_of_a_switch_learn_a_connection_together() -> Result<()> {
-    if !runnable("the_ports_of_a_switch_learn_a_connection_together", &[])? {
+fn switch_ports_share_learned_pairs() -> Result<()> {
+    if !runnable("switch_ports_share_learned_pairs", &[])? {
         return Ok(());
     }
     let path = Path::new("fast-pairs")?;

@@ -95,7 +95,7 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     })
 }
 
-/// What host 1 sends with a tag of VLAN 5 beside it arrives at host 2 with that tag.
+/// What host 1 sends with a tag of VLAN 5 next to it arrives at host 2 with that tag.
 fn tag_passes(bump: &Bump) -> Result<()> {
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
     a.send(&Roce::default().frame())?;
@@ -104,11 +104,11 @@ fn tag_passes(bump: &Bump) -> Result<()> {
     Ok(())
 }
 
-/// A veth hands a tag over beside the packet. By itself attach chooses the mode in which it is kept; in the driver it turns off what
+/// A veth hands a tag over next to the packet. By itself attach chooses the mode in which it is kept; in the driver it turns off what
 /// it can, says what it cannot, and puts it back.
 #[test]
-fn vlan_tags_beside_the_packet_survive() -> Result<()> {
-    if !runnable("vlan_tags_beside_the_packet_survive", &[])? {
+fn stripped_vlan_tags_survive() -> Result<()> {
+    if !runnable("stripped_vlan_tags_survive", &[])? {
         return Ok(());
     }
     let bump = Bump::new("in-vlan", 1_500)?;
@@ -227,8 +227,8 @@ fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resu
 }
 
 #[test]
-fn inline_in_the_driver() -> Result<()> {
-    if !runnable("inline_in_the_driver", &[])? {
+fn inline_in_driver_mode() -> Result<()> {
+    if !runnable("inline_in_driver_mode", &[])? {
         return Ok(());
     }
     everything_passes_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)

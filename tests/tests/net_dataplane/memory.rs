@@ -97,8 +97,8 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
 }
 
 #[test]
-fn listing_all_flows_takes_little_memory() -> Result<()> {
-    if !runnable("listing_all_flows_takes_little_memory", &["htb"])? {
+fn listing_flows_memory_bounded() -> Result<()> {
+    if !runnable("listing_flows_memory_bounded", &["htb"])? {
         return Ok(());
     }
     let pair = filled("memory-qp")?;

@@ -39,8 +39,8 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn marked_data_are_answered_by_one_cnp_per_interval() -> Result<()> {
-    if !runnable("marked_data_are_answered_by_one_cnp_per_interval", &[])? {
+fn one_cnp_per_interval() -> Result<()> {
+    if !runnable("one_cnp_per_interval", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np")?;
@@ -118,8 +118,8 @@ fn nothing_else_is_answered() -> Result<()> {
 }
 
 #[test]
-fn ipv6_datagrams_and_known_pairs_are_answered_by_name() -> Result<()> {
-    if !runnable("ipv6_datagrams_and_known_pairs_are_answered_by_name", &[])? {
+fn ipv6_ud_and_known_pairs_get_named_cnp() -> Result<()> {
+    if !runnable("ipv6_ud_and_known_pairs_get_named_cnp", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-names")?;
@@ -149,8 +149,8 @@ fn ipv6_datagrams_and_known_pairs_are_answered_by_name() -> Result<()> {
 }
 
 #[test]
-fn tagged_data_are_answered_in_the_same_vlan_at_the_cnp_priority() -> Result<()> {
-    if !runnable("tagged_data_are_answered_in_the_same_vlan_at_the_cnp_priority", &[])? {
+fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
+    if !runnable("cnp_keeps_vlan_at_cnp_priority", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-vlan")?;
@@ -177,16 +177,14 @@ fn tagged_data_are_answered_in_the_same_vlan_at_the_cnp_priority() -> Result<()>
 }
 
 #[test]
-fn a_vlan_interface_answers_for_itself_or_its_parent_for_it() -> Result<()> {
-    if !runnable("a_vlan_interface_answers_for_itself_or_its_parent_for_it", &[])? {
+fn vlan_device_or_parent_answers() -> Result<()> {
+    if !runnable("vlan_device_or_parent_answers", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-sub")?;
     match pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
         Err(error) if error.to_string().contains("Unknown device type") => {
-            eprintln!(
-                "SKIPPED a_vlan_interface_answers_for_itself_or_its_parent_for_it: the kernel has no VLAN interfaces"
-            );
+            eprintln!("SKIPPED vlan_device_or_parent_answers: the kernel has no VLAN interfaces");
             return Ok(());
         }
         result => result?,

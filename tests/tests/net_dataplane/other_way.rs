@@ -32,8 +32,8 @@ fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
 }
 
 #[test]
-fn a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by() -> Result<()> {
-    if !runnable("a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by", &[])? {
+fn cnp_cuts_flow_by_any_interface() -> Result<()> {
+    if !runnable("cnp_cuts_flow_by_any_interface", &[])? {
         return Ok(());
     }
     let pair = Pair::new("other-way")?;
@@ -77,8 +77,8 @@ fn a_cnp_cuts_its_flow_whichever_interface_it_comes_back_by() -> Result<()> {
 }
 
 #[test]
-fn who_has_left_gets_no_cnps_and_leaves_nothing_behind() -> Result<()> {
-    if !runnable("who_has_left_gets_no_cnps_and_leaves_nothing_behind", &[])? {
+fn detached_interface_gets_no_cnps() -> Result<()> {
+    if !runnable("detached_interface_gets_no_cnps", &[])? {
         return Ok(());
     }
     let pair = Pair::new("other-left")?;

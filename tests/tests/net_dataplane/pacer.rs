@@ -107,8 +107,8 @@ fn wait_for_class(host: &Host) -> Result<()> {
 }
 
 #[test]
-fn a_cut_flow_is_held_to_its_rate_and_another_is_not() -> Result<()> {
-    if !runnable("a_cut_flow_is_held_to_its_rate_and_another_is_not", &["htb"])? {
+fn only_cut_flow_is_paced() -> Result<()> {
+    if !runnable("only_cut_flow_is_paced", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("pacer")?;
@@ -149,7 +149,7 @@ fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Resul
         pair.b.socket("b0")?.send(&cut.cnp(None, CNP_TOS))?;
         wait_for_class(&pair.a)?;
         // Half the line for the one; the other gets what it sends: 8.7 kbit every 2 ms or a little more, 7 % of the line.
-        shares(receiver, "after one cut, beside another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
+        shares(receiver, "after one cut, next to another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
     })?;
     while_sending(&[(other, Duration::ZERO)], &|| shares(receiver, "alone", &[(other, 0.9..1.1)]))
 }

@@ -6,8 +6,8 @@ use dcqcn_tests::pauses::run;
 use crate::runnable;
 
 #[test]
-fn a_neighbour_s_pause_holds_what_waits_for_it() -> Result<()> {
-    if !runnable("a_neighbour_s_pause_holds_what_waits_for_it", &["fq"])? {
+fn neighbour_pause_holds_its_queue() -> Result<()> {
+    if !runnable("neighbour_pause_holds_its_queue", &["fq"])? {
         return Ok(());
     }
     let held = run("pfc")?;

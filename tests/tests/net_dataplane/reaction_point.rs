@@ -47,8 +47,8 @@ fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
 }
 
 #[test]
-fn a_cnp_halves_the_rate_of_its_flow_and_of_no_other() -> Result<()> {
-    if !runnable("a_cnp_halves_the_rate_of_its_flow_and_of_no_other", &[])? {
+fn cnp_halves_only_its_flow() -> Result<()> {
+    if !runnable("cnp_halves_only_its_flow", &[])? {
         return Ok(());
     }
     for (test, mode) in [("rp", XdpModeChoice::Driver), ("rp-skb", XdpModeChoice::Skb)] {
@@ -92,8 +92,8 @@ fn halved(test: &str, mode: XdpModeChoice) -> Result<()> {
 }
 
 #[test]
-fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
-    if !runnable("a_forged_cnp_changes_nothing_and_is_counted_by_name", &[])? {
+fn forged_cnp_ignored_and_counted() -> Result<()> {
+    if !runnable("forged_cnp_ignored_and_counted", &[])? {
         return Ok(());
     }
     let pair = Pair::new("rp-forged")?;
@@ -118,7 +118,7 @@ fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
         let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
-        assert_eq!(a.expect()?, cut, "what is cut short is no CNP, and passes");
+        assert_eq!(a.expect()?, cut, "what is cut short is not a CNP, and passes");
         assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Malformed)?, malformed + 1);
         for (forged, what) in [
             (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
@@ -143,8 +143,8 @@ fn a_forged_cnp_changes_nothing_and_is_counted_by_name() -> Result<()> {
 }
 
 #[test]
-fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
-    if !runnable("a_nics_cnp_finds_the_flow_by_its_own_qpn", &[])? {
+fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
+    if !runnable("nic_cnp_resolved_by_sender_qpn", &[])? {
         return Ok(());
     }
     let pair = Pair::new("rp-pair")?;
@@ -167,8 +167,8 @@ fn a_nics_cnp_finds_the_flow_by_its_own_qpn() -> Result<()> {
 }
 
 #[test]
-fn handled_cnps_are_consumed_if_asked() -> Result<()> {
-    if !runnable("handled_cnps_are_consumed_if_asked", &[])? {
+fn handled_cnps_consumed_if_enabled() -> Result<()> {
+    if !runnable("handled_cnps_consumed_if_enabled", &[])? {
         return Ok(());
     }
     let pair = Pair::new("rp-consume")?;

@@ -28,8 +28,8 @@ fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
 
 /// A process without any rights sends what looks like a queue pair's data. Tried before: 200 packets were charged to it.
 #[test]
-fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
-    if !runnable("what_a_process_sends_is_charged_to_no_queue_pair", &[])? {
+fn socket_traffic_not_charged_to_qp() -> Result<()> {
+    if !runnable("socket_traffic_not_charged_to_qp", &[])? {
         return Ok(());
     }
     let pair = Pair::new("process")?;
@@ -76,8 +76,8 @@ fn what_a_process_sends_is_charged_to_no_queue_pair() -> Result<()> {
 
 /// Frames for another host, as a promiscuous interface hears them, and for a group.
 #[test]
-fn what_is_for_others_is_not_answered_in_their_name() -> Result<()> {
-    if !runnable("what_is_for_others_is_not_answered_in_their_name", &[])? {
+fn other_host_data_not_answered() -> Result<()> {
+    if !runnable("other_host_data_not_answered", &[])? {
         return Ok(());
     }
     let pair = Pair::new("others")?;
@@ -109,8 +109,8 @@ fn what_is_for_others_is_not_answered_in_their_name() -> Result<()> {
 
 /// A router: packets that it forwards have its Ethernet address.
 #[test]
-fn what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it() -> Result<()> {
-    if !runnable("what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it", &[])? {
+fn forwarded_data_not_answered() -> Result<()> {
+    if !runnable("forwarded_data_not_answered", &[])? {
         return Ok(());
     }
     let pair = Pair::new("router")?;
@@ -139,7 +139,7 @@ fn what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it() -> Result<()> 
         assert_eq!(answers(&others(0x32, v6))?, 0, "IPv6 {v6}");
         assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, before + 1);
     }
-    // A box in front of the receivers, where that is asked for.
+    // A box in front of the receivers, where that is requested.
     pair.b.set("b0", &["np_other_host=on"])?;
     assert_eq!(answers(&others(0x33, false))?, 1);
     Ok(())
@@ -147,8 +147,8 @@ fn what_is_forwarded_is_not_answered_in_the_name_of_who_gets_it() -> Result<()> 
 
 /// Marked packets from any number of made-up senders have no more CNPs sent than `cnp_rate`.
 #[test]
-fn forged_marks_have_a_bounded_number_of_cnps_sent() -> Result<()> {
-    if !runnable("forged_marks_have_a_bounded_number_of_cnps_sent", &[])? {
+fn forged_marks_send_bounded_cnps() -> Result<()> {
+    if !runnable("forged_marks_send_bounded_cnps", &[])? {
         return Ok(());
     }
     let pair = Pair::new("bounded")?;

@@ -113,8 +113,8 @@ fn attach_line() -> String {
 }
 
 #[test]
-fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
-    if !runnable("the_data_plane_stays_when_its_process_ends", &[])? {
+fn data_plane_outlives_process() -> Result<()> {
+    if !runnable("data_plane_outlives_process", &[])? {
         return Ok(());
     }
     let pair = Pair::new("stay")?;
@@ -134,11 +134,11 @@ fn the_data_plane_stays_when_its_process_ends() -> Result<()> {
 }
 
 #[test]
-fn an_interface_made_anew_is_attached_anew() -> Result<()> {
-    if !runnable("an_interface_made_anew_is_attached_anew", &["htb"])? {
+fn recreated_interface_attached_again() -> Result<()> {
+    if !runnable("recreated_interface_attached_again", &["htb"])? {
         return Ok(());
     }
-    let pair = Pair::new("anew")?;
+    let pair = Pair::new("again")?;
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc is of no use to the new interface.
     let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
@@ -211,8 +211,8 @@ fn detaching_puts_everything_back() -> Result<()> {
 }
 
 #[test]
-fn a_failed_attach_leaves_nothing_behind() -> Result<()> {
-    if !runnable("a_failed_attach_leaves_nothing_behind", &["htb"])? {
+fn failed_attach_leaves_nothing() -> Result<()> {
+    if !runnable("failed_attach_leaves_nothing", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("fail")?;
@@ -243,7 +243,7 @@ fn a_failed_attach_leaves_nothing_behind() -> Result<()> {
         assert_eq!(State::of(&pair.a)?, before, "{mode:?}");
         does_not_mark(&pair)?;
     }
-    // A pacer that cannot put back what it would replace.
+    // A pacer that cannot restored what it would replace.
     pair.a.command("tc qdisc add dev a0 root handle 5: htb")?;
     pair.a.command("tc class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
     let before = State::of(&pair.a)?;

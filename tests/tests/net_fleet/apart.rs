@@ -49,8 +49,8 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 }
 
 #[test]
-fn a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_mended() -> Result<()> {
-    let test = "a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_mended";
+fn partitioned_host_keeps_config_then_follows() -> Result<()> {
+    let test = "partitioned_host_keeps_config_then_follows";
     if !runnable(test, &[])? || !Etcd::is_there(test) {
         return Ok(());
     }
@@ -115,8 +115,8 @@ fn a_host_behind_a_wire_that_is_cut_keeps_what_it_has_and_follows_when_it_is_men
 const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 
 #[test]
-fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
-    let test = "clocks_that_differ_by_minutes_and_years_change_nothing";
+fn clock_skew_changes_nothing() -> Result<()> {
+    let test = "clock_skew_changes_nothing";
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !Etcd::is_there(test) {
         return Ok(());
@@ -158,8 +158,8 @@ fn clocks_that_differ_by_minutes_and_years_change_nothing() -> Result<()> {
 }
 
 #[test]
-fn two_agents_of_one_name_are_told_of() -> Result<()> {
-    let test = "two_agents_of_one_name_are_told_of";
+fn duplicate_agents_reported() -> Result<()> {
+    let test = "duplicate_agents_reported";
     if !Etcd::is_there(test) {
         return Ok(());
     }

@@ -8,8 +8,8 @@ use dcqcn_tests::fleet::{Etcd, Nature, Site};
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 
 #[test]
-fn coordinators_the_leader_and_agents_are_killed_in_the_middle_and_it_gets_there() -> Result<()> {
-    if !Etcd::is_there("coordinators_the_leader_and_agents_are_killed_in_the_middle_and_it_gets_there") {
+fn rollout_survives_killed_members() -> Result<()> {
+    if !Etcd::is_there("rollout_survives_killed_members") {
         return Ok(());
     }
     let mut site = Site::new(3, 4)?;

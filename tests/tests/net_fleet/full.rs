@@ -6,8 +6,8 @@ use dcqcn_tests::fleet::{Etcd, Site};
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
 
 #[test]
-fn a_full_etcd_changes_nothing_says_so_and_goes_on_when_there_is_room() -> Result<()> {
-    if !Etcd::is_there("a_full_etcd_changes_nothing_says_so_and_goes_on_when_there_is_room") {
+fn full_etcd_reported_then_resumes() -> Result<()> {
+    if !Etcd::is_there("full_etcd_reported_then_resumes") {
         return Ok(());
     }
     let site = Site::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;

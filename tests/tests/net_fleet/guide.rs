@@ -115,8 +115,8 @@ fn file() -> Result<String> {
 }
 
 #[test]
-fn the_guide_is_typed_on_real_hosts() -> Result<()> {
-    let name = "the_guide_is_typed_on_real_hosts";
+fn guide_runs_on_real_hosts() -> Result<()> {
+    let name = "guide_runs_on_real_hosts";
     if !runnable(name, &[])? || !Etcd::is_there(name) {
         return Ok(());
     }

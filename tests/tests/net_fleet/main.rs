@@ -1,4 +1,4 @@
-//! A fleet with a real etcd and real processes: changes that go well, that go wrong and come back, and what breaks meanwhile.
+//! A fleet with a real etcd and real processes: changes that go well, that go wrong and come back, and what breaks in the meantime.
 
 mod apart;
 mod faults;

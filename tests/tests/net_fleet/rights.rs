@@ -98,8 +98,8 @@ fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 #[test]
-fn an_agent_reads_and_writes_what_is_its_own_and_nothing_else() -> Result<()> {
-    if !Etcd::is_there("an_agent_reads_and_writes_what_is_its_own_and_nothing_else") {
+fn agent_permissions_are_least() -> Result<()> {
+    if !Etcd::is_there("agent_permissions_are_least") {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;

@@ -14,8 +14,8 @@ fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Result<()> {
-    if !Etcd::is_there("a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures") {
+fn good_change_completes_bad_rolls_back() -> Result<()> {
+    if !Etcd::is_there("good_change_completes_bad_rolls_back") {
         return Ok(());
     }
     let mut site = Site::new(1, 5)?;
@@ -94,8 +94,8 @@ fn a_good_change_gets_everywhere_and_a_bad_one_comes_back_with_figures() -> Resu
 }
 
 #[test]
-fn one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back() -> Result<()> {
-    if !Etcd::is_there("one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back") {
+fn one_rollout_at_a_time() -> Result<()> {
+    if !Etcd::is_there("one_rollout_at_a_time") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -132,8 +132,8 @@ fn one_rollout_at_a_time_which_is_paused_aborted_and_rolled_back() -> Result<()>
 }
 
 #[test]
-fn a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it_can() -> Result<()> {
-    if !Etcd::is_there("a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it_can") {
+fn refused_rollback_is_retried() -> Result<()> {
+    if !Etcd::is_there("refused_rollback_is_retried") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -156,7 +156,7 @@ fn a_host_that_refuses_to_go_back_is_planned_for_and_goes_back_by_itself_when_it
     for words in ["h000 cannot go back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
     }
-    // An operator who rolls the same out again gets it there too, and what was taken back is no difference.
+    // An operator who rolls the same out again gets it there too, and what was reverted is no difference.
     let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);

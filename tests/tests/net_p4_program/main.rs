@@ -123,7 +123,7 @@ fn is_marked(frame: &[u8]) -> bool {
 /// SONiC's test of marking: fill a queue that is held, let it go, and compare what was marked with Kmin, Kmax and Pmax; of 2 Kmax
 /// packets the first is marked and the last is not, and over 200 runs of Kmax + 10 packets the marks are as many as the line says.
 #[test]
-fn marks_are_as_many_as_the_line_says() {
+fn mark_share_matches_wred() {
     const KMIN: usize = 10;
     const KMAX: usize = 40;
     const PMAX: f64 = 0.5;
@@ -133,7 +133,7 @@ fn marks_are_as_many_as_the_line_says() {
         (wred.kmin_bytes, wred.kmax_bytes) = (KMIN as u64 * PACKET_BYTES, KMAX as u64 * PACKET_BYTES);
         wred.pmax_ppm = (PMAX * 1e6) as u64;
     };
-    let Some(mut bench) = Bench::new("marks_are_as_many_as_the_line_says", SWITCH, set).unwrap() else {
+    let Some(mut bench) = Bench::new("mark_share_matches_wred", SWITCH, set).unwrap() else {
         return;
     };
     let room = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
@@ -143,7 +143,7 @@ fn marks_are_as_many_as_the_line_says() {
         _ if depth > KMAX => 1.0,
         _ => (depth - KMIN) as f64 / (KMAX - KMIN) as f64 * PMAX,
     };
-    // The rate in force when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
+    // The rate active when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
     let (mut holds_per_s, mut too_slow) = (7, 0);
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();
@@ -210,7 +210,7 @@ fn marks_are_as_many_as_the_line_says() {
 }
 
 /// A host's packets leave no sooner than its rate allows, in order; beyond the horizon they leave at the horizon, or are dropped
-/// where that is asked for, and are counted.
+/// where that is requested, and are counted.
 #[test]
 fn packets_wait_for_their_departure() {
     for horizon_drop in [false, true] {
@@ -223,7 +223,7 @@ fn packets_wait_for_their_departure() {
         let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
             return;
         };
-        // What waited has left at the end of an attempt: the next starts anew.
+        // What waited has left at the end of an attempt: the next starts again.
         while_busy(10, || paced(&mut bench, horizon_drop)).unwrap();
     }
 }
@@ -275,12 +275,12 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
 
 /// A queue marks, the receiver's port answers, the CNP goes round and back to the sender's port, and the sender's flow is cut.
 #[test]
-fn a_cnp_made_here_cuts_the_flow_of_the_sender_here() {
+fn local_cnp_cuts_local_flow() {
     let file = SWITCH.replace(
         "np_enable = false\nrp_enable = false",
         "cp_enable = true\nrp_enable = true\nmin_time_between_cnps = '1s'\nrpg_time_reset = '10s'",
     );
-    let test = "a_cnp_made_here_cuts_the_flow_of_the_sender_here";
+    let test = "local_cnp_cuts_local_flow";
     let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else {
         return;
     };

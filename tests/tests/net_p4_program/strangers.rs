@@ -16,10 +16,10 @@ use super::{Bench, PATIENCE, SWITCH};
 /// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
-/// Without an entry that says where a host is nobody answers in its name, unless that is asked for.
+/// Without an entry that says where a host is nobody answers in its name, unless that is requested.
 #[test]
-fn marks_of_hosts_not_known_here_are_answered_where_that_is_asked_for() {
-    let test = "marks_of_hosts_not_known_here_are_answered_where_that_is_asked_for";
+fn unknown_host_marks_answered_if_enabled() {
+    let test = "unknown_host_marks_answered_if_enabled";
     for other_host in [false, true] {
         let here = format!("np_enable = true\nnp_other_host = {other_host}\nmin_time_between_cnps = '0us'");
         let Some(mut bench) = Bench::new(test, &SWITCH.replace("np_enable = false", &here), |_| {}).unwrap()
@@ -50,9 +50,9 @@ fn marks_of_hosts_not_known_here_are_answered_where_that_is_asked_for() {
 
 /// A process here that makes up queue pairs has a burst of them learned, and then so many a second, as in the reference engine.
 #[test]
-fn pairs_are_learned_up_to_the_limit() {
+fn pairs_learned_up_to_limit() {
     let file = SWITCH.replace("rp_enable = false", "rp_enable = true");
-    let Some(mut bench) = Bench::new("pairs_are_learned_up_to_the_limit", &file, |_| {}).unwrap() else {
+    let Some(mut bench) = Bench::new("pairs_learned_up_to_limit", &file, |_| {}).unwrap() else {
         return;
     };
     let config = bench.config;

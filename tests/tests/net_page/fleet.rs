@@ -53,8 +53,8 @@ fn has_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
 }
 
 #[test]
-fn a_hundred_hosts_and_a_thousand_queue_pairs_leave_the_browser_free() -> Result<()> {
-    let test = "a_hundred_hosts_and_a_thousand_queue_pairs_leave_the_browser_free";
+fn page_handles_100_hosts_1000_qps() -> Result<()> {
+    let test = "page_handles_100_hosts_1000_qps";
     if !Browser::is_there(test) || !Etcd::is_there(test) {
         return Ok(());
     }
@@ -116,8 +116,8 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 }
 
 #[test]
-fn a_rollout_is_seen_as_it_goes_and_aborted_over_the_page() -> Result<()> {
-    let test = "a_rollout_is_seen_as_it_goes_and_aborted_over_the_page";
+fn rollout_shown_and_aborted_on_page() -> Result<()> {
+    let test = "rollout_shown_and_aborted_on_page";
     if !Browser::is_there(test) || !Etcd::is_there(test) {
         return Ok(());
     }

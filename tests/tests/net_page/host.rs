@@ -26,8 +26,8 @@ fn last(values: &Value) -> Option<f64> {
 }
 
 #[test]
-fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
-    let test = "what_is_drawn_is_what_the_kernel_has";
+fn drawn_values_match_kernel() -> Result<()> {
+    let test = "drawn_values_match_kernel";
     if !runnable(test, &[])? || !Browser::is_there(test) {
         return Ok(());
     }
@@ -48,7 +48,7 @@ fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
     let config = site.pair.a.attachment("a0")?.maps.params()?.config;
     assert_eq!(last(&depth[2]), Some(config.wred[3].kmin_bytes as f64));
     assert_eq!(last(&depth[3]), Some(config.wred[3].kmax_bytes as f64));
-    // The sum of what was drawn of a counter is what the kernel counted meanwhile.
+    // The sum of what was drawn of a counter is what the kernel counted in the meantime.
     let cnps = || site.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
     let before = cnps()?;
     let from = drawn(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
@@ -104,8 +104,8 @@ fn what_is_drawn_is_what_the_kernel_has() -> Result<()> {
 }
 
 #[test]
-fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<()> {
-    let test = "a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept";
+fn page_change_reverts_unless_confirmed() -> Result<()> {
+    let test = "page_change_reverts_unless_confirmed";
     if !runnable(test, &[])? || !Browser::is_there(test) {
         return Ok(());
     }
@@ -165,7 +165,7 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
     // Somebody else changes it while this one is being decided: it is refused, and theirs stays.
     let door = ControlClient::new(Path::new(&site.control()), PATIENCE);
     let held: Option<Override> = door.ask(Verb::Config {})?;
-    let text = held.context("nothing is in force")?.text.replace("200KB", "180KB");
+    let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),
         text: text.clone(),
@@ -180,7 +180,7 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
     door.ask::<Applied>(Verb::Apply(theirs()))?;
     browser.type_text("60KB")?;
     browser.press("Enter", 13)?;
-    wrong(&mut browser, "`theirs` is in force since")?;
+    wrong(&mut browser, "`theirs` is active since")?;
     has(180_000)?;
     // A change that was refused is the only thing the browser complains of: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
@@ -192,8 +192,8 @@ fn a_parameter_is_changed_in_place_and_goes_back_unless_it_is_kept() -> Result<(
 }
 
 #[test]
-fn who_has_no_token_or_asks_from_elsewhere_changes_nothing() -> Result<()> {
-    let test = "who_has_no_token_or_asks_from_elsewhere_changes_nothing";
+fn request_without_token_or_origin_rejected() -> Result<()> {
+    let test = "request_without_token_or_origin_rejected";
     if !runnable(test, &[])? {
         return Ok(());
     }

@@ -15,7 +15,7 @@ function shown(first, last) {
   return [Math.max(now - SPAN_S, Math.min(first ?? now, now - LEAST_S)), now];
 }
 
-/** A time of day of the clock of whoever looks; with seconds where they tell ticks apart. */
+/** A time of day in the viewer's time zone; with seconds if the ticks are less than a minute apart. */
 const clock = (t, step) => new Date(t * 1000).toTimeString().slice(0, step < 60 ? 8 : 5);
 
 export class Chart {

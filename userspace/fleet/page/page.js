@@ -144,7 +144,7 @@ function trial(held) {
   write(element("left"), String(held.confirm_within_s));
 }
 
-/** The token, if this page was loaded anew meanwhile. */
+/** Prompts for the token, which a reload of the page has cleared. */
 function askToken() {
   return new Promise((resolve) => {
     const token = make("input", { id: "token", type: "password", required: true, autocomplete: "off" });

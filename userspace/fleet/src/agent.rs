@@ -45,7 +45,7 @@ pub(crate) struct Options {
     pub(crate) look: Duration,
 }
 
-/// An agent at work.
+/// An agent running.
 struct Agent {
     options: Options,
     controller: Controller,

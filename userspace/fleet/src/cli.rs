@@ -38,7 +38,7 @@ Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
 /// Where the kernel has this host's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// One change on many hosts: canaries first, then in waves, taken back by itself when things get worse.
+/// One change on many hosts: canaries first, then in waves, reverted by itself when things get worse.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn-fleet", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
@@ -154,12 +154,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_that_is_shown_is_one() {
+    fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
     }
 }

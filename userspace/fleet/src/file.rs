@@ -210,8 +210,9 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         }
         _ => None,
     };
-    let wave = read
-        .with_context(|| format!("wave = {wave} is no number of hosts: write, for example, 10 or \"25%\""))?;
+    let wave = read.with_context(|| {
+        format!("wave = {wave} is not a number of hosts: write, for example, 10 or \"25%\"")
+    })?;
     ensure!(
         (1..=MOST_UNAVAILABLE).contains(&max_unavailable),
         "max_unavailable = {max_unavailable} is out of range: 1 to {MOST_UNAVAILABLE}"
@@ -224,7 +225,7 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
 fn read_group(group: FileGroup) -> Result<Group> {
     let FileGroup { name, hosts, labels, interface } = group;
     for pattern in &hosts {
-        Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is no pattern"))?;
+        Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
     }
     ensure!(!interface.is_empty(), "no [[group.interface]]: write what its hosts get");
     for table in &interface {
@@ -335,16 +336,16 @@ rpg_gd = 12
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn config_errors_reported() {
         let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
         for (text, says) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
             ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without a name"),
-            (&format!("{interface}role = 'hst'"), "`hst` is none of host, switch"),
+            (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
-            (&format!("[rollout]\nwave = '0%'\n{interface}"), "is no number of hosts"),
+            (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '9'\n{interface}"), "is no time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),

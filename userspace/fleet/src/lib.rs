@@ -1,5 +1,5 @@
 //! Many hosts: what they are to have is in etcd, an agent on each has its controller do it, and a change is rolled out in steps
-//! that are taken back when things get worse.
+//! that are reverted when things get worse.
 //!
 //! Nothing here runs as root, and nothing that runs as root depends on it.
 

@@ -1,4 +1,4 @@
-//! One page in a browser: this host by its controller's socket, and the fleet by etcd where that is asked for.
+//! One page in a browser: this host by its controller's socket, and the fleet by etcd where that is requested.
 //!
 //! What is looked at is gathered here, once for all who look; what nobody looks at is kept for ten minutes and told nobody. The page is
 //! embedded, with what draws its charts: nothing is fetched from anywhere else.
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) control: PathBuf,
     /// The file with the token that lets somebody change something; nobody may if none.
     pub(crate) allow_write: Option<PathBuf>,
-    /// Names by which the page may be asked for.
+    /// Names by which the page may be requested.
     pub(crate) names: Vec<String>,
     /// This host's own name.
     pub(crate) host: String,

@@ -169,7 +169,7 @@ impl Store {
         let is_new = Compare::version(self.version_key(version.version), CompareOp::Equal, 0);
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
-        // An answer that was lost is asked for again, and finds its own version.
+        // An answer that was lost is requested again, and finds its own version.
         let has_begun = self.txn(txn).await?.succeeded()
             || self.version(version.version).await.is_ok_and(|kept| kept == *version);
         match has_begun {

@@ -1,6 +1,6 @@
 //! Copies the compiled eBPF objects to where the library embeds them from.
 //!
-//! They are built by `cargo xtask build`, with another compiler; `DCQCN_EBPF_OBJECT` names one built elsewhere, beside which the
+//! They are built by `cargo xtask build`, with another compiler; `DCQCN_EBPF_OBJECT` names one built elsewhere, next to which the
 //! other lies.
 
 use std::{env, fs, path::PathBuf};

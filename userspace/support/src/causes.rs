@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_was_told_is_not_told_again() {
+    fn repeated_cause_printed_once() {
         let error = anyhow!("no such file").context("cannot read x: no such file").context("cannot attach");
         assert_eq!(told(error.as_ref()), ["cannot attach", "cannot read x: no such file"]);
         assert_eq!(one_line(error.as_ref()), "cannot attach: cannot read x: no such file");

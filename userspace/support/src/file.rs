@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A file that is written beside another and takes its place once it is complete, so that a reader sees the old one or the
+/// A file that is written next to another and takes its place once it is complete, so that a reader sees the old one or the
 /// new one, whole, and a failure leaves the old one. What is no plain file (a pipe, a terminal) cannot be replaced and is written
 /// as it is.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Replacement {
     /// by whom the umask lets.
     ///
     /// # Errors
-    /// There can be no file beside it.
+    /// There can be no file next to it.
     pub fn create(path: &Path) -> io::Result<Self> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path)?;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_or_left() {
+    fn file_replaced_atomically() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("x.toml");
         replace(&path, b"one").expect("written");

@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) type LastResort = fn();
 
 /// While this exists, SIGINT, SIGTERM and SIGHUP do not end the process but set a flag, and so does the end of what the
-/// process writes to or reads from. Threads started meanwhile inherit that; those started before do not, so it is made
+/// process writes to or reads from. Threads started in the meantime inherit that; those started before do not, so it is made
 /// first.
 #[derive(Debug)]
 pub struct Interrupt {
@@ -47,7 +47,7 @@ impl Interrupt {
         Self::new(vec![dup(io::stdout())?], None)
     }
 
-    /// As [`Self::catch`], for a command that has nothing to take back: should it not have ended after half a second,
+    /// As [`Self::catch`], for a command that has nothing to revert: should it not have ended after half a second,
     /// `last_resort` is done and the process ended.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        // A second Ctrl-C would be delivered when the mask is put back.
+        // A second Ctrl-C would be delivered when the mask is restored.
         while matches!(self.signals.read_signal(), Ok(Some(_))) {}
         if let Err(errno) = self.previous_mask.thread_set_mask() {
             tracing::error!(%errno, "cannot restore the signal mask");
@@ -139,7 +139,7 @@ impl Drop for Interrupt {
 /// The kernel refuses to wait.
 pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     loop {
-        // Errors and hang-ups are told without being asked for.
+        // Errors and hang-ups are told without being requested.
         let mut fds = [PollFd::new(fd.as_fd(), PollFlags::empty())];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(0) | Err(Errno::EINTR) => {}
@@ -171,7 +171,7 @@ impl Watch {
                 PollFd::new(alive.as_fd(), PollFlags::POLLIN),
                 PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             ];
-            // Errors and hang-ups are told without being asked for.
+            // Errors and hang-ups are told without being requested.
             fds.extend(needed.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::empty())));
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(0) | Err(Errno::EINTR) => continue,

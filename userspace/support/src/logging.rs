@@ -19,7 +19,7 @@ mod tests {
     use tracing_subscriber::filter::LevelFilter;
 
     #[test]
-    fn a_filter_is_a_level_or_levels_of_modules() {
+    fn filter_is_level_or_module_levels() {
         assert_eq!(filter("debug").unwrap().default_level(), Some(LevelFilter::DEBUG));
         let one = filter("dcqcn_netlink=trace").unwrap();
         assert_eq!(one.default_level(), Some(LevelFilter::ERROR));

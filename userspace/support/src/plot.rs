@@ -199,7 +199,7 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
             }
             write_png(file, size, &pixels).map_err(|error| failed(&error))
         }
-        _ => bail!("{} is no picture: its name must end in .svg or .png", file.display()),
+        _ => bail!("{} is not a picture: its name must end in .svg or .png", file.display()),
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinning_keeps_the_peaks() {
+    fn thinning_keeps_peaks() {
         let points = (0..100_000).map(|i| (f64::from(i) / 1e4, if i == 77_777 { 9.0 } else { 1.0 }));
         let thin = thin_out(points, 10.0, largest);
         assert!((999..=1001).contains(&thin.len()), "{}", thin.len());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn decades_are_in_bytes_and_heat_is_from_white_to_black() {
+    fn decade_labels_and_heat_colours() {
         let texts = [0.0, 2.0, 3.0, 7.0, 2.5].map(|value| Marks::Decades.text(value));
         assert_eq!(texts, ["1 B", "100 B", "1 kB", "10 MB", ""]);
         assert_eq!((heat(0.0), heat(1.0), heat(7.0)), (WHITE, RGBColor(20, 0, 20), heat(1.0)));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_have_the_format_of_their_name() {
+    fn picture_format_follows_extension() {
         let directory = tempfile::tempdir().unwrap();
         let line = Line::new("a", vec![(0.0, 1.0), (1.0, 2.0)], COLOURS[0], 2);
         let lines = vec![line, Line::level("b", 1.0, 0.5)];

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found_by_case_and_variant() {
+    fn row_found_by_case_and_variant() {
         let csv = "# x\na,old,9,00ff,1,2,3,4,5,6\na,new,9,00ff,2,2,3,4,5,8\n";
         let ((flows, old), (_, new)) = (find(csv, "a", "old").unwrap(), find(csv, "a", "new").unwrap());
         assert_eq!(flows, Flows { count: 9, starts: 255 });

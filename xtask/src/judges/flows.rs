@@ -98,7 +98,7 @@ mod tests {
     const HEADING: &str = "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n";
 
     #[test]
-    fn flows_that_are_not_complete_are_no_comparison() {
+    fn incomplete_flows_not_compared() {
         let flows = completed(&format!("{HEADING}0,1,0,10,5,100,90\n1,2,0,20,7,110,90\n")).unwrap();
         assert_eq!(flows[1], Flow { src: 2, dst: 0, bytes: 20, start_ns: 7 });
         for csv in ["0,1,0,10,5,,90\n", "0,1,0,10,,,90\n", "0,1\n", ""] {

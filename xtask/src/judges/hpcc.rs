@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flows_offer_half_of_the_load() {
+    fn flows_offer_half_load() {
         let text = flows(1);
         let bytes: f64 =
             text.lines().skip(1).filter_map(|line| line.split(' ').nth(4)?.parse::<f64>().ok()).sum();

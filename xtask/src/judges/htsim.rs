@@ -12,7 +12,7 @@ use crate::lab::{Lab, number, table};
 const KEPT: &str = include_str!("htsim.csv");
 /// As it is, but for what keeps it from running.
 pub(super) const REPAIRED: &str = "repaired";
-/// And what a flow still owes is paid at the rate in force.
+/// And what a flow still owes is paid at the rate active.
 const RETIMED: &str = "retimed";
 
 /// htsim's packets and constants. CNPs are in the data's class, as it has only one.
@@ -164,7 +164,7 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     permutations(lab, KEPT, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
 }
 
-/// Those permutations in several ways, each with its name, its case in the table `kept`, and its options beside the topology.
+/// Those permutations in several ways, each with its name, its case in the table `kept`, and its options next to the topology.
 pub(super) fn permutations(lab: &Lab, kept: &str, ways: &[(&str, &str, String)]) -> Result<Judged> {
     let mut rows = Rows::default();
     let mut commands = Vec::new();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_permutation_everybody_sends_and_receives_once() {
+    fn permutation_sends_and_receives_once() {
         let text = permutation(3);
         let ends = text.lines().filter_map(|line| line.split_once(' ')?.0.split_once("->"));
         let (mut from, mut to): (Vec<u32>, Vec<u32>) =
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incast_has_its_senders() {
+    fn incast_has_its_senders() {
         let text = incast(8, 77, 2);
         assert_eq!(text.lines().count(), 10);
         assert!(text.lines().skip(2).all(|line| line.ends_with("size 77") && line.contains("->0 id ")));

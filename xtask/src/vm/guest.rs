@@ -18,7 +18,7 @@ use crate::tools::{self, Want};
 use crate::workspace::Workspace;
 use crate::{build, deb, page};
 
-/// What every guest does first. The share has our own commands, which a share that is not cached reads anew each time they
+/// What every guest does first. The share has our own commands, which a share that is not cached reads again each time they
 /// are run: half a second. The guest's modules are the running kernel's.
 pub(super) const PREPARE: &str = "\
 cp /share/dcqcn /share/vm-guest /usr/local/bin

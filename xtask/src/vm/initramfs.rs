@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_after_what_they_need() {
+    fn modules_follow_dependencies() {
         let dependencies = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko\n\
                             kernel/net/9p/9pnet.ko:\nkernel/fs/netfs/netfs.ko:\n\
                             kernel/net/9p/9pnet_virtio.ko: kernel/drivers/virtio/virtio.ko kernel/net/9p/9pnet.ko\n\

@@ -242,7 +242,7 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     }
     let release = only_entry(&dir.join(MODULES))?;
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
-    // Newer packages have the image beside the modules.
+    // Newer packages have the image next to the modules.
     let beside = dir.join(MODULES).join(&release).join("vmlinuz");
     if beside.is_file() {
         fs::create_dir_all(dir.join("boot"))?;
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_in_one_package_or_in_several() {
+    fn kernel_in_one_or_several_packages() {
         let one =
             "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\nlinux-image-6.1.0-56-amd64\nkmod\n";
         assert_eq!(kernel_packages(one, Series::V6_1).unwrap(), ["linux-image-6.1.0-56-amd64"]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kernel_than_asked_for_is_named() {
+    fn wrong_kernel_named() {
         let moved = kernel_packages("linux-image-8.0.1-amd64\n", Series::V7).unwrap_err().to_string();
         assert!(moved.contains("linux-image-8.0.1-amd64"), "{moved}");
         assert!(kernel_packages("kmod\n", Series::V6_12).is_err());

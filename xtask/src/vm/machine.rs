@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_lose_what_only_a_terminal_needs() {
+    fn terminal_codes_stripped() {
         let mut lines = Vec::new();
         read_lines(&b"\x1bc\x1b[?7l\x1b[2J\r\n\x1b[0mstarted\r\n\r\nlast"[..], |line| {
             lines.push(line);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pass_is_success() {
+    fn only_pass_is_success() {
         assert!(End::Pass.check().is_ok());
         assert!(End::Fail.check().is_err() && End::Silent.check().is_err());
         let limit = End::Limit(Duration::from_secs(90)).check().unwrap_err().to_string();

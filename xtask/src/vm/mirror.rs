@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_leads_to_the_mirror_is_passed_on() {
+    fn only_mirror_settings_passed_on() {
         let dump = "APT::Architecture \"amd64\";\nAcquire::Check-Date \"false\";\nAcquire::http::Proxy \"http://p\";\n";
         assert_eq!(
             transport_lines(dump),

@@ -1,4 +1,4 @@
-//! docs/measured/soft-roce.md: the tables of what was measured in the guest.
+//! The tables measured in the guest: docs/measured/soft-roce.md has some, target/measured/soft-roce.md all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,37 +7,37 @@ use anyhow::{Context as _, Result};
 
 use super::Finished;
 use super::kernel::Series;
-use crate::page;
-use crate::run::header;
+use crate::page::{self, Measured};
 use crate::workspace::Workspace;
 
-const PAGE: &str = "docs/measured/soft-roce.md";
+const PAGE: &str = "soft-roce";
+const COMMITTED: &str = "docs/measured/soft-roce.md";
 /// The table of what ran where.
 const KERNELS: &str = "kernels";
 
 /// Writes the tables of what ran; those of scenarios that never did stay.
 pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> {
-    let path = workspace.root().join(PAGE);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let path = workspace.root().join(COMMITTED);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut measured = Measured::new(PAGE);
+    measured.add(KERNELS, &kernels(finished, page::between(COMMITTED, &text, KERNELS)?));
     for run in finished.iter().filter(|run| run.series == Series::V6_1) {
-        if let Some(table) = measurements(run) {
-            text = page::replace(PAGE, &text, &run.scenario, &table)?;
+        if let Some((table, checks)) = measurements(run) {
+            measured.add_with(&run.scenario, &table, &checks);
         }
     }
-    let before = page::between(PAGE, &text, KERNELS)?.to_owned();
-    text = page::replace(PAGE, &text, KERNELS, &kernels(finished, &before))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    header(format_args!("{PAGE} written"));
-    Ok(())
+    measured.write(workspace)
 }
 
-/// What a scenario measured and what it was held to.
-fn measurements(run: &Finished) -> Option<String> {
+/// The table of a scenario, and its checks.
+fn measurements(run: &Finished) -> Option<(String, String)> {
     let outcome = run.outcome.as_ref()?;
-    let mut text = format!("Linux {}. {}\n\n", outcome.kernel, run.made.trim_end());
+    let passed = outcome.checks.iter().filter(|check| check.ok).count();
+    let mut text =
+        format!("Linux {}, {passed} of {} checks passed. {}", outcome.kernel, outcome.checks.len(), run.made);
     if !outcome.rows.is_empty() {
-        text += &page::table(&outcome.columns, &outcome.rows);
         text += "\n";
+        text += &page::table(&outcome.columns, &outcome.rows);
     }
     let heading = ["checked", "measured", "wanted"].map(str::to_owned);
     let rows: Vec<Vec<String>> = outcome
@@ -48,7 +48,7 @@ fn measurements(run: &Finished) -> Option<String> {
             vec![check.what.clone(), format!("{verdict}{}", check.measured), check.wanted.clone()]
         })
         .collect();
-    Some(text + &page::table(&heading, &rows))
+    Some((text, format!("\n{}", page::table(&heading, &rows))))
 }
 
 /// A row for every scenario, a column for every kernel. What the table `before` says stays, where nothing else is known of the same
@@ -108,8 +108,12 @@ mod tests {
 
     #[test]
     fn failures_stand_out() {
-        let text = measurements(&finished("incast", Series::V6_1, false)).unwrap();
-        assert!(text.contains("| off |\n") && text.contains("| drops | **failed** 3 | 0 |\n"), "{text}");
+        let (table, checks) = measurements(&finished("incast", Series::V6_1, false)).unwrap();
+        assert!(
+            table.contains(", 0 of 1 checks passed. Made by `x`") && table.ends_with("| off |\n"),
+            "{table}"
+        );
+        assert!(checks.contains("| drops | **failed** 3 | 0 |\n"), "{checks}");
     }
 
     #[test]
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_again_stays() {
+    fn sections_not_run_stay() {
         let before = "| scenario | 6.1.0-test | 6.12.1-other |\n| --- | --- | --- |\n| read | 9 of 9, 9 s | 8 of 8, 8 s |\n\
                       | incast | 7 of 7, 7 s | not run |\n";
         let text =
@@ -143,7 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_place_for_what_ran_where() {
-        page::with_places(PAGE, [KERNELS]);
+    fn page_has_marker_for_environment() {
+        let text = fs::read_to_string(Workspace::locate().unwrap().root().join(COMMITTED)).unwrap();
+        page::between(COMMITTED, &text, KERNELS).unwrap();
     }
 }

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_little_room_is_said_with_both_figures() {
+    fn low_disk_space_reports_both_values() {
         assert_eq!(available(" Avail\n 78112\n"), Some(78_112));
         let dir = std::env::temp_dir();
         require(&dir, 0, "nothing").unwrap();

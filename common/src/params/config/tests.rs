@@ -49,7 +49,7 @@ fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
 }
 
 #[test]
-fn specs_are_complete_and_name_one_parameter_each() {
+fn specs_complete_and_unique() {
     check_specs(Scalars::SPECS, &Scalars::DEFAULT);
     check_specs(WredConfig::SPECS, &WredConfig::DEFAULT);
     check_specs(QueueConfig::SPECS, &QueueConfig::DEFAULT);
@@ -79,7 +79,7 @@ fn check_ranges<T>(specs: &'static [Spec<T>], tc: Option<usize>, put: impl Fn(&S
 }
 
 #[test]
-fn every_parameter_has_a_range() {
+fn every_parameter_has_range() {
     check_ranges(Scalars::SPECS, None, |spec, value| scalars(|s| (spec.set)(s, value)));
     for tc in 0..CLASSES {
         check_ranges(WredConfig::SPECS, Some(tc), |spec, value| with(|c| (spec.set)(&mut c.wred[tc], value)));
@@ -87,7 +87,7 @@ fn every_parameter_has_a_range() {
 }
 
 #[test]
-fn a_queue_s_parameters_are_refused_by_name() {
+fn queue_parameter_rejected_by_name() {
     let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
     assert_eq!(refused, "queue.5.weight = 101 is out of range: allowed is 1 to 100");
     let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
@@ -96,7 +96,7 @@ fn a_queue_s_parameters_are_refused_by_name() {
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }
 
-/// Where 0 means off or unknown, the range begins anew above it.
+/// Where 0 means off or unknown, the range begins again above it.
 #[test]
 fn next_to_0_is_too_small() {
     let refused = |config: Config, wanted: &str, min: u64| match config.validate() {
@@ -139,7 +139,7 @@ fn thresholds_are_in_order() {
 }
 
 #[test]
-fn tables_name_classes_and_queues_that_exist() {
+fn tables_name_existing_classes_and_queues() {
     for index in 0..DSCPS {
         assert_eq!(with(|c| c.dscp_to_tc[index] = 7).validate(), Ok(()));
         let refused = Err(Invalid::Table { table: "dscp_to_tc", index, value: 8, max: 7 });
@@ -168,7 +168,7 @@ fn rates_are_in_order() {
 }
 
 #[test]
-fn line_and_drain_rate_default_to_the_link() {
+fn line_and_drain_rate_default_to_link() {
     let line = |link, max| scalars(|s| (s.link_rate_bps, s.rpg_max_rate_bps) = (link, max)).line_rate_bps();
     assert_eq!([line(0, 0), line(GBIT, 0), line(0, GBIT), line(GBIT, 40 * GBIT)], [0, GBIT, GBIT, GBIT]);
     assert_eq!(line(40 * GBIT, GBIT), GBIT);
@@ -179,7 +179,7 @@ fn line_and_drain_rate_default_to_the_link() {
 }
 
 #[test]
-fn dscp_26_and_48_have_classes_of_their_own() {
+fn dscp_26_and_48_have_separate_classes() {
     let Config { dscp_to_tc, tc_to_queue, .. } = Config::DEFAULT;
     for (dscp, &tc) in dscp_to_tc.iter().enumerate() {
         let expected = match dscp {
@@ -193,7 +193,7 @@ fn dscp_26_and_48_have_classes_of_their_own() {
 }
 
 #[test]
-fn a_port_is_asked_to_wait_before_it_may_go_on() {
+fn xoff_must_exceed_xon() {
     let bounds = |xoff, xon| with(|c| (c.pfc[3].xoff, c.pfc[3].xon) = (xoff, xon)).validate();
     assert_eq!(bounds(20_000, 20_000), Ok(()));
     let refused = Err(Invalid::XonAboveXoff { priority: 3, xon_bytes: 20_001, xoff_bytes: 20_000 });
@@ -201,7 +201,7 @@ fn a_port_is_asked_to_wait_before_it_may_go_on() {
 }
 
 #[test]
-fn a_watchdog_waits_twice_as_long_for_the_end_unless_told_otherwise() {
+fn watchdog_restoration_defaults_to_double() {
     let watchdog = |detection_ns, restoration_ns, action| {
         let config = scalars(|s| {
             (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ns, restoration_ns);

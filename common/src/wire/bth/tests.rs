@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn reads_every_field_and_writes_it_back() {
+fn fields_round_trip() {
     let bytes = [0x0a, 0xf0, 0x80, 0x01, 0xc0, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
     let repr = BthRepr::parse(Bth::new(&bytes));
     assert_eq!(
@@ -44,7 +44,7 @@ fn names_say_transport_and_operation() {
 }
 
 #[test]
-fn every_opcode_agrees_with_its_name() {
+fn opcodes_agree_with_names() {
     let mut known = 0;
     for code in 0..=u8::MAX {
         let opcode = Opcode(code);
@@ -111,14 +111,14 @@ fn extension_headers_add_up() {
 }
 
 #[test]
-fn only_the_roce_opcode_is_a_cnp() {
+fn only_cnp_opcode_is_cnp() {
     for code in 0..=u8::MAX {
         assert_eq!(Opcode(code).is_cnp(), code == 0x81);
     }
 }
 
 #[test]
-fn the_three_highest_bits_name_the_transport() {
+fn top_three_bits_are_transport() {
     use opcode::Transport::{Cnp, Manufacturer, Rc, Rd, Reserved, Uc, Ud, Xrc};
     let transports = [Rc, Uc, Rd, Ud, Cnp, Xrc, Reserved, Manufacturer];
     for code in 0..=u8::MAX {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::attacks::{ATTACKS, Attack};
 use crate::site::Site;
 
-/// Send what an attacker would, to a host with a queue pair at work, and measure what it does.
+/// Send what an attacker would, to a host with a queue pair running, and measure what it does.
 #[derive(Parser)]
 struct Args {
     /// Packets of each attack.

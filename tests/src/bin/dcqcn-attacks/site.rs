@@ -1,4 +1,4 @@
-//! Two hosts, a queue pair at work between them, and what can be seen of it.
+//! Two hosts, a queue pair running between them, and what can be seen of it.
 
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
@@ -106,9 +106,9 @@ impl Site {
 
 impl Seen {
     /// # Errors
-    /// The victim is not at work, so that nothing could be seen.
+    /// The victim is not running, so that nothing could be seen.
     pub(crate) fn at_work(self) -> Result<Self> {
-        self.charged.filter(|_| self.has_pair).context("the victim is not at work")?;
+        self.charged.filter(|_| self.has_pair).context("the victim is not running")?;
         Ok(self)
     }
 }

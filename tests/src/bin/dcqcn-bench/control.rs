@@ -152,7 +152,7 @@ impl Drop for Running {
     }
 }
 
-/// The daemon beside that table.
+/// The daemon next to that table.
 fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let long = Duration::from_secs(if bench.quick { 1 } else { 10 });
     bench.progress("control: the daemon");
@@ -169,7 +169,7 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
     let resident: f64 = resident.context("no VmRSS")?.parse()?;
     ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` ended by itself");
-    let what = |figure: &str| format!("`dcqcn run` beside {flows} QPs: {figure}");
+    let what = |figure: &str| format!("`dcqcn run` next to {flows} QPs: {figure}");
     bench.add(Figure::new(Section::Control, what("CPU"), "%", vec![cpu]));
     bench.add(Figure::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
     Ok(())

@@ -1,4 +1,4 @@
-//! Whether something got worse: beside an earlier run, and beside what it has been on every machine so far.
+//! Whether something got worse: next to an earlier run, and next to what it has been on every machine so far.
 
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
 }
 
 /// Figures that a test holds, in relation to what each is compared with: the largest of ten quick runs, the bound being [`SLACK`] times
-/// that. In those ten, of which all had other work beside them, the largest was up to 1.16 times the smallest. XDP's are not here: an
+/// that. In those ten, of which all had other work next to them, the largest was up to 1.16 times the smallest. XDP's are not here: an
 /// empty XDP program takes 7 ns, and the largest was up to 3 times the smallest.
 const STABLE: [(&str, f64); 15] = [
     ("TCP, ingress", 1.29),
@@ -135,7 +135,7 @@ const STABLE: [(&str, f64); 15] = [
 /// Another processor has other ratios: those of an AMD EPYC were up to 1.2 times these of an Intel Xeon.
 const SLACK: f64 = 1.35;
 
-/// Those of [`STABLE`] beyond their bounds, in words.
+/// Those of [`STABLE`] beyond their bounds, as text.
 pub(crate) fn beyond(report: &Report) -> Vec<String> {
     let mut told = Vec::new();
     for (name, largest) in STABLE {
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_more_is_worse_and_less_is_not() {
+    fn gate_fails_beyond_ten_percent() {
         assert_eq!(verdict(vec![100.0], vec![vec![112.0]]), Verdict::Worse);
         assert_eq!(verdict(vec![100.0], vec![vec![109.0]]), Verdict::Kept);
         assert_eq!(verdict(vec![100.0], vec![vec![50.0]]), Verdict::Kept);
     }
 
     #[test]
-    fn noise_that_could_hide_it_is_told() {
+    fn gate_reports_hiding_noise() {
         let noisy = vec![100.0, 115.0, 140.0];
         assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Unsure);
         assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "more than any noise");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_got_slower_by_is_not_held_against_one() {
+    fn gate_discounts_common_slowdown() {
         let slower = |report: &mut Report| {
             report.figures.iter_mut().for_each(|figure| {
                 (figure.low, figure.median, figure.high) =
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_others_are_compared_with_is_taken_at_its_best_too() {
+    fn gate_uses_best_baseline() {
         let mut disturbed = run(vec![120.0]);
         disturbed.figures[0].low = 12.0;
         let changes = compare(&run(vec![100.0]), &[run(vec![120.0]), disturbed]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_cannot_be_told() {
+    fn gate_reports_missing_rows() {
         let mut less = run(vec![100.0]);
         less.figures.truncate(1);
         let changes = compare(&run(vec![100.0]), &[less]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_its_bound_or_was_not_measured_is_told() {
+    fn gate_reports_bound_exceeded_or_unmeasured() {
         let mut report = run(Vec::new());
         assert_eq!(beyond(&report).len(), STABLE.len());
         report.figures.extend(STABLE.map(|(name, largest)| {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::programs::{SchedClassifier, TcAttachType};
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings};
@@ -27,13 +27,13 @@ const CLASS: u16 = 0x10;
 /// Names of the figures that targets are about.
 const NOTHING: &str = "nothing attached";
 /// See [`NOTHING`].
-pub(crate) const EMPTY: &str = "empty programs: TC at both ends, XDP native";
+pub(crate) const EMPTY: &str = "empty programs: TC at both ends";
 /// See [`NOTHING`].
-pub(crate) const EVERYTHING: &str = "everything: host at both ends, XDP native";
+pub(crate) const EVERYTHING: &str = "everything: host at both ends";
 /// What the P4 program is compared with.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
 
-/// The same with frames of 4 KB, which XDP gets in pieces.
+/// The same with frames of 4 KB.
 const NOTHING_4K: &str = "nothing attached, frames of 4 KB";
 const EMPTY_4K: &str = "empty programs, frames of 4 KB";
 const EVERYTHING_4K: &str = "everything, frames of 4 KB";
@@ -48,9 +48,7 @@ const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
     (NOTHING, None, None, |_, _, _, _| Ok(())),
     (EMPTY, Some(NOTHING), None, empty),
     ("host at the sender (RP)", Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Host, None)),
-    ("host at the receiver (NP), XDP native", Some(NOTHING), None, |_, pair, _, b| {
-        attach(&pair.b, b, Role::Host, None)
-    }),
+    ("host at the receiver (NP)", Some(NOTHING), None, |_, pair, _, b| attach(&pair.b, b, Role::Host, None)),
     (CP, Some(NOTHING), None, |_, pair, a, _| attach(&pair.a, a, Role::Switch, None)),
     (EVERYTHING, Some(NOTHING), None, everything),
     (NOTHING_4K, None, None, |_, _, _, _| Ok(())),
@@ -125,12 +123,11 @@ fn htb(_: &mut Baselines, pair: &Pair, a: &str, _: &str) -> Result<()> {
 fn empty(baselines: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
     let tc: &mut SchedClassifier =
         baselines.ebpf.program_mut("empty_tc").context("no program empty_tc")?.try_into()?;
-    pair.a.run(|| tc.attach(a, TcAttachType::Egress))??;
-    pair.b.run(|| tc.attach(b, TcAttachType::Ingress))??;
-    pair.b.run(|| tc.attach(b, TcAttachType::Egress))??;
-    let xdp: &mut Xdp =
-        baselines.ebpf.program_mut("empty_xdp").context("no program empty_xdp")?.try_into()?;
-    pair.b.run(|| xdp.attach(b, XdpMode::Driver))??;
+    for (host, iface) in [(&pair.a, a), (&pair.b, b)] {
+        for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
+            host.run(|| tc.attach(iface, hook))??;
+        }
+    }
     Ok(())
 }
 

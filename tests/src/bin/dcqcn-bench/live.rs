@@ -87,7 +87,6 @@ fn alone(bench: &mut Bench) -> Result<()> {
         (empty_xdp, None, bench.baselines.empty(Hook::Xdp)?),
         (empty_tc, None, bench.baselines.empty(Hook::Egress)?),
         ("inline: CP and redirect", Some(empty_xdp), program(&inline.ebpf, program_of(Hook::Xdp))?),
-        ("host, XDP", Some(empty_xdp), program(&ours.ebpf, program_of(Hook::Xdp))?),
         ("host, ingress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Ingress))?),
         ("host, egress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Egress))?),
     ] {

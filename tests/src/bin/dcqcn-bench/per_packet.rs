@@ -1,4 +1,4 @@
-//! What one packet costs in each program, beside programs that do nothing, only parse, or only pace.
+//! What one packet costs in each program, next to programs that do nothing, only parse, or only pace.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
 const CLONE: &str = "clone and send, nothing else";
 
 /// Names of the figures that targets are about.
-pub(crate) const TCP: [&str; 3] = ["TCP, XDP", "TCP, ingress", "TCP, egress"];
+pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];
 /// See [`TCP`].
 pub(crate) const MARKS: &str = "CP marks";
 /// See [`TCP`].
@@ -59,14 +59,14 @@ pub(crate) const INLINE: &str = "inline: CP and redirect";
 /// What [`INLINE`] is held against.
 pub(crate) const REDIRECT: &str = "redirect and nothing else, XDP";
 /// See [`TCP`].
-pub(crate) const UNMARKED: [&str; 3] =
-    ["RoCE unmarked, XDP", "RoCE unmarked, ingress", "RoCE unmarked, egress"];
+pub(crate) const UNMARKED: [&str; 2] = ["RoCE unmarked, ingress", "RoCE unmarked, egress"];
 /// See [`TCP`].
 pub(crate) const PACED: &str = "RP paces a flow in recovery";
 /// See [`TCP`].
 pub(crate) const CNP_MADE: &str = "NP makes a CNP: ingress, clone, egress";
 
-const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+/// Hooks of a host; XDP is inline's only.
+const HOOKS: [Hook; 2] = [Hook::Ingress, Hook::Egress];
 
 const fn empty_of(hook: Hook) -> &'static str {
     match hook {
@@ -158,7 +158,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         Case::baseline("classifier alone, XDP", "parse_xdp", Some(EMPTY_XDP), plain()),
         Case::baseline("classifier alone, TC", "parse_tc", Some(EMPTY_TC), plain()),
         Case::baseline(
-            "TCP told apart and counted, nothing else, TC",
+            "TCP distinguished and counted, nothing else, TC",
             "count_tcp",
             Some(EMPTY_TC),
             Input { packet: tcp(), ..Input::default() },
@@ -176,8 +176,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         cases.push(Case::steady(name, &unpaced, hook, Stat::RoceData, data.frame())?);
     }
     for (kind, packet) in [("RoCE over IPv6", &v6), ("RoCE with a VLAN tag", &vlan)] {
-        for hook in HOOKS {
-            let name = format!("{kind}, {}", word(hook));
+        for (hook, word) in HOOKS.into_iter().zip(["ingress", "egress"]) {
+            let name = format!("{kind}, {word}");
             cases.push(Case::steady(name, &unpaced, hook, Stat::RoceData, packet.frame())?);
         }
     }
@@ -227,15 +227,6 @@ fn patiently(mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
         }
     }
     measure()
-}
-
-/// A hook as the tables call it.
-const fn word(hook: Hook) -> &'static str {
-    match hook {
-        Hook::Xdp => "XDP",
-        Hook::Ingress => "ingress",
-        Hook::Egress => "egress",
-    }
 }
 
 /// What one would write without knowing RoCE.
@@ -339,7 +330,7 @@ fn cut(name: &str, profile: Profile, data: &Roce) -> Result<Case> {
         config.scalars.rate_reduce_monitor_period_ns = 0;
     }
     let cnp = data.cnp(Some(data.source_qpn), CNP_TOS);
-    Ok(Case::on(sender(&config, data)?, name, Hook::Xdp, Stat::RpCnpHandled, cnp))
+    Ok(Case::on(sender(&config, data)?, name, Hook::Ingress, Stat::RpCnpHandled, cnp))
 }
 
 /// A flow that was cut a moment ago and sends faster than its rate allows.
@@ -355,7 +346,7 @@ fn in_recovery(data: &Roce) -> Result<Case> {
     Ok(Case::new(PACED, Some(MINIMAL_PACER), 10_000, move |_, repeat| {
         let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
         run(egress, &input, HEAD_START)?;
-        run(program(&instance.ebpf, program_of(Hook::Xdp))?, &cnp, 1)?;
+        run(program(&instance.ebpf, program_of(Hook::Ingress))?, &cnp, 1)?;
         instance.counted(Hook::Egress, Stat::RpPaced, runs(repeat), || ns_per_run(egress, &input, repeat))
     }))
 }

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_a_median_and_its_quartiles() {
+    fn metric_is_median_with_quartiles() {
         let figure = Figure::new(Section::Growth, "a", "ns", vec![5.0, 1.0, 2.0, 4.0, 3.0]);
         assert_eq!((figure.low, figure.median, figure.high), (2.0, 3.0, 4.0));
         assert_eq!((figure.better(), figure.more_is_better().better()), (2.0, 4.0));

@@ -120,7 +120,7 @@ pub(crate) struct Instance {
     pub(crate) maps: Maps,
     /// Another handle on the RP table: flows are put into a state there.
     rp: Array<MapData, RpSet>,
-    /// The parameters in force.
+    /// The parameters active.
     pub(crate) params: Params,
 }
 
@@ -231,7 +231,7 @@ unsafe impl Pod for Feed {}
 pub(crate) const ORDER_LEN: u32 = 1 << 20;
 
 impl Baselines {
-    /// Loads the object that `cargo xtask build` leaves beside the data plane's; its redirecting program sends to the interface of
+    /// Loads the object that `cargo xtask build` leaves next to the data plane's; its redirecting program sends to the interface of
     /// this index.
     pub(crate) fn load(redirect_to: u32) -> Result<Self> {
         let mut ebpf = dcqcn_tests::bpf::baselines_with(redirect_to, DEFAULT_FLOWS)?;
@@ -246,7 +246,7 @@ impl Baselines {
         Ok(Self { ebpf })
     }
 
-    /// Lets the next packets go to the queue pairs that `qpn` gives for their numbers, and begins anew.
+    /// Lets the next packets go to the queue pairs that `qpn` gives for their numbers, and begins again.
     pub(crate) fn order(&mut self, qpn: impl FnMut(u32) -> u32) -> Result<()> {
         let mut order: Array<_, u32> = self.ebpf.map_mut("ORDER").context("no map ORDER")?.try_into()?;
         for (index, qpn) in (0..ORDER_LEN).zip((0..ORDER_LEN).map(qpn)) {

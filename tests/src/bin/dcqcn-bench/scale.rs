@@ -1,4 +1,4 @@
-//! The control plane beside many interfaces, each with a full table; and how long a large table takes to be there.
+//! The control plane next to many interfaces, each with a full table; and how long a large table takes to be there.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks beside a daemon that serves all of them.
+/// Asks next to a daemon that serves all of them.
 fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
     let file = format!(
         "[[interface]]\nname = 'n*'\nrole = 'host'\npacer = 'none'\n[interface.parameters]\nlink_rate = '100gbit'\n[metrics]\nlisten = \

@@ -21,7 +21,7 @@ pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// What is rolled out.
     pub(crate) parameters: &'static str,
-    /// Whether the version is in force at the end.
+    /// Whether the version is active at the end.
     pub(crate) gets_there: bool,
     pub(crate) make: fn(&mut Field) -> Result<()>,
 }

@@ -1,4 +1,4 @@
-//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had asked for;
+//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had requested;
 //! `cargo xtask fleet` builds and runs it.
 
 mod faults;

@@ -1,4 +1,4 @@
-//! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on meanwhile.
+//! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on in the meantime.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "qdisc that cannot be made again", make: module_gone },
     Fault { name: "rate of a shaper changed", make: shaper_changed },
     Fault { name: "program taken off", make: program_taken_off },
-    Fault { name: "inline peer made anew", make: peer_made_anew },
+    Fault { name: "inline peer recreated", make: peer_made_anew },
     Fault { name: "attached by several at once", make: several_at_once },
 ];
 
@@ -242,7 +242,7 @@ fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     if without != text {
         fs::write(&path, without)?;
         let says = lab.refused(1, "detach a0")?;
-        ensure!(says.contains("still to be put back: root qdisc"), "{says}");
+        ensure!(says.contains("still to be restored: root qdisc"), "{says}");
         let text = fs::read_to_string(&path)?;
         fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     }

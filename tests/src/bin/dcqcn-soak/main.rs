@@ -1,4 +1,4 @@
-//! Faults in a random order, with traffic, for as long as asked; `cargo xtask soak` builds and runs it.
+//! Faults in a random order, with traffic, for as long as requested; `cargo xtask soak` builds and runs it.
 
 mod alone;
 mod served;

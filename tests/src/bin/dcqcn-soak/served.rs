@@ -108,7 +108,7 @@ fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let mbit = random.u32(11..90);
     fs::write(site.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
     reload(site, "reloaded")?;
-    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the file is not in force");
+    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the file is not active");
     fs::write(site.daemon.file(), file())?;
     reload(site, "reloaded")
 }

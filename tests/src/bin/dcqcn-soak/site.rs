@@ -95,7 +95,7 @@ impl Site {
         self.traffic.sent()
     }
 
-    /// The command on the served host, with its audit log beside the daemon's.
+    /// The command on the served host, with its audit log next to the daemon's.
     pub(crate) fn command(&self, line: &str) -> Result<Command> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", self.daemon.dir.path());
@@ -110,7 +110,7 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Waits until the daemon is at work and tells of it.
+    /// Waits until the daemon is running and tells of it.
     pub(crate) fn is_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.child.try_wait()? {
             anyhow::bail!("the daemon has ended: {status}");
@@ -131,7 +131,7 @@ impl Site {
         let packets_lost = self.traffic.lost()?;
         self.is_served()?;
         let attachment = self.pair.a.attachment("a0")?;
-        ensure!(attachment.info.id() == self.id, "a0 was attached anew");
+        ensure!(attachment.info.id() == self.id, "a0 was attached again");
         let config = attachment.maps.params()?.config;
         let others: Vec<String> =
             dcqcn_params::differing(&self.config, &config).map(|key| key.to_string()).collect();
@@ -142,7 +142,7 @@ impl Site {
         Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
     }
 
-    /// What is there beside what the daemon serves.
+    /// What is there next to what the daemon serves.
     fn left_behind(&self) -> Result<u64> {
         // Maps go a moment after their last user.
         let others = if freed(OTHER_FLOWS).is_ok() { 0 } else { tables(OTHER_FLOWS) };

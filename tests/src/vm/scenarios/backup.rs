@@ -1,4 +1,4 @@
-//! Storage beside a backup: two NVMe-oF disks behind a port that is too small, read or written with fio while iperf3 sends TCP through
+//! Storage next to a backup: two NVMe-oF disks behind a port that is too small, read or written with fio while iperf3 sends TCP through
 //! the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packets lost on the way.
 
 use std::fs;

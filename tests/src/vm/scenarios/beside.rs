@@ -144,7 +144,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     let before = show(lab, "q0")?;
     between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, says| {
         let shown = show(lab, "q0")?;
-        // Before Linux 6.6 attaching adds clsact, which is no queue.
+        // Before Linux 6.6 attaching adds clsact, which is not a queue.
         let queues = |shown: &str| {
             shown.lines().filter(|line| !line.contains("clsact")).map(str::to_owned).collect::<Vec<_>>()
         };
@@ -163,7 +163,7 @@ fn is_fq_at(line: &str, parent: &str) -> bool {
     line.starts_with("qdisc fq ") && line.contains(&format!(" parent {parent} "))
 }
 
-/// The rate at which the frames of a flow come out of a paced interface, of that which was asked for.
+/// The rate at which the frames of a flow come out of a paced interface, of that which was requested.
 fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     let frame = Roce { dest_qpn: PACED_QPN, ..Roce::default() }.frame();
     let socket = lab.host.socket("q0")?;

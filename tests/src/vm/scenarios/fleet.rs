@@ -69,7 +69,7 @@ fn steps(report: &mut Report) -> Result<()> {
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
     report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
 
-    // By address alone: the guest knows no names. A program on a share that is not kept is read anew with each page.
+    // By address alone: the guest knows no names. A program on a share that is not kept is read again with each page.
     sh("cp /share/etcd /usr/local/bin/etcd")?;
     let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
     sh(&format!(
@@ -120,7 +120,7 @@ fn rights(report: &mut Report, unit: &str) -> Result<()> {
 fn rollout(report: &mut Report) -> Result<()> {
     fs::write("/var/tmp/fleet.toml", FLEET)?;
     sh("dcqcn-fleet apply /var/tmp/fleet.toml --why test --etcd http://127.0.0.1:2379")?;
-    until("the version is in force", || Ok(kmin()?.contains("70KB")))?;
+    until("the version is active", || Ok(kmin()?.contains("70KB")))?;
     until("the rollout is over", || Ok(status()?["rollout"]["is_over"] == true))?;
     let host = host()?;
     let is_well = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
@@ -171,7 +171,7 @@ fn page(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Killed, the agent is started again; what is in force stays so meanwhile.
+/// Killed, the agent is started again; what is active stays so in the meantime.
 fn killed(report: &mut Report) -> Result<()> {
     let agent = UNITS[0];
     let pid = main_pid(agent)?;
@@ -191,7 +191,7 @@ fn killed(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Removed, its units are gone; the daemon and what is in force are not touched.
+/// Removed, its units are gone; the daemon and what is active are not touched.
 fn removed(report: &mut Report) -> Result<()> {
     // The daemon's group comes with the package.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_have_what_is_typed() {
+    fn pages_contain_typed_commands() {
         let five = blocks(FIVE_MINUTES, &[FIVE_MINUTES_SECTION]);
         assert_eq!(five.len(), 4, "{five:?}");
         assert!(five.iter().flatten().any(|line| line.starts_with("dcqcn top h1")));

@@ -140,7 +140,7 @@ pub(super) struct Measured {
     drops_all: u64,
     queue_bytes: Vec<u32>,
     /// The longest time between two looks at the queue: what a busy machine took from the guest. What the guest was to send
-    /// meanwhile it sends at once.
+    /// in the meantime it sends at once.
     stall: Duration,
     counts: Counts,
 }
@@ -232,7 +232,7 @@ impl Counts {
     }
 }
 
-/// Runs the traffic and looks at the queue meanwhile; again where perftest, whose timers are signals, divided by a time too
+/// Runs the traffic and looks at the queue in the meantime; again where perftest, whose timers are signals, divided by a time too
 /// short and says that more went through the port than it lets through.
 pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let measured = measure_once(lab, tool, load)?;

@@ -37,7 +37,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     // ill: one interface stays attached throughout.
     sh("ip link add spare0 type veth peer name spare1")?;
     sh("dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    report.columns(&["under traffic", "attach or detach", "files written meanwhile", "the QP"]);
+    report.columns(&["under traffic", "attach or detach", "files written in the meantime", "the QP"]);
     without_fq(report, &lab, ends)?;
     with_fq(report, &lab)?;
     detach_is_refused(report, &lab, ends)?;
@@ -255,7 +255,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
     Ok(disk)
 }
 
-/// Unmounts it, and returns what the kernel has said of errors meanwhile.
+/// Unmounts it, and returns what the kernel has said of errors in the meantime.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mount =

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_typical_latency_is_read() {
+    fn typical_latency_parsed() {
         let printed = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
                        64      2000          53.12          4108.33      61.40              75.21\n";
         assert_eq!(typical_us(printed), Some(61.4));

@@ -45,7 +45,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     step("rpg_max_rate doubled", 2.0 * held, &mut || {
         lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * HELD)).map(drop)
     })?;
-    step("rpg_max_rate put back", held, &mut || {
+    step("rpg_max_rate restored", held, &mut || {
         lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={HELD}mbit")).map(drop)
     })?;
     step("thresholds changed", held, &mut || {

@@ -33,7 +33,7 @@ const PORT: u16 = 18_700;
 const MESSAGE_BYTES: u32 = 4_096;
 /// What a message is on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC around it.
 const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
-/// Exponent: 4.096 us << 26 = 275 s. Soft-RoCE's timer is not put back when an ACK comes: what is under way when it runs out is sent
+/// Exponent: 4.096 us << 26 = 275 s. Soft-RoCE's timer is not restored when an ACK comes: what is under way when it runs out is sent
 /// again, however young it is.
 const TIMEOUT: u32 = 26;
 /// Of the traffic; connecting so many takes its time, and ends with the guest.

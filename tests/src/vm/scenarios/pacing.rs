@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 0.05;
 /// credit covers. One that comes out too high is wrong at once.
 const ATTEMPTS: u32 = 3;
 
-/// The default, with which a machine that is late loses rate: measured beside the others, and not held to anything.
+/// The default, with which a machine that is late loses rate: measured next to the others, and not held to anything.
 const DEFAULT_CREDIT: &str = "100us";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

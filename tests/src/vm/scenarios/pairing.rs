@@ -20,7 +20,7 @@ const SENDER: u8 = 1;
 const RECEIVER: u8 = 3;
 const LINK: &str = "20mbit";
 const LINK_MBPS: f64 = 20.0;
-/// DSCP 0, ECT(0): the class beside it.
+/// DSCP 0, ECT(0): the class next to it.
 const OTHER_CLASS: u8 = 2;
 const SECONDS: u32 = 11;
 /// For how long of it CNPs are counted; what is left is for the commands that look.

@@ -14,7 +14,7 @@ const LINK_BPS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const ROUNDS: u32 = 60;
 /// A token bucket gives away what it cannot keep while an emulated guest stands still, and the port is slower than its rate then.
-const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE beside"];
+const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE next to"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {

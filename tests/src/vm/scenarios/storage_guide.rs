@@ -1,4 +1,4 @@
-//! What docs/how-to/fix-storage.md says to type, typed while an initiator reads two disks beside a backup: how long its reads take
+//! What docs/how-to/fix-storage.md says to type, typed while an initiator reads two disks next to a backup: how long its reads take
 //! before, and what each step makes of that.
 
 use std::fs;
@@ -25,7 +25,7 @@ const PAGE: &str = include_str!("../../../../docs/how-to/fix-storage.md");
 const SECTIONS: [&str; 5] = [
     "## 1. Is it the port?",
     "## 2. The port: classes, queues, marks",
-    "## 3. The hosts: marks asked for, and heeded",
+    "## 3. The hosts: ECN and CNPs",
     "## 4. See it work",
     "## 5. More for storage, or less",
 ];
@@ -47,7 +47,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(BACKUP, &Options::default())?;
     sh("modprobe sch_ets")?;
     lab.shape(INITIATOR, "20mbit")?;
-    // Nobody has asked for marks yet.
+    // Nobody has requested marks yet.
     let ends = TARGETS.map(|target| Ends { initiator: INITIATOR, target });
     nvme::prepare(&lab, &ends, 0)?;
     fio::fill(&nvme::MEMORY, READS.block_bytes)?;
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     more.row(report, "step 5");
     let failed = [&before, &after, &more].into_iter().filter(|phase| phase.done.failed).count();
     report.equals("runs with a wrong block or a failed read", failed as u64, 0);
-    // Without a stall there is nothing to fix. How much is read meanwhile is luck: a fifth of the port on Linux 6.1, half of it later.
+    // Without a stall there is nothing to fix. How much is read in the meantime is luck: a fifth of the port on Linux 6.1, half of it later.
     report.at_least("before: longest read, s", before.done.max_ms / 1e3, STALL_S);
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
         report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);
@@ -93,7 +93,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// All that is typed, and the reads that go on meanwhile: before anything is changed, with all of it, and with step 5's Kmin.
+/// All that is typed, and the reads that go on in the meantime: before anything is changed, with all of it, and with step 5's Kmin.
 fn script(lab: &Lab, reads: &str) -> String {
     let (from, to) = (lab.address(BACKUP), lab.address(INITIATOR));
     let mut script = format!(
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_what_is_typed() {
+    fn page_contains_typed_commands() {
         let typed = blocks(PAGE, &SECTIONS);
         let lines: Vec<_> = typed.iter().flatten().collect();
         assert_eq!((typed.len(), lines.len()), (SECTIONS.len() + 1, 18), "{lines:#?}");

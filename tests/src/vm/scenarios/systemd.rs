@@ -1,4 +1,4 @@
-//! The package under Debian's systemd, from a boot beside udev to a purge.
+//! The package under Debian's systemd, from a boot next to udev to a purge.
 
 use std::fs;
 use std::path::Path;
@@ -90,11 +90,11 @@ fn boot(report: &mut Report) -> Result<()> {
     sh("rm -f /run/dcqcn/x").map(drop)
 }
 
-/// A reload is in force, a bad file is refused by `systemctl reload` and changes nothing.
+/// A reload is active, a bad file is refused by `systemctl reload` and changes nothing.
 fn reload(report: &mut Report) -> Result<()> {
     write("rpg_ai_rate = '7mbit'")?;
     sh("systemctl reload dcqcn.service")?;
-    until("the file is in force", || Ok(ai_rate()?.contains("7mbit")))?;
+    until("the file is active", || Ok(ai_rate()?.contains("7mbit")))?;
     report.check("reload: rpg_ai_rate", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
     write("rpg_ai_rate = '9mbit'\nrpg_ai_rat = '9mbit'")?;
     let refused = sh("systemctl reload dcqcn.service").is_err();

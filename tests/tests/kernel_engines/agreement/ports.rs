@@ -47,10 +47,10 @@ fn inline_both_ways() {
 }
 
 #[test]
-fn fast_cnps_go_back_where_the_data_came_from() {
+fn engines_agree_on_fast_cnps() {
     let mut config = everything();
     (config.scalars.fast_cnp, config.scalars.rp_enable) = (1, 0);
-    let Some(mut both) = Both::load("fast_cnps_go_back_where_the_data_came_from", 64, &config) else {
+    let Some(mut both) = Both::load("engines_agree_on_fast_cnps", 64, &config) else {
         return;
     };
     let mut now_ns = START_NS;

@@ -3,10 +3,10 @@
 use super::*;
 
 #[test]
-fn cnps_are_the_library_s() {
+fn kernel_cnps_equal_library_cnps() {
     let mut config = sender();
     config.scalars.min_time_between_cnps_ns = 50_000;
-    let Some(mut both) = Both::load("cnps_are_the_library_s", 64, &config) else {
+    let Some(mut both) = Both::load("kernel_cnps_equal_library_cnps", 64, &config) else {
         return;
     };
     let known = QpId { addr: mapped(v4(2)), qpn: 0x33, vlan: 0 };

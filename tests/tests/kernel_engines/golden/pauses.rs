@@ -33,8 +33,8 @@ fn hear(both: &mut Both, now_ns: u64, frame: &[u8]) {
 }
 
 #[test]
-fn a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back() {
-    let test = "a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back";
+fn pause_holds_until_timeout_or_xon() {
+    let test = "pause_holds_until_timeout_or_xon";
     let mut config = sender();
     config.pfc[3].rx = 1;
     let Some(mut both) = Both::load(test, 64, &config) else {
@@ -82,11 +82,11 @@ fn a_pause_holds_the_flows_of_its_queue_until_it_is_over_or_taken_back() {
 
 /// A flow that was late has credit, and must not use it to overtake what a pause holds. Found by fuzzing and by reading.
 #[test]
-fn credit_overtakes_nothing_that_a_pause_holds() {
+fn credit_does_not_overtake_paused_packets() {
     let mut config = sender();
     config.pfc[3].rx = 1;
     config.scalars.pacing_credit_ns = 100_000;
-    let Some(mut both) = Both::load("credit_overtakes_nothing_that_a_pause_holds", 64, &config) else {
+    let Some(mut both) = Both::load("credit_does_not_overtake_paused_packets", 64, &config) else {
         return;
     };
     let data = Roce::default();
@@ -100,8 +100,8 @@ fn credit_overtakes_nothing_that_a_pause_holds() {
 }
 
 #[test]
-fn pauses_hold_nothing_unless_asked_for() {
-    let Some(mut both) = Both::load("pauses_hold_nothing_unless_asked_for", 64, &sender()) else {
+fn pauses_disabled_by_default() {
+    let Some(mut both) = Both::load("pauses_disabled_by_default", 64, &sender()) else {
         return;
     };
     for priority in 0..CLASSES {
@@ -113,12 +113,12 @@ fn pauses_hold_nothing_unless_asked_for() {
 
 /// A stranger's pauses: made wrongly, too many, and longer than the pacer looks ahead.
 #[test]
-fn what_a_stranger_can_hold_is_bounded_and_counted() {
+fn forged_pauses_bounded_and_counted() {
     const HORIZON_NS: u64 = 1_000_000;
     let mut config = sender();
     config.pfc[3].rx = 1;
     config.scalars.pacing_horizon_ns = HORIZON_NS;
-    let Some(mut both) = Both::load("what_a_stranger_can_hold_is_bounded_and_counted", 64, &config) else {
+    let Some(mut both) = Both::load("forged_pauses_bounded_and_counted", 64, &config) else {
         return;
     };
     let longest = pause(3, u16::MAX);
@@ -156,8 +156,8 @@ fn what_a_stranger_can_hold_is_bounded_and_counted() {
 }
 
 #[test]
-fn frames_that_go_out_are_counted_as_sent() {
-    let Some(mut both) = Both::load("frames_that_go_out_are_counted_as_sent", 64, &sender()) else {
+fn sent_pfc_frames_counted() {
+    let Some(mut both) = Both::load("sent_pfc_frames_counted", 64, &sender()) else {
         return;
     };
     let every = PfcRepr { priorities: 0xff, quanta: [7; CLASSES] }.frame(NEIGHBOUR);
@@ -173,8 +173,8 @@ fn frames_that_go_out_are_counted_as_sent() {
 }
 
 #[test]
-fn a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said() {
-    let test = "a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said";
+fn storm_forwards_or_drops_while_active() {
+    let test = "storm_forwards_or_drops_while_active";
     let mut config = sender();
     (config.pfc[3].rx, config.scalars.link_rate_bps) = (1, 1_000_000);
     config.scalars.rpg_min_rate_bps = 100_000;
@@ -196,7 +196,7 @@ fn a_storm_holds_nothing_or_has_what_it_holds_dropped_as_long_as_it_is_said() {
     assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
     both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
     assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
-    // A storm of another priority is none of this one.
+    // A storm of another priority is not one of this one.
     both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), held);
     // Nobody has said so for a while.

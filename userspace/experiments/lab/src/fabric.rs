@@ -39,7 +39,7 @@ Examples:
   dcqcn-lab sim fabric --workload incast:16 --size 2MB --control nscc --pfc off --threshold 100KB --trim 6
   # DCQCN and NSCC, each packet on its own path
   dcqcn-lab sim fabric --workload permutation --size 2MB --balance spray --recovery selective --sweep control=dcqcn,nscc
-  # receivers that say who may send, instead of DCQCN and beside it
+  # receivers that say who may send, instead of DCQCN and next to it
   dcqcn-lab sim fabric --workload incast:16 --admission 400KB --sweep control=on,off
   # pictures: slowdown, queues, pauses
   dcqcn-lab sim fabric --load 80% --plot fabric

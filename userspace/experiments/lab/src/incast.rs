@@ -42,7 +42,7 @@ Examples:
   dcqcn-lab incast
   # a parameter changed
   dcqcn-lab incast --senders 8 --link 100mbit --control on --set wred.3.kmax=400KB
-  # beside two bulk TCP flows, with pictures
+  # next to two bulk TCP flows, with pictures
   dcqcn-lab incast --tcp 2 --plot plots
   # BMv2 as the switch, with the hosts' reaction points in eBPF or in the switch
   dcqcn-lab incast --switch bmv2
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_labs() {
+    fn defaults_match_lab_profile() {
         assert_eq!(config(""), IncastConfig::default());
     }
 

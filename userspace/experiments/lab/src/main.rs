@@ -93,12 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_that_is_shown_is_one() {
+    fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
     }
 }

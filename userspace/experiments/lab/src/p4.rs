@@ -15,7 +15,7 @@ use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
 use serde_json::json;
 
-/// Where BMv2's Thrift server is unless told otherwise.
+/// Where BMv2's Thrift server is by default.
 const THRIFT_PORT: u16 = 9_090;
 
 /// Compile, configure and read the pipeline in P4, on BMv2's simple_switch.
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_marks_and_paces_unless_told_otherwise() {
+    fn switch_marks_and_paces_by_default() {
         let config = switch_config(Settings::default()).unwrap().scalars;
         assert_eq!((config.cp_enable, config.np_enable, config.rp_enable, config.pacer), (1, 0, 0, PACER_FQ));
         let unpaced =

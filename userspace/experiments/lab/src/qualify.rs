@@ -30,7 +30,7 @@ pub(crate) struct NotQualified;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Cases:
-  incast    N senders at once beside other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
+  incast    N senders at once next to other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
   marking   the share of packets marked at each depth, against theory, in as many rounds as --rounds says
   storage   N targets with four queue pairs each: no loss under DCQCN, by marks and CNPs
   classes   CNPs and ACKs keep their DSCP, and the switch counts them in their classes
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_of_the_machine() {
+    fn ports_listed_from_machine() {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
         assert_eq!(config("--against eth1,eth2").against, Against::Ports(ports.to_vec()));
         assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());

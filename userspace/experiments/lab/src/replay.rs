@@ -14,7 +14,7 @@ use dcqcn_support::cli::{Output, SettingsArgs};
 /// Send the packets of a capture through a hook and see what becomes of each.
 ///
 /// Prints a line of JSON for each packet: what it is, what was decided, queue depth, departure time, the state of its
-/// flow, and the packets sent beside it. A summary follows on standard error; with --json, as the last line.
+/// flow, and the packets sent next to it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_or_a_switch_counts() {
+    fn role_or_switch_selects_points() {
         let host = Settings { role: Some(Role::Host), pacer: Some(PacerChoice::Htb), ..Settings::default() };
         let host = config(host).unwrap().scalars;
         assert_eq!((host.cp_enable, host.rp_enable, host.pacer), (0, 1, PACER_HTB));

@@ -43,7 +43,7 @@ CSV of one run: a line per sample and series, t_ns,series,rate_bps,target_bps,go
 max_queue_bytes; a series is `flow:NAME`, `group:NAME` or `class:N`. CSV of a sweep: a line per run.
 
 Examples:
-  # 8 flows into 40 Gb/s, the queue beside what the fluid model says
+  # 8 flows into 40 Gb/s, the queue next to what the fluid model says
   dcqcn-lab sim incast --flows 8
   # a sweep on all cores, one table
   dcqcn-lab sim incast --flows 16 --sweep kmax=200KB,400KB,1MB --sweep profile=paper,nvidia
@@ -64,7 +64,7 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     /// Let N senders send to one receiver.
     ///
-    /// Beside the measured queue stands the fixed point of the fluid model, where that applies: parameters of the paper's
+    /// Next to the measured queue stands the fixed point of the fluid model, where that applies: parameters of the paper's
     /// machine, data without an end, nothing else on the link.
     #[command(after_long_help = "\
 Examples:
@@ -96,7 +96,7 @@ Examples:
   # one case, to look at
   dcqcn-lab sim stability --flows 10 --loop-delay 85us --plot unstable")]
     Stability(Box<RunArgs<STABILITY>>),
-    /// Read blocks from storage beside TCP, with and without classes, ECN and DCQCN.
+    /// Read blocks from storage next to TCP, with and without classes, ECN and DCQCN.
     ///
     /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gb/s that TCP wants to fill as well.
     #[command(after_long_help = "\
@@ -279,7 +279,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         self.knobs.0.iter().chain(swept).any(|setting| keys.contains(&setting.key.as_str()))
     }
 
-    /// What was asked for, and what `stability` compares unless it was told what to look at.
+    /// What was requested, and what `stability` compares unless it was told what to look at.
     fn axes(&self) -> anyhow::Result<Vec<Axis>> {
         let mut axes = Vec::new();
         if PRESET == STABILITY {

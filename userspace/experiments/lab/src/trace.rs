@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_columns_as_names() {
+    fn json_fields_match_columns() {
         let directory = tempfile::tempdir().unwrap();
         let rows = run(directory.path(), "5,cnp\n7,send,1000\n", "--line-rate 40g --json").unwrap();
         let rows: Vec<serde_json::Value> =
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_whole_or_not_at_all() {
+    fn file_written_atomically() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out.csv");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_drawn() {
+    fn picture_drawn() {
         let directory = tempfile::tempdir().unwrap();
         let [svg, png] = ["rates.svg", "rates.png"].map(|name| directory.path().join(name));
         let args = format!("--line-rate 40g --plot {} --plot {}", svg.display(), png.display());

@@ -203,7 +203,7 @@ mod tests {
         "--topology leaf-spine:1x0x4 --workload incast:3 --size 100KB --budget 2 --seeds 1 --check-seeds 1";
 
     #[test]
-    fn whom_a_file_is_for_needs_a_file_and_a_name() {
+    fn interface_option_needs_file() {
         for options in
             ["--group a", "--label rack=a", "--interface eth0", "--out x --group=", "--out x --interface="]
         {
@@ -216,7 +216,7 @@ mod tests {
 
     /// Nothing is simulated for a file that cannot be written.
     #[test]
-    fn what_cannot_be_written_is_refused_before_the_search() {
+    fn unwritable_output_rejected_before_search() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.toml");
         for (options, says) in [
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_written_unless_it_breaks_a_limit() {
+    fn best_written_unless_limit_broken() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.toml");
         let out = format!("{SMALL} --out {}", path.display());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn help_has_what_a_search_has() {
+    fn help_lists_search_options() {
         let help = Line::command().render_long_help().to_string();
         assert!(help.contains("[default: 100ms]") && !help.contains("[default: 1s]"), "{help}");
         for flag in ["--sample ", "--base-rtt ", "--target-delay ", "--control "] {

@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn a_replay_is_a_line_of_json_for_each_packet() {
+fn replay_prints_json_line_per_packet() {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/captures/rc_write.pcap");
     let capture = capture.to_str().unwrap();
     let replay = run(&["replay", capture, "--hook", "egress", "--set", "link_rate=10mbit", "--json"]);
@@ -30,7 +30,7 @@ fn a_replay_is_a_line_of_json_for_each_packet() {
 }
 
 #[test]
-fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
+fn ineffective_fabric_flag_rejected() {
     let fabric = |flags: &str| {
         let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
         run(&line.split_whitespace().collect::<Vec<_>>())
@@ -54,7 +54,7 @@ fn a_flag_of_a_fabric_that_changes_nothing_is_refused_by_name() {
 }
 
 #[test]
-fn every_flag_of_a_fabric_is_in_its_reference() {
+fn fabric_flags_documented() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/fabric.md");
     let page = std::fs::read_to_string(page).unwrap();
     let help = run(&["sim", "fabric", "--help"]);

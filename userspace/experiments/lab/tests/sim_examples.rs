@@ -97,7 +97,7 @@ fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
 
 /// The test below finds what it is for.
 #[test]
-fn figures_that_are_zero_are_found() {
+fn zero_results_detected() {
     let line = "dcqcn-lab sim incast --flows 2 --size 4KB";
     let (ok, out, err) = shell(&format!("{line} --json"), Path::new("/"));
     assert!(ok, "{err}");
@@ -111,7 +111,7 @@ fn figures_that_are_zero_are_found() {
 }
 
 #[test]
-fn a_warm_up_that_swallows_everything_is_refused() {
+fn excessive_warm_up_rejected() {
     let line = "dcqcn-lab sim incast --flows 2 --size 4KB --warm-up 2ms --duration 3ms";
     let (ok, _, err) = shell(line, Path::new("/"));
     assert!(!ok && err.contains("the warm-up that figures leave out is 2ms"), "{err}");

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_read_as_the_cli_prints_them() {
+    fn cli_table_dump_parsed() {
         let text = "\
 ==========
 TABLE ENTRIES

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_the_clis() {
+    fn commands_match_cli_syntax() {
         let route = Entry::new(
             "MyIngress.ipv4",
             vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)],

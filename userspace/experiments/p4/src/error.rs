@@ -29,7 +29,7 @@ pub enum Error {
     },
     /// There is nothing to compile.
     #[error(
-        "there is no program {}: compile in the project's repository, or name the directory of `dcqcn.p4` with \
+        "no program at {}: compile it in the project's repository, or name the directory of `dcqcn.p4` with \
          --source DIR; `dcqcn-lab p4 json` prints the program compiled for this version, without a compiler",
         path.display()
     )]
@@ -46,7 +46,7 @@ pub enum Error {
         text: String,
     },
     /// A compiled program is not what BMv2 reads.
-    #[error("{what} is no program for BMv2: {reason}")]
+    #[error("{what} is not a program for BMv2: {reason}")]
     Json {
         /// Which.
         what: String,
@@ -84,7 +84,7 @@ pub enum Error {
         /// The lock.
         path: PathBuf,
     },
-    /// Somebody listens, who is no switch.
+    /// Somebody listens, who is not a switch.
     #[error("what listens at port {port} is not simple_switch's Thrift server: {reason}")]
     NotASwitch {
         /// The port.

@@ -1,4 +1,4 @@
-//! What was pushed to a switch, kept beside it: a switch tells packets and microseconds, not the bytes and rates they were
+//! What was pushed to a switch, kept next to it: a switch tells packets and microseconds, not the bytes and rates they were
 //! made from.
 //!
 //! One file for each switch, `/run/dcqcn/bmv2/NETNS-PORT.json`; NETNS is the inode number of the network namespace its Thrift
@@ -122,11 +122,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_changed_by_one_at_a_time() {
+    fn switch_lock_is_exclusive() {
         // Of no switch: nothing listens there, and the file is its own.
         const PORT: u16 = 1;
         let Ok(claim) = Claim::take(PORT) else {
-            eprintln!("SKIPPED a_switch_is_changed_by_one_at_a_time: {DIRECTORY} cannot be written");
+            eprintln!("SKIPPED switch_lock_is_exclusive: {DIRECTORY} cannot be written");
             return;
         };
         let held = Duration::from_millis(300);

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_program_is_read() {
+    fn committed_program_parses() {
         let program = Program::embedded().unwrap();
         let wred = program.tables.get(program.table("wred").unwrap()).unwrap();
         let key: Vec<_> =
@@ -339,7 +339,7 @@ mod tests {
 
     /// simple_switch_CLI knows an action by its name and takes the parameters of the last one that has it.
     #[test]
-    fn actions_of_one_name_have_the_same_parameters() {
+    fn same_name_actions_have_same_parameters() {
         let json: serde_json::Value = serde_json::from_str(JSON).unwrap();
         let mut params: BTreeMap<&str, &serde_json::Value> = BTreeMap::new();
         for action in json["actions"].as_array().unwrap() {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_is_told_apart() {
+    fn other_program_detected() {
         let program = Program::embedded().unwrap();
         let says = |change: &dyn Fn(&mut Program)| {
             let mut other = program.clone();
@@ -366,12 +366,12 @@ mod tests {
         assert!(narrower.contains("its register") && narrower.contains("32"), "{narrower}");
         for text in ["", "{}", "[1]"] {
             let refused = Program::parse("x.json", text).unwrap_err().to_string();
-            assert!(refused.starts_with("x.json is no program for BMv2"), "{refused}");
+            assert!(refused.starts_with("x.json is not a program for BMv2"), "{refused}");
         }
     }
 
     #[test]
-    fn entries_are_held_to_the_program() {
+    fn entries_checked_against_program() {
         let program = Program::embedded().unwrap();
         let (table, action) = program.names("np_pair", "sender").unwrap();
         let entry = |key: Vec<Match>, qpn: u64| Entry::new(table, key, action, vec![qpn.into()]);

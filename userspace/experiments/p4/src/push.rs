@@ -1,7 +1,7 @@
 //! A plan onto a running switch: only what differs is written, then all of it is read back.
 //!
 //! BMv2 changes one entry at a time, so packets may see some entries of a change and not yet others; each entry they see
-//! whole. A change that the switch refuses half way is taken back.
+//! whole. A change that the switch refuses half way is reverted.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::plan::Plan;
 /// What a push did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pushed {
-    /// Entries and default actions that were written anew.
+    /// Entries and default actions that were rewritten.
     pub written: usize,
     /// Entries that got another action or other parameters.
     pub modified: usize,
@@ -153,7 +153,7 @@ fn take_back(session: &mut dyn Control, plan: &Plan, before: &Found) {
     let (commands, _) = difference(&before, &now);
     for command in commands {
         if let Err(error) = session.run(&command) {
-            tracing::warn!("cannot take back a change: {error}");
+            tracing::warn!("cannot revert a change: {error}");
         }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_written() {
+    fn only_differences_written() {
         let there = found(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
         let wanted =
             plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_get_the_cells_that_differ_and_get_them_first() {
+    fn register_differences_written_first() {
         let name = || "R".to_owned();
         let registers = [(name(), vec![5, 6, 7])];
         let wanted = Plan { registers: registers.clone().into(), ..plan(vec![entry(1, 10)]) };

@@ -1,4 +1,4 @@
-//! What a configuration file says of a BMv2 switch beside the parameters: its ports, its routes, the size of its packets.
+//! What a configuration file says of a BMv2 switch next to the parameters: its ports, its routes, the size of its packets.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -191,7 +191,7 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || format!("`{text}` is no prefix, as in `10.0.1.0/24` or `fd00::/64`");
+        let refused = || format!("`{text}` is not a prefix, as in `10.0.1.0/24` or `fd00::/64`");
         let (address, len) = text.split_once('/').unwrap_or((text, ""));
         let address: IpAddr = address.parse().map_err(|_| refused())?;
         let host = Self::host(address);
@@ -237,7 +237,7 @@ impl TryFrom<String> for Mac {
         let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16));
         let octets: Result<Vec<u8>, _> = octets.collect();
         let mac = octets.ok().and_then(|octets| <[u8; 6]>::try_from(octets).ok()).map(Self);
-        mac.ok_or_else(|| format!("`{text}` is no Ethernet address, as in `02:00:00:00:00:01`"))
+        mac.ok_or_else(|| format!("`{text}` is not an Ethernet address, as in `02:00:00:00:00:01`"))
     }
 }
 
@@ -309,7 +309,7 @@ impl Switch {
         }
         let qpns = self.pair.iter().flat_map(|pair| [pair.qpn, pair.peer_qpn]);
         let mut too_large = qpns.filter(|qpn| *qpn >= 1 << 24);
-        too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is no QPN: allowed is 0 to 16777215"))
+        too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is not a QPN: allowed is 0 to 16777215"))
     }
 }
 
@@ -347,20 +347,20 @@ peer_qpn = 0x211
 ";
 
     #[test]
-    fn a_file_says_parameters_and_switch() {
+    fn file_has_parameters_and_switch() {
         let (settings, switch) = parse("a.toml", FILE).unwrap();
         assert_eq!((settings.role, settings.link_rate_bps()), (Some(Role::Switch), Some(10_000_000)));
         assert_eq!((switch.packet, switch.depth), (Bytes(1_082), Depth::Enqueue));
         assert_eq!((switch.port[0].host, switch.port[1].rate), (true, Some(Rate(5_000_000))));
         assert_eq!((switch.route[0].to.len, switch.mac[0].port, switch.pair[0].peer_qpn), (24, 2, 0x211));
-        // What is kept beside a switch is read back to the same.
+        // What is kept next to a switch is read back to the same.
         let kept = serde_json::to_string(&switch).unwrap();
         assert_eq!(serde_json::from_str::<Switch>(&kept).unwrap(), switch);
         assert_eq!(parse("b.toml", "").unwrap().1, Switch::default());
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn errors_have_line_numbers() {
         for (from, to, says) in [
             ("'1082B'", "'1082X'", "a.toml:5: packet ="),
             ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),
@@ -368,10 +368,10 @@ peer_qpn = 0x211
             ("number = 2", "number = 1", "number = 1 is there twice"),
             ("number = 2", "number = 600", "number = 600 is out of range: allowed is 0 to 508"),
             ("10.0.1.0/24", "10.0.1.1/24", "`10.0.1.1/24` has bits beyond its prefix of 24"),
-            ("10.0.1.0/24", "10.0.1.0/33", "is no prefix"),
-            ("02:00:00:00:00:03", "02:00", "`02:00` is no Ethernet address"),
+            ("10.0.1.0/24", "10.0.1.0/33", "is not a prefix"),
+            ("02:00:00:00:00:03", "02:00", "`02:00` is not an Ethernet address"),
             ("port = 2", "port = 3", "bmv2.mac: there is no [[bmv2.port]] with number = 3"),
-            ("qpn = 0x11", "qpn = 0x1000000", "bmv2.pair: 16777216 is no QPN"),
+            ("qpn = 0x11", "qpn = 0x1000000", "bmv2.pair: 16777216 is not a QPN"),
             ("host = true", "hots = true", "a.toml:9: unknown field `hots`"),
             ("link_rate = '10mbit'", "link_rat = '10mbit'", "a.toml:3: unknown parameter `link_rat`"),
         ] {

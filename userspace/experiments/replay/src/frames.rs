@@ -16,12 +16,12 @@ use nix::sys::socket::{
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a frame that must not arrive is waited for: a thousand times what the frames that do arrive take.
 pub const SILENCE: Duration = Duration::from_millis(150);
-/// Receive buffer, bytes: room for every frame of the longest test, should nobody read meanwhile.
+/// Receive buffer, bytes: room for every frame of the longest test, should nobody read in the meantime.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 20;
 /// Longest frame: an MTU of 9216 and headers.
 const FRAME_BYTES: usize = 10_000;
 
-/// `struct tpacket_auxdata` (include/uapi/linux/if_packet.h): the tag the kernel keeps beside a frame.
+/// `struct tpacket_auxdata` (include/uapi/linux/if_packet.h): the tag the kernel keeps next to a frame.
 const AUXDATA_LEN: usize = 20;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;

@@ -59,7 +59,7 @@ impl Hook {
     }
 }
 
-/// What a packet carries beside its bytes.
+/// What a packet carries next to its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// The interface it came in on; 0 = this host made it. The kernel engine's XDP wants one that exists.
@@ -105,7 +105,7 @@ pub struct Outcome {
     pub priority: u32,
     /// Earliest departure time, in the time of the run; 0 = at once.
     pub departure_ns: u64,
-    /// Packets sent beside it, as the egress hook let them go.
+    /// Packets sent next to it, as the egress hook let them go.
     pub emitted: Vec<Outcome>,
 }
 
@@ -215,7 +215,7 @@ pub trait Engine {
     /// What the kernel says.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error>;
 
-    /// Puts other parameters in force.
+    /// Puts other parameters active.
     ///
     /// # Errors
     /// What the kernel says.
@@ -275,7 +275,7 @@ pub trait Engine {
     /// What the kernel says.
     fn state(&self) -> Result<State, Error>;
 
-    /// Has a packet meet a hook at `now_ns`; what the hook sends beside it goes through the egress hook at once, as it
+    /// Has a packet meet a hook at `now_ns`; what the hook sends next to it goes through the egress hook at once, as it
     /// does in the kernel.
     ///
     /// # Errors

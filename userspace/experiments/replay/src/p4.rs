@@ -225,7 +225,7 @@ impl<T: Target> SwitchEngine<T> {
         backlog_bytes.unwrap_or(queued.depth_bytes)
     }
 
-    /// Sends a packet through: what became of it, and what was sent beside it.
+    /// Sends a packet through: what became of it, and what was sent next to it.
     fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
         let (from, to) = if hook == Hook::Egress { (HOST, WORLD) } else { (WORLD, HOST) };
@@ -300,7 +300,7 @@ fn is_marked(packet: &[u8]) -> bool {
 struct Passed {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
-    /// What was sent beside it.
+    /// What was sent next to it.
     beside: Vec<Vec<u8>>,
 }
 

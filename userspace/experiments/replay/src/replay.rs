@@ -1,7 +1,7 @@
 //! `dcqcn-lab replay`: a capture through any engine.
 //!
 //! Time is the capture's, shifted so that the first packet comes at `BASE_NS`. Every packet meets the same hook, as
-//! if it came in on interface 1, alone, with tables that were empty at the start. What the hook sends beside it goes
+//! if it came in on interface 1, alone, with tables that were empty at the start. What the hook sends next to it goes
 //! through the egress hook.
 
 mod capture;

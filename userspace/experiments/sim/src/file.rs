@@ -88,7 +88,7 @@ start = \"20ms\"
 #size = \"2MB\"
 #after = \"first\"
 
-# and TCP beside.
+# and TCP next to.
 [[tcp]]
 flows = 2
 law = \"cubic\"             # or dctcp
@@ -301,7 +301,7 @@ pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
         let numbers =
             line.split_once(',').map(|(bytes, weight)| (bytes.trim().parse(), weight.trim().parse()));
         let Some((Ok(bytes), Ok(weight))) = numbers else {
-            bail!("{name}:{number}: `{line}` is no flow size: write BYTES,WEIGHT, as in `16384,3`");
+            bail!("{name}:{number}: `{line}` is not a flow size: write BYTES,WEIGHT, as in `16384,3`");
         };
         sizes.push(SizeWeight { bytes, weight });
     }

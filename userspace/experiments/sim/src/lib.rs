@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`network`] | the engine of a whole fabric: hosts, switches, workloads, topologies, on several cores |
-//! | `bottleneck` | the engine of one congested port, with TCP beside RoCE; it uses the network's queue pairs and scheduler |
+//! | `bottleneck` | the engine of one congested port, with TCP next to RoCE; it uses the network's queue pairs and scheduler |
 //! | [`presets`], [`file`], [`report`], [`sweep`] | scenarios of one bottleneck, from settings to tables |
 //! | [`fabric`] | scenarios of a fabric, from flags to tables |
 //! | [`tune`] | random search of parameters in a fabric |

@@ -184,7 +184,7 @@ pub struct Counters {
 pub struct Series {
     /// When each sample was taken.
     pub t_ns: Vec<u64>,
-    /// Per flow, as many as asked for.
+    /// Per flow, as many as requested for.
     pub flows: Vec<FlowSeries>,
     /// Per group.
     pub groups: Vec<GroupSeries>,

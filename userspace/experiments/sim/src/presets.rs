@@ -18,7 +18,7 @@ pub(super) use set::set_class;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const GBIT: u64 = 1_000_000_000;
-/// Samples of a time series unless told otherwise: more than a picture shows.
+/// Samples of a time series by default: more than a picture shows.
 const SAMPLES: u64 = 2_000;
 /// Flows with a time series of their own. `stability` wants all, to add their rates up.
 const SERIES_FLOWS: u32 = 16;
@@ -36,7 +36,7 @@ pub enum Preset {
     Staircase,
     /// An incast that is looked at for oscillation.
     Stability,
-    /// Storage reads beside TCP.
+    /// Storage reads next to TCP.
     Coexist,
 }
 
@@ -193,7 +193,7 @@ impl Setup {
         setup
     }
 
-    /// Storage reads of 16 KiB blocks from 6 targets over a port of 25 Gb/s, beside TCP.
+    /// Storage reads of 16 KiB blocks from 6 targets over a port of 25 Gb/s, next to TCP.
     fn coexist(&mut self) {
         self.scenario.port_rate_bps = 25 * GBIT;
         self.scenario.duration_ns = 1_500 * MS;

@@ -19,7 +19,7 @@ use super::outcome::{ClassOutcome, GroupOutcome, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
 use super::scenario::{Marking, Scenario, Work};
 
-/// One simulation: what was asked for and what came out.
+/// One simulation: what was requested and what came out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// What it started from.

@@ -150,7 +150,7 @@ pub enum Work {
         /// Its length.
         bytes: u64,
     },
-    /// A closed loop: a new block is asked for when one is complete.
+    /// A closed loop: a new block is requested when one is complete.
     Blocks {
         /// Length of a block.
         bytes: u64,

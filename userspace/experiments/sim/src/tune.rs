@@ -2,7 +2,7 @@
 //!
 //! A candidate is a profile with some of its parameters replaced by random values. The best candidates and the published presets are
 //! simulated again with seeds the search has not seen; the second result decides. Random search, as a tree-structured Parzen
-//! estimator with the same budget found nothing better (docs/measured/tune.md).
+//! estimator with the same budget found nothing better (docs/how-to/find-parameters.md).
 
 mod fragment;
 mod judge;

@@ -1,4 +1,4 @@
-//! The simulator against theory, in seconds: the long runs are in docs/measured/fidelity.md (`cargo xtask fidelity`).
+//! The simulator against theory, in seconds: the long runs are in `cargo xtask fidelity`.
 
 use std::ops::ControlFlow;
 

@@ -71,7 +71,7 @@ impl Bmv2 {
         Ok(switch)
     }
 
-    /// Puts parameters in force.
+    /// Puts parameters active.
     pub(super) fn configure(&self, config: &Config) -> Result<()> {
         self.push(&mut self.session()?, config)
     }
@@ -105,7 +105,7 @@ impl Probe {
     pub(super) fn bottleneck(&mut self) -> Result<(u64, u64)> {
         let packet_bytes = self.packet_bytes;
         let mut reader = self.reader();
-        // First, so that what comes in meanwhile does not look lost.
+        // First, so that what comes in in the meantime does not look lost.
         let came = reader.stat(Stat::RoceData)?;
         let kept_back = reader.waiting()? + reader.stat(Stat::RpHorizonDrop)?;
         let depth = reader.depth_packets(BOTTLENECK, ROCE_TC)?;

@@ -28,7 +28,7 @@ pub struct IncastConfig {
     pub message_bytes: u32,
     /// Most unacknowledged packets of a queue pair. 1 to 2^20.
     pub window_packets: u32,
-    /// An acknowledgement is asked for every so many packets, at least 1.
+    /// An acknowledgement is requested every so many packets, at least 1.
     pub ack_every_packets: u32,
     /// Retransmit timeout, ns. At least 1 ms; it must exceed the time a window takes at a cut rate.
     pub timeout_ns: u64,
@@ -128,7 +128,10 @@ impl IncastConfig {
             }
         }
         if !matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
-            bail!("mtu = {} is no InfiniBand MTU: allowed is 256, 512, 1024, 2048 or 4096", self.mtu_bytes);
+            bail!(
+                "mtu = {} is not an InfiniBand MTU: allowed is 256, 512, 1024, 2048 or 4096",
+                self.mtu_bytes
+            );
         }
         if self.bmv2 && self.mtu_bytes > Self::BMV2_MTU_BYTES {
             bail!("mtu = {} is too large for BMv2's links: allowed is 256, 512 or 1024", self.mtu_bytes);
@@ -157,7 +160,7 @@ impl fmt::Display for IncastConfig {
         }
         match self.tcp_flows {
             0 => Ok(()),
-            flows => write!(f, ", beside {flows} TCP flow{}", plural(flows)),
+            flows => write!(f, ", next to {flows} TCP flow{}", plural(flows)),
         }
     }
 }
@@ -167,14 +170,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_says_what_is_run() {
+    fn title_describes_run() {
         let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
-        let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, beside 2 TCP flows";
+        let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, next to 2 TCP flows";
         assert_eq!(config.to_string(), title);
     }
 
     #[test]
-    fn the_default_is_valid_and_bad_fields_are_named() {
+    fn default_valid_bad_fields_named() {
         IncastConfig::default().validate().unwrap();
         let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
         assert!(

@@ -56,7 +56,7 @@ impl Host {
     ) -> Result<Self> {
         let link = netlink.link(name)?;
         let Some(mac) = link.mac.filter(|_| link.is_ethernet()) else {
-            bail!("{name} is no Ethernet port");
+            bail!("{name} is not an Ethernet port");
         };
         Ok(Self {
             netns: Netns::current()?,

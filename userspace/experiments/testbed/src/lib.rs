@@ -1,7 +1,7 @@
 //! `dcqcn-lab`: the closed loop in network namespaces of its own.
 //!
 //! A lab is a [`Topology`] (hosts around a switch with a shaped port), endpoints that drive RoCEv2 traffic through it,
-//! a thread that watches the bottleneck, and, if asked for, the data plane attached as on any host ([`Control`]).
+//! a thread that watches the bottleneck, and, if requested, the data plane attached as on any host ([`Control`]).
 //! What happened is a [`RunRecord`]; figures, tables and plots are made from that.
 
 mod bmv2;
@@ -47,7 +47,7 @@ pub trait Control {
 
 /// An attached data plane.
 pub trait Attached: Send {
-    /// The marking thresholds in force.
+    /// The marking thresholds active.
     fn thresholds(&self) -> Thresholds;
 
     /// The class of the bottleneck's qdisc that has RoCE; `None` where it is the lab's own.

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_stay_there_until_it_is_over() {
+    fn threads_stay_pinned_until_drop() {
         let cpus = || {
             let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
             (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap()).collect::<Vec<_>>()

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_becomes_a_rate() {
+    fn counter_becomes_rate() {
         let mut bytes = Binned::new(100_000_000);
         for ms in 0..100 {
             bytes.add(ms * 1_000_000, 1250);

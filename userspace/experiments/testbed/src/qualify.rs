@@ -91,7 +91,7 @@ pub struct QualifyConfig {
     pub settings: Settings,
 }
 
-/// The watchdog, which is off unless asked for.
+/// The watchdog, which is off unless requested.
 const WATCHDOG: [(&str, &str); 2] =
     [("pfc_wd_detection_time", "200ms"), ("pfc_wd_restoration_time", "400ms")];
 
@@ -129,7 +129,7 @@ impl QualifyConfig {
 /// Runs the cases. Shows a progress line on stderr, and ends cleanly on Ctrl-C.
 ///
 /// # Errors
-/// The configuration is out of range, or a port cannot be used. What the switch does wrong is no error, nor is a case that cannot be run (another lab
+/// The configuration is out of range, or a port cannot be used. What the switch does wrong is not an error, nor is a case that cannot be run (another lab
 /// runs, the kernel refuses a step): both are failures in the report. After Ctrl-C the report has what was found until then.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     if config.incast.link_bps < MIN_LINK_BPS {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_add_up_inside_a_window() {
+    fn bins_add_up_within_window() {
         let mut binned = Binned::new(25_000_000);
         for at_ns in [0, 9_999_999, 10_000_000, 24_999_999, 30_000_000, u64::MAX] {
             binned.add(at_ns, 1);

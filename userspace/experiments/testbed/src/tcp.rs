@@ -1,4 +1,4 @@
-//! Bulk TCP flows beside the RoCE traffic: what storage and RPC traffic is to RDMA on a shared port.
+//! Bulk TCP flows next to the RoCE traffic: what storage and RPC traffic is to RDMA on a shared port.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

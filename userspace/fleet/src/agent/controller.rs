@@ -17,7 +17,7 @@ const CHANGE: Duration = Duration::from_secs(310);
 /// How it went.
 #[derive(Debug)]
 pub(super) enum Obeyed {
-    /// It is in force, and was not before if `changed`.
+    /// It is active, and was not before if `changed`.
     InForce { changed: bool },
     /// The controller says no.
     Refused(String),
@@ -43,7 +43,7 @@ impl Controller {
         Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
-    /// Has it do what is wanted. What is in force already is left alone.
+    /// Has it do what is wanted. What is active already is left unchanged.
     pub(super) async fn obey(&self, order: &Order) -> Obeyed {
         let Order { want: Want { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());

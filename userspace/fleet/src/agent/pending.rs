@@ -10,7 +10,7 @@ pub(super) type Pauses = (Duration, Duration);
 /// It said itself that it is worth asking again: a lock is held, or what somebody tries waits to be confirmed.
 pub(super) const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30));
 /// It said no. That may pass as well, when a disk has room again or the host's own file allows it; and each no is a line in the
-/// host's logs. Within the 60 s that a rollout waits unless told otherwise, it is asked twice more.
+/// host's logs. Within the 60 s that a rollout waits by default, it is asked twice more.
 pub(super) const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
 
 /// What the controller has not done yet.
@@ -20,7 +20,7 @@ pub(super) struct Pending {
     /// When it is asked again.
     pub(super) at: Instant,
     pause: Duration,
-    /// What is complained of meanwhile.
+    /// What is complained of in the meantime.
     pub(super) why: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Pending {
         Self { version, at: Instant::now() + pause, pause, why }
     }
 
-    /// Whether it is this version that is asked for again.
+    /// Whether it is this version that is requested again.
     pub(super) const fn is_of(&self, version: u64) -> bool {
         self.version == version
     }

@@ -101,7 +101,7 @@ async fn what_was_refused_is_tried_again_and_reported_when_it_is_taken() {
     for _ in 0..3 {
         assert_eq!(agent.turn(want(5)).await.tried, tried(5, None));
     }
-    assert_eq!(fake.lock().unwrap().orders, 4, "it is in force");
+    assert_eq!(fake.lock().unwrap().orders, 4, "it is active");
 }
 
 #[tokio::test]

@@ -217,7 +217,7 @@ async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Resul
 }
 
 /// # Errors
-/// No coordinator runs: what was asked for is in etcd, and nothing happens.
+/// No coordinator runs: what was requested is in etcd, and nothing happens.
 async fn refuse_silence(store: &mut Store) -> Result<()> {
     if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated.into()) }
 }

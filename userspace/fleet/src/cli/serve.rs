@@ -35,7 +35,7 @@ pub(super) struct ServeArgs {
     /// unless it is kept in time; the host's own bounds (`[fleet] allow`) hold. On a loopback address only.
     #[arg(long, value_name = "FILE")]
     allow_write: Option<PathBuf>,
-    /// A name that the page may be asked for by, besides addresses and localhost. May be repeated.
+    /// A name that the page may be requested by, besides addresses and localhost. May be repeated.
     #[arg(long = "host-name", value_name = "NAME")]
     names: Vec<String>,
 }

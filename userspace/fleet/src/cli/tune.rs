@@ -41,14 +41,14 @@ impl TuneArgs {
         }
         let error = command.exec();
         Err(anyhow!(error).context(format!(
-            "cannot run {}: the simulator is a program of its own; install `{LAB}` beside `dcqcn-fleet` or in the PATH, or run \
+            "cannot run {}: the simulator is a program of its own; install `{LAB}` next to `dcqcn-fleet` or in the PATH, or run \
              `{LAB} tune --out fleet.toml` on another machine and `dcqcn-fleet apply fleet.toml` here",
             lab.display()
         )))
     }
 }
 
-/// The simulator beside this program, or else the PATH's.
+/// The simulator next to this program, or else the PATH's.
 fn found(own: Option<&Path>) -> PathBuf {
     let beside = own.and_then(Path::parent).map(|directory| directory.join(LAB));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| LAB.into())

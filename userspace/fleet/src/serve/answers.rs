@@ -51,13 +51,13 @@ struct Handler {
     state: Arc<PageState>,
     streams: Arc<Semaphore>,
     /// The controller has few connections for this user, and the agent may be the same user: one for what is read, one for what is
-    /// changed. What is changed is made from what is in force, so two who change something at once are one after the other.
+    /// changed. What is changed is made from what is active, so two who change something at once are one after the other.
     reading: Arc<Semaphore>,
     changing: Arc<Semaphore>,
 }
 
 impl Handler {
-    /// Answers alone with the controller; whoever comes meanwhile waits.
+    /// Answers alone with the controller; whoever comes in the meantime waits.
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
         // It is never closed.
         let permit = Arc::clone(of).acquire_owned().await.ok();

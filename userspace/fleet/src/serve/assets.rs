@@ -9,7 +9,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 
-/// Each file: where it is asked for, what it is, and itself.
+/// Each file: where it is requested, what it is, and itself.
 const FILES: [(&str, &str, &str); 14] = [
     ("/", HTML, include_str!("../../page/index.html")),
     ("/page.css", CSS, include_str!("../../page/page.css")),

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::{Receiver, Sender, channel};
 
 use super::series::Track;
 
-/// Messages that somebody who looks may be behind; one who is more gets all of it anew.
+/// Messages that somebody who looks may be behind; one who is more gets all of it again.
 const BEHIND: usize = 16;
 /// Interfaces and hosts that figures are kept of.
 const TRACKS: usize = 2_048;

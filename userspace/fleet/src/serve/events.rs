@@ -46,7 +46,7 @@ pub(super) fn events(
     Some(Sse::new(ReceiverStream::new(said)).keep_alive(KeepAlive::new().interval(ALIVE)))
 }
 
-/// Tells all that comes, and everything anew to one who was too slow. Ends with nobody to tell, or nothing.
+/// Tells all that comes, and everything again to one who was too slow. Ends with nobody to tell, or nothing.
 async fn tell(
     say: &mpsc::Sender<Result<Event, Infallible>>,
     kind: &str,

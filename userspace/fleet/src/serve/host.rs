@@ -51,7 +51,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         let look = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
         match ask::<Snapshot>(client, Verb::Look(look)).await {
             Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
-            // It is gone meanwhile, or others look at so many.
+            // It is gone in the meantime, or others look at so many.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }

@@ -49,7 +49,7 @@ pub(super) const TOKEN: &str = "x-dcqcn-token";
 
 /// Whom to answer.
 pub(super) struct Guard {
-    /// Names by which the page may be asked for, besides addresses and `localhost`: with any other a page of others could ask by a
+    /// Names by which the page may be requested, besides addresses and `localhost`: with any other a page of others could ask by a
     /// name of its own that leads here.
     pub(super) names: Vec<String>,
     /// What those must show who want to change something; nobody may if there is none.
@@ -112,7 +112,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
         }
     } else {
         let why =
-            "asked for by a name that is not this page's: start dcqcn-fleet serve with --host-name NAME"
+            "requested by a name that is not this page's: start dcqcn-fleet serve with --host-name NAME"
                 .to_owned();
         Err((StatusCode::MISDIRECTED_REQUEST, why))
     };

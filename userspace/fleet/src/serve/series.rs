@@ -100,7 +100,7 @@ pub(super) struct Track {
     busiest: Vec<Qp>,
     /// Why it is not known which they are; empty if it is.
     unknown: String,
-    /// Whoever has drawn the points before has to begin anew.
+    /// Whoever has drawn the points before has to begin again.
     is_anew: bool,
 }
 
@@ -210,7 +210,7 @@ fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-/// What an interface did between two looks; of what counts anew there are no rates yet.
+/// What an interface did between two looks; of what counts again there are no rates yet.
 pub(super) fn point(
     t: f64,
     before: Option<(&InterfaceSnapshot, u64)>,

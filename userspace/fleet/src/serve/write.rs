@@ -48,7 +48,7 @@ impl Token {
         Ok(Self { secret, wrong: Mutex::default() })
     }
 
-    /// Whether it is this one. That it is not takes a second; whoever shows another wrong one meanwhile is told so at once: many of them
+    /// Whether it is this one. That it is not takes a second; whoever shows another wrong one in the meantime is told so at once: many of them
     /// are to hold no connection, and who knows the right one waits for nobody.
     pub(super) async fn look_at(&self, shown: &[u8]) -> Shown {
         if is_same(&self.secret, shown) {
@@ -86,7 +86,7 @@ pub(super) struct Change {
     pub(super) value: String,
     /// It goes back unless it is kept within so many seconds.
     pub(super) within_s: u64,
-    /// The name of what was in force over the host's own file when this was decided, empty for nothing: if something else is by now, it
+    /// The name of what was active on top of the host's own file when this was decided, empty for nothing: if something else is by now, it
     /// is refused. None: whatever is.
     #[serde(default)]
     pub(super) over: Option<String>,
@@ -145,7 +145,7 @@ pub(super) struct Waiting {
     pub(super) name: String,
 }
 
-/// Keeps what waits to be confirmed, or takes it back.
+/// Keeps what waits to be confirmed, or reverts it.
 ///
 /// # Errors
 /// In a sentence.

@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(50);
 pub enum AskError {
     /// The controller cannot be asked.
     #[error(
-        "cannot ask the controller at {}: {source}; is `dcqcn run` at work, with [control] in its file, and may this user \
+        "cannot ask the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
     Unreachable {
@@ -35,12 +35,10 @@ pub enum AskError {
     #[error("{0}")]
     Refused(String),
     /// It has not looked at it, or cannot say how it went.
-    #[error("the controller has no answer now: {0}")]
+    #[error("the daemon is busy: {0}")]
     Busy(String),
     /// It says what this program does not understand.
-    #[error(
-        "the controller's answer is not understood: {0}; are dcqcn and this program of the same version?"
-    )]
+    #[error("cannot parse the daemon's answer: {0}; check that dcqcn and this program have the same version")]
     Answer(String),
 }
 
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_what_was_asked_for_or_says_why_not() {
+    fn answer_has_result_or_reason() {
         let version = answered("{\"v\":1,\"ok\":{\"dcqcn\":\"0.1.0\",\"protocol\":1,\"new\":2}}\n").unwrap();
         assert_eq!((version.dcqcn.as_str(), version.protocol), ("0.1.0", 1));
         let refused = answered("{\"v\":1,\"error\":\"no\"}\n").unwrap_err();
@@ -155,7 +153,7 @@ mod tests {
         for (answer, says) in [
             ("", "unexpected end"),
             ("{\"v\":1", "unexpected end"),
-            ("hello\n", "not understood"),
+            ("hello\n", "cannot parse"),
             ("{\"v\":2,\"ok\":{}}\n", "of version 2"),
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
         ] {
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_place_asks_again_and_then_says_so_but_is_not_refused() {
+    fn busy_client_retries_then_reports() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_and_a_question_too_long_are_told() {
+    fn missing_daemon_and_long_request_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let client = ControlClient::new(&path, Duration::from_secs(1));

@@ -32,12 +32,12 @@ pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
 pub struct Question {
     /// [`VERSION`].
     pub v: u32,
-    /// What is asked for.
+    /// What is requested.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// What may be asked for.
+/// What may be requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
@@ -53,7 +53,7 @@ pub enum Verb {
     Look(SnapshotRequest),
     /// The parameters of an interface: [`Values`].
     Parameters(Parameters),
-    /// What was changed of late: [`Changes`].
+    /// What was changed recently: [`Changes`].
     Changes {},
     /// Read the host's own file again, as on SIGHUP; for root alone: [`Applied`].
     Reload {},
@@ -84,13 +84,13 @@ pub struct Apply {
     /// Goes back to what was before unless it is confirmed within so many seconds ([`CONFIRM_WITHIN_S`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_s: Option<u64>,
-    /// What it was made from: the name of what is in force over the host's own file, empty for nothing. If something else is by then,
+    /// What it was made from: the name of what is active on top of the host's own file, empty for nothing. If something else is by then,
     /// it is refused. None: whatever is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
 }
 
-/// What is to be kept, or taken back.
+/// What is to be kept, or reverted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
@@ -115,13 +115,13 @@ pub struct Release {
 pub struct Answer {
     /// [`VERSION`].
     pub v: u32,
-    /// What was asked for.
+    /// What was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
     /// Why it is refused, or failed; all is as it was then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// There is an error, and it is not about what was asked for, which nobody has refused: ask the same again.
+    /// There is an error, and it is not about what was requested, which nobody has refused: ask the same again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub again: bool,
 }
@@ -132,7 +132,7 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Answer {
-    /// What was asked for, or why it cannot be had.
+    /// What was requested, or why it cannot be had.
     #[must_use]
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
@@ -141,7 +141,7 @@ impl Answer {
         }
     }
 
-    /// Nobody has looked at what was asked for, or nobody knows how it went.
+    /// Nobody has looked at what was requested, or nobody knows how it went.
     #[must_use]
     pub const fn again(why: String) -> Self {
         Self { v: VERSION, ok: None, error: Some(why), again: true }
@@ -170,7 +170,7 @@ pub struct Status {
     pub waiting: usize,
     /// What has not moved for long; null if all does.
     pub stuck: Option<String>,
-    /// Name of what is in force over the host's own file; null if nothing is.
+    /// Name of what is active on top of the host's own file; null if nothing is.
     pub config: Option<String>,
     /// Seconds left to confirm that; null if it needs no confirmation.
     #[serde(default)]
@@ -215,11 +215,11 @@ pub struct Health {
     pub failing: Vec<Failing>,
 }
 
-/// What one interface counts. All but the depths and limits of queues and the numbers of flows only grow, until it is attached anew.
+/// What one interface counts. All but the depths and limits of queues and the numbers of flows only grow, until it is attached again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Which attachment counts: another number means that counting began anew.
+    /// Which attachment counts: another number means that counting began again.
     pub attached_at_ns: u64,
     /// RoCE data packets.
     pub data_packets: u64,
@@ -260,7 +260,7 @@ pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 1
 /// How many there are.
 pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
 
-/// What was told over the socket and is in force.
+/// What was told over the socket and is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// Its name.
@@ -280,9 +280,9 @@ pub struct Override {
 /// How applying went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Name of what is in force now; null if the host's own file alone is.
+    /// Name of what is active now; null if the host's own file alone is.
     pub name: Option<String>,
-    /// Something was done; false if it was in force already.
+    /// Something was done; false if it was active already.
     pub changed: bool,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_what_the_documentation_says() {
+    fn requests_match_documentation() {
         let apply = r#"{"v":1,"verb":"apply","name":"7","text":"x"}"#;
         let Question { v, verb: Verb::Apply(apply) } = serde_json::from_str(apply).unwrap() else {
             panic!("not an apply");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_what_was_asked_for_or_an_error() {
+    fn answer_has_result_or_error() {
         let text = |answer: &Answer| serde_json::to_string(answer).unwrap();
         assert_eq!(text(&Answer::of(Ok(None::<Override>))), r#"{"v":1,"ok":null}"#);
         assert_eq!(text(&Answer::of::<Override>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);

@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub interfaces: BTreeMap<String, InterfaceSnapshot>,
     /// What is attached and cannot be read, or is to be attached and is not.
     pub failing: Vec<Failing>,
-    /// The busiest queue pairs of the interface that was asked for, those of most throughput first.
+    /// The busiest queue pairs of the interface that was requested, those of most throughput first.
     pub busiest: Vec<Qp>,
 }
 

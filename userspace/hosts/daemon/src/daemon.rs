@@ -1,6 +1,6 @@
 //! The long-running controller: attaches what its file names, follows interfaces, does what they need a process for.
 //!
-//! It holds no state of its own. Programs, maps and links are pinned; killed, it leaves the data plane at work, and started
+//! It holds no state of its own. Programs, maps and links are pinned; killed, it leaves the data plane running, and started
 //! again it takes that over.
 //!
 //! One thread answers: signals, systemd, changes of interfaces, HTTP. It never waits for anything else. Another works
@@ -116,7 +116,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         .build()
         .context("cannot start the event loop")?;
     let ended = runtime.block_on(async {
-        // Before anything is attached: a signal that comes meanwhile is answered, not deadly.
+        // Before anything is attached: a signal that comes in the meantime is answered, not deadly.
         let signals = Signals::watch()?;
         let shared = Arc::<SharedState>::default();
         let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
@@ -240,7 +240,7 @@ impl Answering {
     fn tell_of_life(&self, late: Duration, complained: &mut bool) {
         if let Some(what) = self.shared.stuck(late) {
             if !std::mem::replace(complained, true) {
-                tracing::error!(what, "stuck: systemd is not told of life");
+                tracing::error!(what, "stalled: withholding the systemd watchdog ping");
             }
             return;
         }

@@ -16,7 +16,7 @@ const WANTED_NS: u64 = 10_000_000_000;
 pub(crate) struct Depths {
     /// Looks by what the deepest queue was at, in percent of its Kmax; see [`QUEUE_PERCENT`].
     pub(crate) snapshots: [u64; LOOKS],
-    /// Flows that sent of late.
+    /// Flows that sent recently.
     pub(crate) active: u64,
     /// Those of them that are held to the lowest rate.
     pub(crate) at_floor: u64,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_counted_by_depth_and_only_while_somebody_wants_to_know() {
+    fn depth_samples_counted_while_watched() {
         let watched = Watched::default();
         assert!(!watched.is_wanted());
         assert_eq!(watched.want(7), Depths::default());

@@ -9,7 +9,7 @@ use tokio::task::{JoinError, spawn_blocking};
 /// How old an answer may be.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// An answer that is no older than a second, read by one at a time. Who asks meanwhile waits for the same.
+/// An answer that is no older than a second, read by one at a time. Who asks in the meantime waits for the same.
 #[derive(Debug)]
 pub(crate) struct Fresh<T>(Arc<Mutex<Option<(Instant, T)>>>);
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_reads_at_a_time_however_many_ask_and_go_away() {
+    async fn concurrent_requests_share_one_read() {
         let (fresh, reading, most) =
             (Fresh::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! The end of a terminal or of a reader, beside an event loop's other work.
+//! The end of a terminal or of a reader, next to an event loop's other work.
 
 use std::future;
 use std::os::fd::AsFd;

@@ -1,6 +1,6 @@
 //! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
 //!
-//! The data plane learns others by itself (`dcqcn_common::hooks`). The surest source counts: see [`PairSource`].
+//! The data plane learns others by itself (`dcqcn_common::hooks`). The most trusted source counts: see [`PairSource`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -47,14 +47,14 @@ pub(crate) enum Change {
 pub(crate) struct RdmaPairs {
     entered: HashMap<QpId, u32>,
     has_device: bool,
-    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs in force.
+    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs active.
     looked_up_ns: u64,
     ways: Ways,
     /// CLOCK_MONOTONIC when these were found.
     ways_ns: Option<u64>,
 }
 
-/// How often what was entered is compared with what is in force, which somebody else may have changed, and interfaces and their
+/// How often what was entered is compared with what is active, which somebody else may have changed, and interfaces and their
 /// addresses are looked at. A queue pair that is new is entered at once.
 const LOOK_UP_NS: u64 = 1_000_000_000;
 
@@ -62,7 +62,7 @@ impl RdmaPairs {
     /// Takes over what an earlier controller entered.
     ///
     /// # Errors
-    /// The pairs in force cannot be read.
+    /// The pairs active cannot be read.
     pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {
@@ -174,7 +174,7 @@ impl Ways {
     }
 }
 
-/// The queue pairs to be compared with what is in force: each takes a system call, and a host may have thousands.
+/// The queue pairs to be compared with what is active: each takes a system call, and a host may have thousands.
 fn to_look_up<'a>(
     present: &'a HashMap<QpId, u32>,
     entered: &'a HashMap<QpId, u32>,
@@ -184,7 +184,7 @@ fn to_look_up<'a>(
     present.iter().filter(move |(id, qpn)| is_news(id, qpn)).map(|(id, qpn)| (*id, *qpn))
 }
 
-/// What a connected queue pair makes of the pair in force; `entered` is what was entered for it the last time.
+/// What a connected queue pair makes of the pair active; `entered` is what was entered for it the last time.
 fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
     let set = Some(Change::Set(id, qpn));
     let Some(pair) = in_force else {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_over_messages_and_the_operator_over_the_kernel() {
+    fn pair_precedence_operator_kernel_cm() {
         let id = qp_id([10, 0, 0, 1].into(), 0x11);
         let pair = |qpn, source: PairSource| Some(Pair::new(qpn, source));
         let set = Some(Change::Set(id, 0x17));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_are_looked_up_between_two_looks_at_all() {
+    fn incremental_lookup_between_full_scans() {
         let qp = |qpn| qp_id([10, 0, 0, 1].into(), qpn);
         let entered = HashMap::from([(qp(1), 11), (qp(2), 12)]);
         let present = HashMap::from([(qp(1), 11), (qp(2), 99), (qp(3), 13)]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_those_of_the_wire() {
+    fn ids_match_wire() {
         assert_eq!(qp_id([10, 0, 0, 1].into(), 7).addr, mapped([10, 0, 0, 1]));
         assert_eq!(qp_id([0xfd; 16].into(), 7).addr, words([0xfd; 16]));
     }

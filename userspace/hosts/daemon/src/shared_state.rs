@@ -17,7 +17,7 @@ pub(crate) use health::{Health, TaskWatch, lock};
 use crate::depths::Watched;
 
 /// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
-/// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same anew.
+/// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same again.
 const WORK: u64 = 10;
 
 /// What the daemon is at, at one time.
@@ -35,11 +35,11 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     /// How the last reload went.
     pub(crate) reload: Option<Reloaded>,
-    /// What others asked for over the socket, and is in force.
+    /// What others requested over the socket, and is active.
     pub(crate) held: Option<Override>,
-    /// When that is taken back unless somebody confirms it.
+    /// When that is reverted unless somebody confirms it.
     pub(crate) confirm_until: Option<Instant>,
-    /// The parameters that others may set, and to what, in words.
+    /// The parameters that others may set, and to what, as text.
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
@@ -103,7 +103,7 @@ impl SharedState {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
     }
 
-    /// What has not moved for `late`, in words; `None` if all does. The thread that works has `WORK` times as long.
+    /// What has not moved for `late`, as text; `None` if all does. The thread that works has `WORK` times as long.
     #[must_use]
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);

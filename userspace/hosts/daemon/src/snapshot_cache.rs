@@ -82,7 +82,7 @@ impl SnapshotCache {
         if self.tables.len() >= LOOKED_AT {
             let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
             return Err(format!(
-                "the queue pairs of {} are looked at: of more than {LOOKED_AT} interfaces at a time they are not",
+                "QP tables are already being sampled on {}; the limit is {LOOKED_AT} interfaces",
                 names.join(", ")
             ));
         }
@@ -94,7 +94,7 @@ impl SnapshotCache {
         Ok(self.tables.last().map(|table| table.busiest.as_slice()).unwrap_or_default())
     }
 
-    /// What was changed of late in this network namespace.
+    /// What was changed recently in this network namespace.
     ///
     /// # Errors
     /// In a sentence.
@@ -176,12 +176,12 @@ fn change(entry: &Entry) -> Option<Change> {
         What::Changed { key, old, new } => ("changed".into(), key, old, new),
         What::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
         What::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
-        What::TakenBack { key, unconfirmed, restored } => ("taken back".into(), key, unconfirmed, restored),
+        What::TakenBack { key, unconfirmed, restored } => ("reverted".into(), key, unconfirmed, restored),
         What::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
         What::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)
         }
-        // It has another entry that says how it went, or the parameters in force tell.
+        // It has another entry that says how it went, or the parameters active tell.
         What::Intended { .. } => return None,
     };
     let by = match &entry.what {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_seen_with_the_classes_that_are_in_use() {
+    fn snapshot_lists_classes_in_use() {
         let seen = seen(&reading("eth0", 1_000, 3), Counts::default());
         assert_eq!(
             (seen.role.as_str(), seen.pacer.as_str(), seen.line_rate_bps),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_have_rates_by_the_look_before() {
+    fn qp_rates_from_previous_snapshot() {
         let (before, now) = (reading("eth0", 1_000, 5), reading("eth0", 2_000, 5));
         let sample = Sample::new(Some(&before), &now).busiest(2);
         let qps: Vec<Qp> = sample.qps.iter().map(qp).collect();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_for_too_many_queue_pairs_is_refused() {
+    fn excessive_qp_request_rejected() {
         let look = SnapshotRequest { busiest_of: None, most: MOST_QPS + 1 };
         assert!(
             SnapshotCache::default()
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_the_log_is_told_without_the_command_line() {
+    fn log_entry_omits_command_line() {
         let entry: Entry = serde_json::from_value(serde_json::json!({
             "time": "2026-01-01T00:00:00Z", "uid": 0, "user": "root", "sudo_user": "ada", "pid": 1,
             "command": "dcqcn set secret", "netns": 1, "iface": "eth0",

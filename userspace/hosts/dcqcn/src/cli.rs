@@ -222,17 +222,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_consistent() {
         help::command().debug_assert();
     }
 
     #[test]
-    fn every_command_that_is_shown_is_one() {
+    fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(help::command()), [] as [String; 0]);
     }
 
     #[test]
-    fn wrong_usage_names_the_next_step() {
+    fn usage_error_names_next_step() {
         for (line, says) in [
             ("dcqcn set eth0", "<KEY=VALUE|--profile PROFILE>"),
             ("dcqcn set eth0 rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_tell_the_exit_code() {
+    fn exit_code_follows_cause() {
         let error = NotAttached { iface: "eth0".into() };
         let error = anyhow::Error::from(error).context("cannot show");
         assert_eq!(exit_code(&error), Some((NOT_ATTACHED, false)));

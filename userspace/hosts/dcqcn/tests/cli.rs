@@ -23,7 +23,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn the_example_passes_the_check() {
+fn example_passes_check() {
     let example = run(&["config", "example"]);
     assert_eq!(example.status.code(), Some(0));
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -34,7 +34,7 @@ fn the_example_passes_the_check() {
 }
 
 #[test]
-fn a_bad_file_is_refused_line_by_line() {
+fn bad_file_rejected_line_by_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, "rol = 'host'\n[parameters]\nrpg_ai_rat = '1mbit'\n").unwrap();
     let name = file.path().to_str().unwrap();
@@ -56,14 +56,14 @@ fn a_bad_file_is_refused_line_by_line() {
 }
 
 #[test]
-fn wrong_usage_has_a_code_of_its_own() {
+fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }
 }
 
 #[test]
-fn the_schema_and_the_example_are_json() {
+fn schema_and_example_are_json() {
     let schema: serde_json::Value = serde_json::from_slice(&run(&["config", "schema"]).stdout).unwrap();
     assert_eq!(schema["properties"]["parameters"]["properties"]["rpg_ai_rate"]["default"], "40mbit");
     let example: serde_json::Value =
@@ -75,7 +75,7 @@ fn the_schema_and_the_example_are_json() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_error() {
+fn closed_reader_is_not_an_error() {
     let mut child =
         dcqcn(&["config", "example"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 1];
@@ -85,7 +85,7 @@ fn a_reader_that_has_enough_is_no_error() {
 }
 
 #[test]
-fn linked_as_ecnconfig_it_answers_to_sonics_flags() {
+fn ecnconfig_name_accepts_sonic_flags() {
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("ecnconfig");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dcqcn"), &link).unwrap();
@@ -97,7 +97,7 @@ fn linked_as_ecnconfig_it_answers_to_sonics_flags() {
 }
 
 #[test]
-fn a_package_has_manual_pages_by_section_and_completions() {
+fn package_has_manuals_and_completions() {
     let directory = tempfile::tempdir().unwrap();
     let written = run(&["generate", "man", directory.path().to_str().unwrap()]);
     assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
@@ -112,7 +112,7 @@ fn a_package_has_manual_pages_by_section_and_completions() {
 }
 
 #[test]
-fn a_shell_is_offered_interfaces_and_parameters() {
+fn completion_offers_links_and_parameters() {
     let offered = |words: &[&str]| {
         let mut command = dcqcn(&["--"]);
         command.args(words).env("COMPLETE", "fish");

@@ -1,7 +1,7 @@
 //! Attaching, detaching and finding what is attached.
 //!
 //! What is attached lives in the kernel: programs, maps and links are pinned, and outlive this process. A journal says what was
-//! chosen ([`Info`]) and what is to be put back. Each change is written there before it is made, so that whoever comes after a
+//! chosen ([`Info`]) and what is to be restored. Each change is written there before it is made, so that whoever comes after a
 //! process that was killed can undo what it did.
 
 mod bound;
@@ -77,7 +77,7 @@ pub struct Request {
 pub struct Options {
     /// A qdisc may be replaced though RDMA queue pairs may end by that.
     pub interrupt: bool,
-    /// What cannot be put back is given up.
+    /// What cannot be restored is abandoned.
     pub force: bool,
     /// Programs may run on a PREEMPT_RT kernel that does not serialise them on a CPU.
     pub realtime: bool,
@@ -136,7 +136,7 @@ pub struct Info {
     /// Where `link_rate` is from.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
-    /// The rate that was found there last, bit/s. If another one is in force somebody has set it, and it stays.
+    /// The rate that was found there last, bit/s. If another one is active somebody has set it, and it stays.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
     /// What settings that say nothing of it have; `None` from versions that did not say.

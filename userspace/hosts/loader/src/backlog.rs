@@ -47,7 +47,7 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     Ok(Some(depths.map(|bytes| Backlog { bytes, read_at_ns })))
 }
 
-/// Reads the backlog of the interface and tells it, if the parameters in force want it; false if they do not.
+/// Reads the backlog of the interface and tells it, if the parameters active want it; false if they do not.
 ///
 /// # Errors
 /// The kernel refuses; the next call tries again.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_its_own_depth_and_the_others_that_of_the_interface() {
+    fn class_depth_or_interface_depth() {
         let mut config = Config::DEFAULT;
         let queue_3 = Handle::new(1, 4);
         let qdiscs = [qdisc(Handle::ROOT, 5_000), qdisc(queue_3, 4_000)];

@@ -61,8 +61,8 @@ pub enum Error {
     },
     /// A change waits for somebody to confirm it.
     #[error(
-        "{iface} has a change that is taken back in {} s unless it is confirmed: `dcqcn confirm {iface}` keeps it, \
-         `dcqcn confirm {iface} --revert` takes it back now; or change it further with `--confirm`",
+        "{iface} has a change that is reverted in {} s unless it is confirmed: `dcqcn confirm {iface}` keeps it, \
+         `dcqcn confirm {iface} --revert` reverts it now; or change it further with `--confirm`",
         left.as_secs()
     )]
     Pending {
@@ -72,21 +72,19 @@ pub enum Error {
         left: Duration,
     },
     /// Nothing is there to be confirmed.
-    #[error(
-        "no change waits to be confirmed{iface}; `dcqcn log` tells what was confirmed and what was taken back"
-    )]
+    #[error("no change is pending{iface}; `dcqcn log` lists confirmed and reverted changes")]
     NothingPending {
         /// " on " and the interface, if one was named.
         iface: String,
     },
-    /// Not everything could be put back.
+    /// Not everything could be restored.
     #[error(
-        "{iface}: {first}; still to be put back: {left}. `dcqcn detach {iface}` tries again, with `--force` it is given up"
+        "{iface}: {first}; not yet restored: {left}; `dcqcn detach {iface}` retries, `--force` abandons it"
     )]
     Left {
         /// The interface.
         iface: String,
-        /// What is left, in words.
+        /// What is left, as text.
         left: String,
         /// The first reason.
         first: Box<Self>,
@@ -115,7 +113,7 @@ pub enum Error {
     },
     /// Somebody keeps the lock.
     #[error(
-        "{holder} has kept the lock on {what} ({}) for {} s: wait for it, or end it",
+        "{holder} has held the lock on {what} ({}) for {} s; wait for it or end it",
         path.display(),
         waited.as_secs()
     )]
@@ -170,7 +168,7 @@ pub enum Error {
         missing: String,
     },
     /// Kernel too old.
-    #[error("kernel {found} is too old: {feature} came with Linux {since}; use a kernel from {since} on")]
+    #[error("kernel {found} is too old: {feature} needs Linux {since} or later")]
     Kernel {
         /// The running kernel.
         found: String,
@@ -200,7 +198,7 @@ pub enum Error {
     AboveLink {
         /// The interface.
         iface: String,
-        /// What was asked for.
+        /// What was requested.
         asked_bps: u64,
         /// What the link has.
         link_bps: u64,
@@ -329,7 +327,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Mounted, but not to be seen from here.
-    #[error("{} is no BPF file system; mount one there: `mount -t bpf bpf {}`", path.display(), path.display())]
+    #[error("{} is not a BPF file system; mount one there: `mount -t bpf bpf {}`", path.display(), path.display())]
     NoBpfFs {
         /// Where.
         path: PathBuf,

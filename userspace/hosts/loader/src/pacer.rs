@@ -30,18 +30,20 @@ const FQ_HORIZON_NS: u64 = 10_000_000_000;
 /// The pacer for `choice`, and why.
 ///
 /// # Errors
-/// The kernel lacks what was asked for.
+/// The kernel lacks what was requested.
 pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {
         PacerChoice::None => {
-            pacer(PacerChoice::None, "pacer none, as asked: rates are computed, not enforced")
+            pacer(PacerChoice::None, "pacer none, as requested: rates are computed, not enforced")
         }
         _ if !rp_enable => pacer(PacerChoice::None, "pacer none: nothing is paced without rp_enable"),
         PacerChoice::Fq if !kernel_has_qdisc("fq")? => Err(Error::Pacer { qdisc: "fq" }),
         PacerChoice::Htb if !kernel_has_qdisc("htb")? => Err(Error::Pacer { qdisc: "htb" }),
-        PacerChoice::Fq => pacer(PacerChoice::Fq, "pacer fq, as asked"),
-        PacerChoice::Htb => pacer(PacerChoice::Htb, "pacer htb, as asked: `dcqcn run` must keep its classes"),
+        PacerChoice::Fq => pacer(PacerChoice::Fq, "pacer fq, as requested"),
+        PacerChoice::Htb => {
+            pacer(PacerChoice::Htb, "pacer htb, as requested: `dcqcn run` must keep its classes")
+        }
         PacerChoice::Auto if kernel_has_qdisc("fq")? => {
             pacer(PacerChoice::Fq, "pacer fq: departure times are kept by the qdisc itself")
         }
@@ -63,7 +65,7 @@ pub struct FqLimits {
     pub limit: u32,
     /// Packets each flow holds.
     pub flow_limit: u32,
-    /// Bits of a packet's hash by which those without a TCP socket are told apart.
+    /// Bits of a packet's hash by which those without a TCP socket are distinguished.
     pub orphan_mask: u32,
     /// Base-2 logarithm of the hash buckets its flows are found in.
     pub buckets_log: u32,
@@ -315,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rpg_max_rate_bounds_a_flow_and_not_the_port() {
+    fn rpg_max_rate_bounds_flow_not_port() {
         let mut config = Config::DEFAULT;
         (config.scalars.link_rate_bps, config.scalars.rpg_max_rate_bps) = (10_000_000_000, 1_000_000_000);
         assert_eq!((port_rate_bps(&config), config.line_rate_bps()), (10_000_000_000, 1_000_000_000));
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn fq_has_a_flow_for_each_of_the_table_and_room_for_what_each_has_under_way() {
+    fn fq_sized_for_table_and_in_flight() {
         for (flows, buckets_log, limit) in [
             (8, 10, 65_536),
             (1_024, 10, 65_536),

@@ -45,15 +45,14 @@ impl Packets {
         let unsupported = |why: String| Error::Unsupported(format!("{}: {why}", info.iface));
         if info.log_packets.is_none() {
             return Err(unsupported(
-                "nothing is told of packets; `dcqcn detach` it and `dcqcn attach` it with --log-packets"
-                    .into(),
+                "packet logging is off; `dcqcn detach` it and `dcqcn attach` it with --log-packets".into(),
             ));
         }
         let program = attach::verify(info)?.into_iter().find_map(|part| part.program_id);
         let program = program.ok_or_else(|| unsupported("none of its programs is attached".into()))?;
         let lines = Lines::default();
         let logger = EbpfLogger::init_from_id_with_logger(program, lines.clone())
-            .map_err(|error| unsupported(format!("what it tells of packets cannot be read: {error}")))?;
+            .map_err(|error| unsupported(format!("cannot read its packet log: {error}")))?;
         Ok(Self { lines, logger })
     }
 

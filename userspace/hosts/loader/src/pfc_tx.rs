@@ -23,7 +23,7 @@ pub use socket::PauseSocket;
 
 /// How often it is looked which ports there are.
 const PORTS_PERIOD_NS: u64 = 1_000_000_000;
-/// Most ports that are told apart.
+/// Most ports that are distinguished.
 const MOST_PORTS: usize = 64;
 /// Interfaces on top of others: a frame sent through one reaches everybody behind it, or nobody as PFC.
 const STACKED: [&str; 7] = ["bridge", "bond", "team", "vlan", "macvlan", "ipvlan", "vxlan"];
@@ -117,7 +117,7 @@ impl PfcSender {
         told
     }
 
-    /// Sees which ports there are beside the egress port. A link has its own speed, or else that of the egress port.
+    /// Sees which ports there are next to the egress port. A link has its own speed, or else that of the egress port.
     ///
     /// # Errors
     /// The kernel refuses something; the next call tries again.

@@ -40,8 +40,8 @@ pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>)
         QueuesChoice::None => Ok((choice, Vec::new())),
         QueuesChoice::Ets if !kernel_has_qdisc("ets")? => Err(Error::Queues { qdisc: "ets" }),
         QueuesChoice::Htb if !kernel_has_qdisc("htb")? => Err(Error::Queues { qdisc: "htb" }),
-        QueuesChoice::Ets => Ok((choice, vec!["queues ets, as asked".into()])),
-        QueuesChoice::Htb => Ok((choice, vec![htb(", as asked")])),
+        QueuesChoice::Ets => Ok((choice, vec!["queues ets, as requested".into()])),
+        QueuesChoice::Htb => Ok((choice, vec![htb(", as requested")])),
         QueuesChoice::Auto if kernel_has_qdisc("ets")? => Ok((QueuesChoice::Ets, vec!["queues ets".into()])),
         QueuesChoice::Auto if kernel_has_qdisc("htb")? => {
             Ok((QueuesChoice::Htb, vec![htb(", as this kernel has no ets")]))
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quanta_are_in_proportion_to_the_weights_of_the_weighted_queues() {
+    fn quanta_proportional_to_weights() {
         let mut config = Config::DEFAULT;
         for (queue, weight) in config.queue.iter_mut().zip([50, 35, 15, 15, 15, 15, 15, 15]) {
             (queue.scheduler, queue.weight) = (SCHEDULER_DWRR, weight);

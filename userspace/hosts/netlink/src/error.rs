@@ -21,7 +21,7 @@ pub enum Error {
         nearest.as_ref().map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
     )]
     UnknownInterface {
-        /// The name asked for.
+        /// The name requested.
         name: String,
         /// The existing name that is spelled most alike, if any is close.
         nearest: Option<String>,
@@ -32,7 +32,7 @@ pub enum Error {
     Refused {
         /// What was asked, for example `replace the root qdisc by htb`.
         operation: String,
-        /// The interface or object it was asked for.
+        /// The interface or object it was requested.
         subject: String,
         /// The kernel's answer.
         refusal: Refusal,
@@ -54,9 +54,9 @@ pub enum Error {
         failed: Vec<(Handle, Refusal)>,
     },
 
-    /// The root qdisc cannot be replaced because what is there could not be put back.
+    /// The root qdisc cannot be replaced because what is there could not be restored.
     #[error(
-        "{interface}'s root qdisc {kind} {handle} could not be put back afterwards: {reason}; \
+        "{interface}'s root qdisc {kind} {handle} could not be restored afterwards: {reason}; \
          remove it first or use `--pacer none`"
     )]
     NotRestorable {
@@ -125,7 +125,7 @@ impl Error {
     }
 }
 
-/// A negative acknowledgement: the error number and, from kernels that send it, the reason in words.
+/// A negative acknowledgement: the error number and, from kernels that send it, the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Error number.

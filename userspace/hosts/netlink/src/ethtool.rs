@@ -35,7 +35,7 @@ pub(super) const SEGMENTATION: [&str; 7] = [
     "rx-gro",
     "rx-lro",
 ];
-/// Features that take a packet's VLAN tag out when it is received, to keep it beside the packet.
+/// Features that take a packet's VLAN tag out when it is received, to keep it next to the packet.
 pub(super) const VLAN_STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// The driver does not know the speed.
 const SPEED_UNKNOWN: u32 = u32::MAX;

@@ -103,7 +103,7 @@ impl Netlink {
     /// # Errors
     /// [`Error::UnknownInterface`] if there is none.
     pub fn link(&self, name: &str) -> Result<Link> {
-        // The kernel refuses longer names in words of its own; for the caller it is a name that does not
+        // The kernel refuses longer names as text of its own; for the caller it is a name that does not
         // exist.
         if !name.is_empty() && name.len() < libc::IFNAMSIZ {
             match self.get_link(&LinkUnspec::new_with_name(name).build())? {
@@ -216,7 +216,7 @@ impl Netlink {
         answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
     }
 
-    /// The features, by ethtool's names, that take a VLAN tag out of each packet received and keep it beside the packet: those of
+    /// The features, by ethtool's names, that take a VLAN tag out of each packet received and keep it next to the packet: those of
     /// the two that are on.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl Netlink {
     /// Turns features of a driver on or off, by ethtool's names.
     ///
     /// # Errors
-    /// The kernel refuses. A driver that cannot change one is no error: look again.
+    /// The kernel refuses. A driver that cannot change one is not an error: look again.
     pub fn set_features(&self, ifindex: u32, names: &[String], are_on: bool) -> Result<()> {
         let bare: Vec<_> = names.iter().map(String::as_str).collect();
         let operation = || format!("turn {} {}", names.join(", "), if are_on { "on" } else { "off" });

@@ -18,10 +18,10 @@ use super::wire::{Encoder, HEADER_LEN, attribute, string, u16_at, u32_at};
 /// Longest wait for the kernel's answer, in seconds. Answers come at once; this turns a lost one into an
 /// error.
 const ANSWER_TIMEOUT_S: i64 = 5;
-/// How often a dump is repeated when the listed objects changed meanwhile, before the last result is taken as
+/// How often a dump is repeated when the listed objects changed in the meantime, before the last result is taken as
 /// it is.
 const DUMP_ATTEMPTS: usize = 5;
-/// Attribute with the reason in words of an extended acknowledgement (`enum nlmsgerr_attrs`).
+/// Attribute with the reason as text of an extended acknowledgement (`enum nlmsgerr_attrs`).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A connection to the network configuration of one namespace.
@@ -35,7 +35,7 @@ pub struct Netlink {
     /// `None` where the kernel has no RDMA.
     rdma: Option<Socket>,
     sequence: Cell<u32>,
-    /// The number of ethtool's family, once it was asked for; the kernel may have none.
+    /// The number of ethtool's family, once it was requested; the kernel may have none.
     pub(super) ethtool_family: Cell<Option<Option<u16>>>,
 }
 
@@ -70,7 +70,7 @@ impl Netlink {
             let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            // Refusals without the refused message, but with the reason in words.
+            // Refusals without the refused message, but with the reason as text.
             socket.set_cap_ack(true)?;
             socket.set_ext_ack(true)?;
             setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_TIMEOUT_S))?;
@@ -225,7 +225,7 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The reason in words of a refusal. Requests are never echoed in full: the socket has `NETLINK_CAP_ACK`
+    /// The reason as text of a refusal. Requests are never echoed in full: the socket has `NETLINK_CAP_ACK`
     /// set.
     fn reason(&self) -> String {
         let attributes_at = match self.kind {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_its_number_and_its_reason() {
+    fn netlink_error_has_number_and_reason() {
         let mut reply = Encoder::default();
         reply.message(NLMSG_ERROR, NLM_F_ACK_TLVS, |body| {
             body.raw(&(-libc::ENOENT).to_ne_bytes());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_datagrams_yield_the_whole_messages_only() {
+    fn truncated_datagram_yields_full_messages() {
         let mut reply = Encoder::default();
         reply.message(16, 0, |body| body.raw(&[0; 8]));
         reply.message(16, 0, |body| body.raw(&[0; 8]));

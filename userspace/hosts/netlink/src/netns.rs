@@ -197,7 +197,7 @@ impl Netns {
     }
 }
 
-/// The calling thread is inside a [`Netns`]; dropping this takes it back to where it was.
+/// The calling thread is inside a [`Netns`]; dropping this reverts it to where it was.
 #[derive(Debug)]
 #[must_use = "the thread leaves the namespace at once if this is not kept"]
 pub struct Entered {

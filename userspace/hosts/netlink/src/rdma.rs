@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_anywhere_lists_no_more_than_it_has() {
+    fn truncated_message_parsed_within_bounds() {
         let mut body = Encoder::default();
         body.nested(attr::RES_QP, |table| (1..4).for_each(|n| qp(table, n, Some(n + 100))));
         let body = body.into_bytes();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_those_of_the_interface() {
+    fn addresses_listed_per_interface() {
         let message = |index: u32, kind: u16, value: &[u8]| {
             let mut body = Encoder::default();
             body.raw(&[2, 24, 0, 0]);

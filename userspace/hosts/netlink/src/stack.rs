@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_bridges_and_bonds_are_above_and_the_other_end_of_a_veth_is_not() {
+    fn upper_devices_exclude_veth_peer() {
         // Two ports of a bond, a VLAN on it in a bridge, a veth in that bridge, and another bridge.
         let links = [
             link(2, None, None, Some(9)),

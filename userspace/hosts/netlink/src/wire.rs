@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_and_attributes_are_padded_and_their_lengths_are_not() {
+    fn padding_excluded_from_lengths() {
         let mut encoder = Encoder::default();
         encoder.message(0x24, 1, |body| {
             body.attribute(1, b"fq\0");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_value_reads_back() {
         let mut encoder = Encoder::default();
         encoder.attribute(1, b"htb\0");
         encoder.nested(2, |options| options.attribute(3, &7u64.to_ne_bytes()));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_attributes_end_the_list() {
+    fn malformed_attribute_ends_list() {
         let good = [8, 0, 1, 0, 1, 2, 3, 4];
         for bad in [&[3u8, 0, 2, 0][..], &[9, 0, 2, 0, 1], &[0; 4], &[8, 0], &[1]] {
             let bytes = [&good[..], bad].concat();

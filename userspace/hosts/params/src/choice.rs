@@ -82,9 +82,9 @@ pub enum XdpModeChoice {
     Skb,
 }
 
-/// A word that is none of a choice's.
+/// A word that is not one of a choice's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is none of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
+#[error("`{word}` is not one of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
 pub struct UnknownWord {
     word: String,
     words: Vec<String>,
@@ -94,7 +94,7 @@ pub struct UnknownWord {
 /// Reads one of the words of `T`.
 ///
 /// # Errors
-/// `word` is none of them.
+/// `word` is not one of them.
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     T::from_str(word, false).map_err(|_| {
         let words = words::<T>();
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn words_read_back_and_others_name_the_nearest() {
+    fn unknown_choice_suggests_nearest() {
         assert_eq!(parse_word("none"), Ok(PacerChoice::None));
         assert_eq!(word(&XdpModeChoice::Driver), "driver");
         let refused = parse_word::<Role>("swich").unwrap_err().to_string();
-        assert_eq!(refused, "`swich` is none of host, switch: did you mean `switch`?");
+        assert_eq!(refused, "`swich` is not one of host, switch: did you mean `switch`?");
     }
 }

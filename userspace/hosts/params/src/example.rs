@@ -221,7 +221,7 @@ mod tests {
     use super::super::{Settings, parse};
     use super::*;
 
-    /// The example with every setting in force.
+    /// The example with every setting active.
     fn in_force(example: &str) -> String {
         let setting = |line: &str| match line.strip_prefix('#') {
             Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_says_nothing_and_spells_out_the_defaults() {
+    fn example_equals_defaults() {
         let text = example(&Config::DEFAULT);
         assert_eq!(parse("example", &text), Ok(Settings::default()));
         let settings = parse("example", &in_force(&text)).unwrap();
@@ -244,19 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_a_profile_spells_out_the_profile() {
+    fn profile_example_equals_profile() {
         let lab = Profile::Lab.config(Some(200_000_000)).unwrap();
         let settings = parse("lab", &in_force(&example(&lab))).unwrap();
         assert_eq!(settings.config(None), Ok(lab));
     }
 
     #[test]
-    fn lines_are_short_and_say_what_matters() {
+    fn example_lines_short_and_complete() {
         let text = example(&Config::DEFAULT);
         for line in text.lines() {
             assert!(line.chars().count() <= 130, "{line}");
         }
-        let ai = "# Step of additive increase (paper: R_AI, 40 Mb/s).\n# Allowed: 1kbit to 800gbit. \
+        let ai = "# Step of additive increase (paper: R_AI, 40 Mbit/s).\n# Allowed: 1kbit to 800gbit. \
                   Default: 40mbit.\n# Larger: Faster growth, deeper queue, less stable.\n#rpg_ai_rate = \"40mbit\"\n";
         assert!(text.contains(ai), "{text}");
     }

@@ -153,7 +153,7 @@ impl Reader<'_> {
             let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES);
             let known: Vec<&str> = known.copied().collect();
             let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
-            format!("unknown key `{name}`{hint} (at the top of the file stand {})", known.join(", "))
+            format!("unknown key `{name}`{hint} (top-level keys are {})", known.join(", "))
         };
         self.refuse(at, message);
     }
@@ -199,7 +199,7 @@ impl Reader<'_> {
 /// Reads the number of flows the tables are to hold: a parser for the command line too.
 ///
 /// # Errors
-/// It is no number or out of range.
+/// It is not a number or out of range.
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_differs() {
+    fn file_contains_differences() {
         let settings = parse(
             "a.toml",
             "role = 'switch'\nprofile = 'lab'\npacer = 'fq'\nxdp_mode = 'skb'\nflows = 1_024\n\
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_has_its_line_and_the_nearest_key() {
+    fn errors_have_line_and_nearest_key() {
         let text = "rol = 'host'\n[parameters]\nrpg_ai_rat = '40mbit'\nrpg_time_reset = 55\n[wred.9]\nkmin = 1\n\
                     [wred.3]\nkmn = 1\n\n[dscp_to_tc]\n26 = 9\n[tc_to_queue]\n1 = []\n[wred]\nkmin = 1\n";
         let refused = parse("b.toml", text).unwrap_err().to_string();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_errors_the_first_are_told_and_the_others_counted() {
+    fn excess_errors_counted() {
         let many: String = (0..5_000).map(|n| format!("nothing_{n} = 1\n")).collect();
         assert_eq!(parse("c", "a = 1").unwrap_err().more, 0);
         let refused = parse("c", &many).unwrap_err();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_as_deeply_as_it_can_be_is_refused() {
+    fn deep_nesting_rejected() {
         // As long as what a stranger may send over the control socket.
         let deep = |unit: &str| unit.repeat((256 << 10) / unit.len() - 20);
         let (open, inline, dotted) = (deep("["), deep("{a="), deep("a."));
@@ -297,11 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn misplaced_keys_and_bad_words_say_where_and_what() {
+    fn misplaced_keys_report_position() {
         for (text, says) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
-            ("pacer = 'fqq'", "c:1: `fqq` is none of auto, fq, htb, none: did you mean `fq`?"),
+            ("pacer = 'fqq'", "c:1: `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
             ("flows = 1", "c:1: flows = 1 is out of range: allowed is 8 to 1048576"),
             ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
             ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),

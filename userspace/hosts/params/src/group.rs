@@ -20,7 +20,7 @@ pub enum Group {
     Link,
 }
 
-/// Parameters of [`Group::Wred`] beside the tables.
+/// Parameters of [`Group::Wred`] next to the tables.
 const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
 const NP: [&str; 8] = [
     "np_enable",
@@ -120,7 +120,7 @@ impl Profile {
     }
 }
 
-/// The defaults of a parameter of queues, in words.
+/// The defaults of a parameter of queues, as text.
 #[must_use]
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_is_in_the_group_its_name_belongs_to() {
+    fn parameter_group_follows_name() {
         const RP: [&str; 9] = [
             "rp_",
             "rpg_",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_replaces_the_algorithm_and_leaves_the_interface() {
+    fn profile_replaces_algorithm_only() {
         let mut config = Config::DEFAULT;
         for text in [
             "link_rate=25gbit",

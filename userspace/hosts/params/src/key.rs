@@ -130,7 +130,7 @@ impl Key {
         scalars.chain(wred).chain(maps).chain(queues).chain(pfc)
     }
 
-    /// It tells the data plane what `attach` installed beside it, so it cannot be changed on its own.
+    /// It tells the data plane what `attach` installed next to it, so it cannot be changed on its own.
     #[must_use]
     pub fn follows_from_attach(self) -> bool {
         matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))

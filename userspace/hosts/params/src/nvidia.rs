@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_firmware_s_defaults_are_the_profile_nvidia() {
+    fn nvidia_profile_equals_firmware_defaults() {
         let import = read(directory(&FIRMWARE).path(), None).unwrap();
         assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
         assert_eq!(import.notes, []);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_listed() {
+    fn unknown_entries_listed() {
         let files = [
             ("roce_rp/enable/0", "0"),
             ("roce_rp/enable/3", "1"),
@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_point_alone_leaves_the_rate_machine() {
+    fn np_only_dump_keeps_rate_machine() {
         let import = read(directory(&[("roce_np/cnp_dscp", "46")]).path(), None).unwrap();
         let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
         assert_eq!(keys, ["cnp_dscp"]);
     }
 
     #[test]
-    fn bad_input_names_the_file_and_what_is_allowed() {
+    fn bad_input_names_file_and_range() {
         for (name, text, says) in [
             ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: allowed is 10 to 15"),
             ("roce_rp/rpg_gd", "eleven", "rpg_gd: `eleven` is not a whole number"),

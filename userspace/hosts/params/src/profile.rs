@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lab_at_1_gbit_is_the_paper_forty_times_slower() {
+    fn lab_at_1g_is_paper_times_forty() {
         let s = Profile::Lab.config(Some(1_000_000_000)).unwrap().scalars;
         assert_eq!(s.min_time_between_cnps_ns, 2_000_000);
         assert_eq!((s.rpg_time_reset_ns, s.dce_tcp_rtt_ns), (2_200_000, 2_200_000));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn lab_marks_more_of_the_packets_of_slower_links() {
+    fn lab_marks_more_on_slower_links() {
         for (link_bps, pmax_ppm) in
             [(1_000_000_000, 100_000), (250_000_000, 200_000), (40_000_000, 500_000), (10_000_000, 500_000)]
         {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lab_names_keys_that_exist_and_the_links_it_is_for() {
+    fn lab_description_names_keys_and_links() {
         for key in TIMES.iter().chain(&RATES) {
             assert!(Spec::find(Scalars::SPECS, key).is_some(), "{key}");
         }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn hpcc_scales_with_the_link_and_says_which_it_is_for() {
+    fn hpcc_scales_with_link() {
         let config = Profile::Hpcc.config(Some(100_000_000_000)).unwrap();
         let s = config.scalars;
         assert_eq!((s.rpg_ai_rate_bps, s.rpg_hai_rate_bps), (20_000_000, 200_000_000));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_is_valid_on_its_links() {
+    fn profiles_valid_on_their_links() {
         for &profile in Profile::value_variants() {
             let link_bps = if profile == Profile::Lab { 1_000_000_000 } else { 25_000_000_000 };
             let mut config = profile.config(Some(link_bps)).unwrap();

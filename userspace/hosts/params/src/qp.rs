@@ -15,13 +15,13 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
     QpId { addr, qpn, vlan: 0 }
 }
 
-/// The address of a QP, in words of the wire's byte order.
+/// The address of a QP, as text of the wire's byte order.
 #[must_use]
 pub fn address(id: &QpId) -> IpAddr {
     ip(id.addr)
 }
 
-/// An address, in words of the wire's byte order.
+/// An address, as text of the wire's byte order.
 #[must_use]
 pub fn ip(addr: [u32; 4]) -> IpAddr {
     let [a, b, c, d] = addr.map(|word| u128::from(u32::from_be(word)));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_those_of_the_wire() {
+    fn addresses_match_wire() {
         let wire = "fd00::1:2".parse::<Ipv6Addr>().unwrap().octets();
         let mut addr = [0; 4];
         for (word, bytes) in addr.iter_mut().zip(wire.chunks_exact(4)) {

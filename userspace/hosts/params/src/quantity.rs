@@ -58,7 +58,7 @@ enum Problem {
     NotWhole(&'static str),
     #[error("is too large")]
     TooLarge,
-    #[error("is none of the words allowed")]
+    #[error("is not one of the words allowed")]
     Word,
 }
 
@@ -260,7 +260,7 @@ mod tests {
     ];
 
     #[test]
-    fn reads_what_people_write() {
+    fn human_quantities_parsed() {
         for (text, unit, value) in [
             ("100KB", Unit::Bytes, 100_000),
             ("1.5MB", Unit::Bytes, 1_500_000),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_and_says_why() {
+    fn bad_quantities_rejected_with_reason() {
         for (text, unit, says) in [
             ("55", Unit::Nanoseconds, "has no unit: write a time, as in `55us`"),
             ("1", Unit::PartsPerMillion, "has no unit: write a percentage"),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_on_the_command_line_may_be_plain_seconds() {
+    fn plain_numbers_are_seconds() {
         assert_eq!(parse_duration_ns("10"), Ok(10_000_000_000));
         assert_eq!(parse_duration_ns("0.5"), Ok(500_000_000));
         assert_eq!(parse_duration_ns("20ms"), Ok(20_000_000));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_as_people_write_it() {
+    fn saved_file_is_human_readable() {
         let changes =
             ["link_rate=1gbit", "np_enable=off", "wred.3.kmin=100KB", "wred.3.ecn=off", "dscp_to_tc.26=0"];
         let settings = Settings {

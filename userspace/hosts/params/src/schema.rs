@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_is_in_the_schema_with_its_default() {
+    fn schema_lists_parameters_with_defaults() {
         let schema = schema();
         let properties = &schema["properties"];
         for spec in Scalars::SPECS.iter().filter(|spec| !["pacer", "queues"].contains(&spec.key)) {

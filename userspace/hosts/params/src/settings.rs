@@ -29,7 +29,7 @@ pub struct Settings {
     pub changes: Vec<Assignment>,
 }
 
-/// What is known of an interface without its being said: what was found there when attaching, or what is in force.
+/// What is known of an interface without its being said: what was found there when attaching, or what is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Rate of the link, in bit/s.
@@ -152,7 +152,7 @@ mod tests {
 
     /// What is said counts, a 0 too; what is not is as it was found.
     #[test]
-    fn what_was_found_fills_in() {
+    fn detected_values_fill_gaps() {
         let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
         let on = |said: &[&str]| {
             let s = changes(said).config_on(&found).unwrap().scalars;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_validated_once_all_changes_are_in() {
+    fn settings_validated_after_all_changes() {
         assert!(changes(&["wred.0.kmin=1MB", "wred.0.kmax=2MB"]).config(None).is_ok());
         let refused = changes(&["wred.0.kmin=1MB"]).config(None).unwrap_err();
         assert!(refused.to_string().contains("above wred.0.kmax"));

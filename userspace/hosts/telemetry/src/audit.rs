@@ -71,7 +71,7 @@ pub enum What {
         new: String,
     },
     /// A parameter that was about to be changed. It stays in the log of a process that was killed before it could enter that
-    /// it was, or was not: the parameters in force tell which.
+    /// it was, or was not: the parameters active tell which.
     Intended {
         /// The parameter.
         key: String,
@@ -114,16 +114,16 @@ pub enum What {
         /// Why.
         refused: String,
     },
-    /// What others asked for over the controller's socket. The parameters that it changed have entries of their own.
+    /// What others requested over the controller's socket. The parameters that it changed have entries of their own.
     Ordered(Order),
 }
 
-/// What others asked for over the controller's socket, and was done.
+/// What others requested over the controller's socket, and was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// `applied`, `confirmed`, `taken back` or `released`.
     pub order: String,
-    /// Name of what is in force since; null if the host's own file alone is.
+    /// Name of what is active since; null if the host's own file alone is.
     pub name: Option<String>,
     /// Who wanted it, as they say.
     pub by: String,
@@ -157,7 +157,7 @@ impl Entry {
     }
 }
 
-/// Who is at work, and when.
+/// Who is running, and when.
 #[derive(Clone, Debug)]
 struct Author {
     time: String,
@@ -278,7 +278,7 @@ impl Log {
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
-    /// Appends what this process has done because others asked for it.
+    /// Appends what this process has done because others requested it.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -311,12 +311,12 @@ impl Log {
             // Cut off by a full disk, or by something else: this entry must not be lost with that one.
             lines.insert(0, b'\n');
         }
-        // One call, so that the lines stay together for those who read meanwhile.
+        // One call, so that the lines stay together for those who read in the meantime.
         let written = file.write(&lines);
         match written {
             Ok(written) if written == lines.len() => Ok(()),
             written => {
-                // Half an entry is none. What cannot be taken back is passed over by whoever reads.
+                // Half an entry is none. What cannot be reverted is passed over by whoever reads.
                 let _ = file.set_len(len);
                 Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
             }

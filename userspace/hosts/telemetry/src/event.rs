@@ -121,7 +121,7 @@ pub enum Detail {
     },
     /// [`Kind::ConfigRefused`].
     Refused {
-        /// Who asked for it.
+        /// Who requested it.
         user: String,
         /// The command line.
         command: String,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_tell_when_where_what_and_to_whom() {
+    fn event_line_has_time_place_and_flow() {
         let lines = [
             row(EventKind::FlowPaired, [0x12, PairSource::Cm as u64], 0),
             row(EventKind::RateCut, [500_000_000, 1_000_000_000], 7),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_a_later_version_is_passed_over() {
+    fn unknown_event_kind_skipped() {
         let event =
             Event { at_ns: 1, left_out: 0, id: qp_id([10, 0, 0, 1].into(), 2), kind: 99, values: [0; 2] };
         let entry = Entry::Event { event, left_out: 0 };

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_wide_interval_has_no_address() {
+    fn port_wide_interval_has_no_address() {
         let mut port = NpFlow::new(FlowId::NONE);
         port.on_ecn_marked(MS, 50_000);
         let pair = Pair::new(7, PairSource::Datagram);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_says_so() {
+    fn empty_report_states_no_flows() {
         let report = FlowsReport::new("eth0".into(), &params(), 0, vec![], vec![], vec![]);
         assert_eq!(report.to_string(), "no RoCEv2 flow was seen on eth0 yet\n");
     }

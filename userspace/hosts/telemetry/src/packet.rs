@@ -23,7 +23,7 @@ pub struct PacketRow {
     /// What RoCEv2 packets say of themselves; others are not looked into.
     #[serde(flatten)]
     pub roce: Option<RoceRow>,
-    /// What it was counted as: what it was taken for, and why it was left alone, marked or delayed (`dcqcn counters`).
+    /// What it was counted as: what it was taken for, and why it was left unchanged, marked or delayed (`dcqcn counters`).
     pub counted: Vec<&'static str>,
     /// `passed`, `dropped` or `redirected`.
     pub verdict: &'static str,

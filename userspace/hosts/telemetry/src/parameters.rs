@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_one_interface_is_told_without_its_name() {
+    fn single_interface_change_omits_name() {
         let (change, keys) = change("eth0", &["wred.3.kmin=100KB", "np_enable=off", "rpg_gd=11"]);
         let report = ChangeReport::of_keys(std::slice::from_ref(&change), &keys);
         let text = "wred.3.kmin: 5KB -> 100KB\nnp_enable: true -> false\nrpg_gd: 11 -> 11\n";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn several_interfaces_are_told_apart() {
+    fn several_interfaces_labelled() {
         let changes = [change("eth0", &["rpg_gd=12"]).0, change("eth1", &[]).0];
         let report = ChangeReport::of_differences(&changes);
         assert_eq!(report.to_string(), "eth0:\nrpg_gd: 11 -> 12\n\neth1:\nno parameter changes\n");

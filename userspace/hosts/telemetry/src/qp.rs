@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_follow_the_stages() {
+    fn states_follow_stages() {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 1_000_000_000;
         let p = Params::new(&config, Port::new(1, 8, 8)).unwrap().rp;

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_for_each_class_in_use() {
+    fn row_per_class_in_use() {
         let text = "\
 TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES  ECT  MARKED
  0      0  0-25,27-47,49-63   5KB  200KB    1%    1gbit      0 B        0     0 B    0       0
@@ -333,7 +333,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
     }
 
     #[test]
-    fn the_port_s_own_queues_are_told_below() {
+    fn port_queues_listed_below() {
         let mut stats = QueueStats::default();
         stats[3] = Some(Stats {
             bytes: 2_000_000,
@@ -353,7 +353,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
     }
 
     #[test]
-    fn pauses_are_told_where_there_are_any() {
+    fn pauses_shown_if_present() {
         let mut config = Config::DEFAULT;
         config.pfc[3].rx = 1;
         let mut counters = [Counters::ZERO; 3];
@@ -371,7 +371,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
     }
 
     #[test]
-    fn inline_has_a_queue_for_each_direction() {
+    fn inline_has_queue_per_direction() {
         let report = report(&["eth0", "eth1"]);
         assert_eq!(report.classes[3].depth_bytes.len(), 2);
         assert!(report.to_string().contains("9.00 kB / 0 B"), "{report}");

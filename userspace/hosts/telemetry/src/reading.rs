@@ -16,7 +16,7 @@ use dcqcn_support::clock::monotonic_ns;
 pub struct Reading {
     /// What is attached, and how.
     pub info: Info,
-    /// The parameters in force.
+    /// The parameters active.
     pub params: Params,
     /// When it was read (CLOCK_MONOTONIC); no flow was used later than this.
     pub at_ns: u64,
@@ -249,7 +249,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_class_is_the_sum_of_its_hooks() {
+    fn class_sums_its_hooks() {
         let mut reading = reading("eth0", 10, 2);
         reading.counters[0].class[3].packets = 7;
         assert_eq!(reading.class(3).packets, 257);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_counts_while_it_is_fresh() {
+    fn backlog_used_while_fresh() {
         let mut params = reading("eth0", 10, 0).params;
         let backlogs = [Backlog { bytes: 5_000, read_at_ns: 200 * MS }; 16];
         let at = |params: &Params, now_ns| depths(params, &[0; 16], &backlogs, now_ns)[3];

@@ -156,7 +156,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// How much a counter grew per second. One that is smaller than before has started anew: a place in the table that
+    /// How much a counter grew per second. One that is smaller than before has started again: a place in the table that
     /// another flow took.
     fn per_s(self, before: u64, now: u64) -> f64 {
         if self.ns == 0 {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reading_and_that_of_another_attachment_have_no_rates() {
+    fn first_reading_has_no_rates() {
         let mut before = reading("eth0", 1_000, 1);
         let now = reading("eth0", 1_500, 1);
         before.info.attached_at_ns = 2;
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_started_anew_is_counted_from_its_start() {
+    fn restarted_flow_counted_from_start() {
         let (mut before, now) = (reading("eth0", 1_000, 1), reading("eth0", 2_000, 1));
         before.rp[0].hot.bytes = u64::MAX;
         let sample = Sample::new(Some(&before), &now);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_json_have_the_same_names() {
+    fn text_and_json_names_equal() {
         let (before, now) = (reading("eth0", 1_000, 1), reading("eth0", 2_000, 1));
         let sample = Sample::new(Some(&before), &now);
         let json = serde_json::to_value(&sample).unwrap();

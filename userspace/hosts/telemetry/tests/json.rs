@@ -33,7 +33,7 @@ fn names(value: &Value, all: &mut Vec<String>) {
 const PACKET: &str = "hook=2 verdict=0 counted=1 bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=9";
 
 #[test]
-fn every_field_is_in_the_page() {
+fn fields_documented() {
     let reading = reading("eth0", 10, 2);
     let np = vec![NpFlow::new(FlowId::NONE)];
     let pairs = vec![(QpId::NONE, Pair::new(7, PairSource::Cm))];

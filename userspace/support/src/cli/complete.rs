@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_interfaces_goes_on() {
+    fn interface_list_completes() {
         // Every network namespace has it.
         assert!(texts(&iface(OsStr::new("l"))).contains(&"lo".to_owned()));
         assert!(texts(&iface(OsStr::new("eth9,l"))).contains(&"eth9,lo".to_owned()));

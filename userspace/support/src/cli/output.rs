@@ -14,7 +14,7 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// Standard output, and which of the two forms is asked for.
+/// Standard output, and which of the two forms is requested.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
@@ -26,7 +26,7 @@ impl<'a> Output<'a> {
         Self { out, json }
     }
 
-    /// Whether JSON is asked for.
+    /// Whether JSON is requested.
     #[must_use]
     pub const fn is_json(&self) -> bool {
         self.json
@@ -37,7 +37,7 @@ impl<'a> Output<'a> {
         self.out
     }
 
-    /// Prints `report` in the form asked for.
+    /// Prints `report` in the form requested.
     ///
     /// # Errors
     /// Standard output takes no more.
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_stand_on_lines_of_their_own_and_are_told_once() {
+    fn causes_on_separate_lines_once() {
         let error =
             anyhow!("no such file").context("cannot read x.toml: no such file").context("cannot attach");
         assert_eq!(explain(&error), "error: cannot attach\n  because: cannot read x.toml: no such file\n");

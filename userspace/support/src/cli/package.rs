@@ -1,4 +1,4 @@
-//! What a package has beside a command, made from the command line's own description: manual pages and completions.
+//! What a package has next to a command, made from the command line's own description: manual pages and completions.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub struct Page {
     pub roff: String,
 }
 
-/// Write what a package has beside the command.
+/// Write what a package has next to the command.
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
     /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man7.

@@ -33,7 +33,7 @@ struct SwitchArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Rates and depths of queues cannot be read back; they are written every time. Forwarding tables are left
-alone where the file has neither [[bmv2.route]] nor [[bmv2.mac]]. A change the switch refuses is taken back.
+alone where the file has neither [[bmv2.route]] nor [[bmv2.mac]]. A change the switch refuses is reverted.
 
 Examples:
   dcqcn-lab p4 push --config switch.toml --thrift-port 9090
@@ -159,7 +159,7 @@ impl fmt::Display for GetReport {
 /// Change parameters of a running switch, all at once or not at all.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change the switch refuses is taken back. What was changed is entered in the audit log.
+A change the switch refuses is reverted. What was changed is entered in the audit log.
 
 Examples:
   dcqcn-lab p4 set wred.3.kmax=60KB --thrift-port 9090")]
@@ -212,7 +212,7 @@ impl ReadArgs {
             None => {
                 let kept = Kept::load(port)?;
                 Target { port }.check(&mut session, &program, &kept).context(
-                    "what is known of the switch is not true; `--config FILE` reads it as FILE says",
+                    "the stored state of the switch is stale; `--config FILE` reads it as FILE describes",
                 )?;
                 kept
             }
@@ -312,7 +312,7 @@ impl Target {
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
         let change = [Change { iface: target_name(self.port), old, new: kept.config }];
         if let Err(error) = audit::Log::here().append(&change) {
-            tracing::warn!(%error, "the change is in force but not in the audit log");
+            tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
         out.show(&ChangeReport::of_keys(&change, &keys))?;
         let ignored =

@@ -24,7 +24,7 @@ fn setup(options: &str) -> Setup {
 }
 
 #[test]
-fn presets_stand_where_their_number_says() {
+fn preset_numbers_match_positions() {
     for (name, preset) in [
         ("incast", Preset::Incast),
         ("staircase", Preset::Staircase),
@@ -52,7 +52,7 @@ fn flags_and_parameters_are_read() {
 }
 
 #[test]
-fn stability_compares_unless_told_what_to_look_at() {
+fn stability_compares_by_default() {
     let runs = |options: &str| {
         let Some(SimCommand::Stability(args)) = parse(options).unwrap().command else { panic!("{options}") };
         combinations(&args.axes().unwrap()).unwrap().len()
@@ -64,7 +64,7 @@ fn stability_compares_unless_told_what_to_look_at() {
 }
 
 #[test]
-fn wrong_usage_says_what_is_right() {
+fn usage_error_suggests_fix() {
     for (options, says) in [
         ("incast --flows 0", "flows = 0 is out of range: allowed is 1 to 100000"),
         ("incast --delay 1us --loop-delay 4us", "cannot be used with"),
@@ -80,7 +80,7 @@ fn wrong_usage_says_what_is_right() {
 }
 
 #[test]
-fn flags_count_over_a_file_or_are_refused() {
+fn flags_override_file_or_are_rejected() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
     let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();

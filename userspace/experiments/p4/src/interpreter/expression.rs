@@ -1,12 +1,8 @@
-//! Expressions: their form in the JSON, and their values.
+//! Expressions and their values.
 
 use std::cmp::Ordering;
 
-use serde_json::Value;
-
-use super::super::error::Result;
 use super::integer::Int;
-use super::load::{Load, hexadecimal, text};
 
 /// An expression over the fields of a packet and the parameters of an action.
 #[derive(Debug)]
@@ -52,58 +48,6 @@ pub(super) enum Binary {
 }
 
 impl Expression {
-    /// Reads a type value object.
-    pub(super) fn load(load: &Load<'_>, json: &Value) -> Result<Self> {
-        let value = json.get("value").unwrap_or(&Value::Null);
-        match json.get("type").and_then(Value::as_str) {
-            Some("field") => Ok(Self::Field(load.field(value)?)),
-            Some("hexstr") => Ok(Self::Constant(hexadecimal(load, text(load, value)?)?)),
-            Some("bool") => match value {
-                Value::Bool(value) => Ok(Self::Constant((*value).into())),
-                _ => Err(load.refuse(format_args!("the truth value {value}"))),
-            },
-            Some("local" | "runtime_data") => match value.as_u64() {
-                Some(index) => Ok(Self::Parameter(index as usize)),
-                None => Err(load.refuse(format_args!("the parameter {value}"))),
-            },
-            // The compiler wraps some expressions in another without an operator.
-            Some("expression") if value.get("op").is_none() => Self::load(load, value),
-            Some("expression") => Self::operation(load, value),
-            Some(kind) => Err(load.refuse(format_args!("the operand type `{kind}`"))),
-            None => Err(load.refuse(format_args!("the operand {json}"))),
-        }
-    }
-
-    fn operation(load: &Load<'_>, json: &Value) -> Result<Self> {
-        let operand = |name: &str| Self::load(load, json.get(name).unwrap_or(&Value::Null));
-        let unary = |operator| Ok(Self::Unary(operator, Box::new(operand("right")?)));
-        let binary = |operator| Ok(Self::Binary(operator, Box::new([operand("left")?, operand("right")?])));
-        match json.get("op").and_then(Value::as_str).unwrap_or_default() {
-            // Truth values are 0 and 1 here.
-            "b2d" => operand("right"),
-            "d2b" => unary(Unary::Truth),
-            "not" => unary(Unary::Not),
-            "~" => unary(Unary::Invert),
-            "+" => binary(Binary::Add),
-            "-" => binary(Binary::Sub),
-            "*" => binary(Binary::Mul),
-            "<<" => binary(Binary::ShiftLeft),
-            ">>" => binary(Binary::ShiftRight),
-            "&" | "and" => binary(Binary::And),
-            "|" | "or" => binary(Binary::Or),
-            "two_comp_mod" => binary(Binary::Signed),
-            "usat_cast" => binary(Binary::Saturated),
-            "==" => binary(Binary::Equal),
-            "!=" => binary(Binary::NotEqual),
-            "<" => binary(Binary::Less),
-            "<=" => binary(Binary::LessOrEqual),
-            ">" => binary(Binary::Greater),
-            ">=" => binary(Binary::GreaterOrEqual),
-            "?" => Ok(Self::Choice(Box::new([operand("cond")?, operand("left")?, operand("right")?]))),
-            other => Err(load.refuse(format_args!("the operator `{other}`"))),
-        }
-    }
-
     /// The largest number of a parameter that it names.
     pub(super) fn last_parameter(&self) -> Option<usize> {
         match self {

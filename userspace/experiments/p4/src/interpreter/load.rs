@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::entry::{self, Entry, Match};
 use super::super::error::{Error, Result};
-use super::expression::Expression;
+use super::expression::{Binary, Expression, Unary};
 use super::format;
 use super::integer::Int;
 use super::model::{
@@ -83,8 +83,61 @@ impl<'a> Load<'a> {
             .map_err(|_| self.refuse(format_args!("`{}` with {} parameters", call.op, call.parameters.len())))
     }
 
+    /// Reads a type value object.
+    fn expression(&self, json: &Value) -> Result<Expression> {
+        let value = json.get("value").unwrap_or(&Value::Null);
+        match json.get("type").and_then(Value::as_str) {
+            Some("field") => Ok(Expression::Field(self.field(value)?)),
+            Some("hexstr") => Ok(Expression::Constant(hexadecimal(self, text(self, value)?)?)),
+            Some("bool") => match value {
+                Value::Bool(value) => Ok(Expression::Constant((*value).into())),
+                _ => Err(self.refuse(format_args!("the truth value {value}"))),
+            },
+            Some("local" | "runtime_data") => match value.as_u64() {
+                Some(index) => Ok(Expression::Parameter(index as usize)),
+                None => Err(self.refuse(format_args!("the parameter {value}"))),
+            },
+            // The compiler wraps some expressions in another without an operator.
+            Some("expression") if value.get("op").is_none() => self.expression(value),
+            Some("expression") => self.operation(value),
+            Some(kind) => Err(self.refuse(format_args!("the operand type `{kind}`"))),
+            None => Err(self.refuse(format_args!("the operand {json}"))),
+        }
+    }
+
+    fn operation(&self, json: &Value) -> Result<Expression> {
+        let operand = |name: &str| self.expression(json.get(name).unwrap_or(&Value::Null));
+        let unary = |operator| Ok(Expression::Unary(operator, Box::new(operand("right")?)));
+        let binary =
+            |operator| Ok(Expression::Binary(operator, Box::new([operand("left")?, operand("right")?])));
+        match json.get("op").and_then(Value::as_str).unwrap_or_default() {
+            // Truth values are 0 and 1 here.
+            "b2d" => operand("right"),
+            "d2b" => unary(Unary::Truth),
+            "not" => unary(Unary::Not),
+            "~" => unary(Unary::Invert),
+            "+" => binary(Binary::Add),
+            "-" => binary(Binary::Sub),
+            "*" => binary(Binary::Mul),
+            "<<" => binary(Binary::ShiftLeft),
+            ">>" => binary(Binary::ShiftRight),
+            "&" | "and" => binary(Binary::And),
+            "|" | "or" => binary(Binary::Or),
+            "two_comp_mod" => binary(Binary::Signed),
+            "usat_cast" => binary(Binary::Saturated),
+            "==" => binary(Binary::Equal),
+            "!=" => binary(Binary::NotEqual),
+            "<" => binary(Binary::Less),
+            "<=" => binary(Binary::LessOrEqual),
+            ">" => binary(Binary::Greater),
+            ">=" => binary(Binary::GreaterOrEqual),
+            "?" => Ok(Expression::Choice(Box::new([operand("cond")?, operand("left")?, operand("right")?]))),
+            other => Err(self.refuse(format_args!("the operator `{other}`"))),
+        }
+    }
+
     fn primitive(&self, call: &format::Call) -> Result<Primitive> {
-        let expression = |json| Expression::load(self, json);
+        let expression = |json| self.expression(json);
         Ok(match call.op.as_str() {
             "assign" => {
                 let [to, value] = self.parameters(call)?;
@@ -193,7 +246,7 @@ impl<'a> Load<'a> {
                 }
                 "set" => {
                     let [to, value] = self.parameters(call)?;
-                    Operation::Set(self.typed_field(to)?, Expression::load(self, value)?)
+                    Operation::Set(self.typed_field(to)?, self.expression(value)?)
                 }
                 other => return Err(self.refuse(format_args!("the parser operation `{other}`"))),
             });
@@ -421,7 +474,7 @@ fn pipeline_nodes<'a>(
     }
     for conditional in &pipeline.conditionals {
         load.place = format!("condition `{}`", conditional.name);
-        let condition = Expression::load(load, &conditional.expression)?;
+        let condition = load.expression(&conditional.expression)?;
         if condition.last_parameter().is_some() {
             return Err(load.refuse("a parameter"));
         }

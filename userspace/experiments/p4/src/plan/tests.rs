@@ -25,7 +25,7 @@ fn lines(plan: &Plan, table: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_table_that_is_too_small_is_named_before_anything_is_written() {
+fn small_table_rejected_before_writes() {
     let ports = |ports: u16| {
         let list: String = (0..ports).map(|n| format!("[[bmv2.port]]\nnumber = {n}\n")).collect();
         format!("[parameters]\ncp_enable = true\n[bmv2]\n{list}")
@@ -42,7 +42,7 @@ fn a_table_that_is_too_small_is_named_before_anything_is_written() {
 }
 
 #[test]
-fn a_configuration_becomes_entries() {
+fn config_becomes_entries() {
     let plan = plan(FILE).unwrap();
     // DSCP 26 in class 3 and queue 3, 48 in 6 and 6.
     assert_eq!(lines(&plan, "dscp_class"), ["set_class 26 => 3 3", "set_class 48 => 6 6"]);
@@ -90,7 +90,7 @@ fn rates_and_buffers_become_those_of_queues() {
 }
 
 #[test]
-fn points_that_are_off_have_no_entries() {
+fn disabled_points_have_no_entries() {
     let off = FILE.replace("_enable = true", "_enable = false");
     let off = plan(&off).unwrap();
     for table in ["wred", "np", "rp_rate", "rp_cut"] {
@@ -100,11 +100,11 @@ fn points_that_are_off_have_no_entries() {
     let forwarding = |plan: &Plan| plan.tables.iter().any(|name| name.ends_with("ipv4_route"));
     assert!(forwarding(&off));
     let (head, _) = FILE.split_once("[[bmv2.route]]").unwrap();
-    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left alone");
+    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left unchanged");
 }
 
 #[test]
-fn the_firmwares_machine_becomes_entries_and_cells() {
+fn firmware_variant_becomes_entries() {
     let settings = "rp_variant = 'firmware'\nalpha_bits = 10\nrpg_min_rate = '1mbit'\nrate_to_set_on_first_cnp = '5mbit'\ndce_tcp_g = 1019";
     let plan = plan(&FILE.replace("fast_cnp = true", settings)).unwrap();
     let expected = "set_rate 1 => 10000000 40000000 200000000 55000 10000000 40000 5 0 1 2145386496 0 0 100000 5000000000 0";
@@ -127,7 +127,7 @@ fn the_firmwares_machine_becomes_entries_and_cells() {
 }
 
 #[test]
-fn what_it_takes_to_run_is_asked_for() {
+fn required_switch_options_checked() {
     let refused = plan(&FILE.replace("link_rate = '10mbit'\n", "")).unwrap_err().to_string();
     assert!(refused.contains("link_rate=10mbit"), "{refused}");
 }

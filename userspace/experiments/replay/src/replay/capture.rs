@@ -81,7 +81,7 @@ impl Capture {
     /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, is no capture, or of packets whose link header is not known.
+    /// It cannot be read, is not a capture, or of packets whose link header is not known.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;

@@ -55,7 +55,7 @@ pub(super) struct Line<'a> {
     pub(super) captured_length: usize,
     /// What it is, if it is RoCEv2.
     pub(super) parse: Option<Parse>,
-    /// Why it was left alone, if it was.
+    /// Why it was left unchanged, if it was.
     pub(super) left_alone: Option<&'static str>,
     /// Where it met the data plane.
     pub(super) hook: Hook,
@@ -69,7 +69,7 @@ pub(super) struct Line<'a> {
     pub(super) depth_after_bytes: Option<u64>,
     /// The flow it belongs to, as it stands afterwards.
     pub(super) flow: Option<Flow>,
-    /// What was sent beside it.
+    /// What was sent next to it.
     pub(super) emitted: &'a [Emitted],
 }
 
@@ -99,7 +99,7 @@ impl Left {
     }
 }
 
-/// A packet sent beside another.
+/// A packet sent next to another.
 #[derive(Debug, Serialize)]
 pub(super) struct Emitted {
     #[serde(flatten)]

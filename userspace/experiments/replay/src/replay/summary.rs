@@ -33,7 +33,7 @@ pub struct Summary {
     pub marked: u64,
     /// Packets given a later departure time.
     pub delayed: u64,
-    /// Packets sent beside them, CNPs that is.
+    /// Packets sent next to them, CNPs that is.
     pub emitted: u64,
     /// Time from the first packet to the last, ns.
     pub duration_ns: u64,
@@ -95,7 +95,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} packets in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} sent beside them",
+            "{} packets in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} sent next to them",
             self.packets,
             self.duration_ns / 1_000_000,
             self.passed,

@@ -109,7 +109,7 @@ fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_u
 }
 
 #[test]
-fn every_format_tells_the_same_times() {
+fn capture_formats_have_equal_times() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 20);
     let expected: Vec<_> = (0u64..)
@@ -151,7 +151,7 @@ fn simple_blocks_have_no_time_and_no_padding() {
 }
 
 #[test]
-fn packets_of_other_link_types_get_an_ethernet_header() {
+fn other_link_types_get_ethernet_header() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 3);
     let cooked = |head: &[u8], tail: &[u8]| [head, &[2, 0, 0, 0, 0, 9, 0, 0], tail].concat();
@@ -187,7 +187,7 @@ fn packets_of_other_link_types_get_an_ethernet_header() {
 }
 
 #[test]
-fn a_packet_shorter_than_its_link_header_is_not_roce() {
+fn packet_below_link_header_is_not_roce() {
     let directory = tempfile::tempdir().unwrap();
     for link_type in [DataLink::RAW, DataLink::NULL, DataLink::LINUX_SLL, DataLink::LINUX_SLL2] {
         for length in 0..4 {
@@ -216,7 +216,7 @@ fn unknown_link_types_are_refused_by_name() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_its_name() {
+fn non_capture_rejected_by_name() {
     let directory = tempfile::tempdir().unwrap();
     for bytes in [&b""[..], b"abc", b"#!/bin/sh\necho no capture at all\n", &[0x0a, 0x0d, 0x0d, 0x0a]] {
         let path = write(&directory, "nothing", bytes);
@@ -228,7 +228,7 @@ fn what_is_no_capture_is_refused_with_its_name() {
 }
 
 #[test]
-fn a_capture_cut_short_is_replayed_as_far_as_it_goes() {
+fn truncated_capture_replayed_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 10);
     let whole = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
@@ -265,7 +265,7 @@ fn packets_captured_in_part_pass_and_are_counted() {
 }
 
 #[test]
-fn a_line_says_what_happened() {
+fn row_describes_verdict() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 270);
     let bytes = pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
@@ -389,7 +389,7 @@ proptest! {
 
     /// Whatever the file, it is replayed as far as it makes sense, or refused.
     #[test]
-    fn damaged_captures_are_never_a_panic(
+    fn damaged_captures_never_panic(
         ng in any::<bool>(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),

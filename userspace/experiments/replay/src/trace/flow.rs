@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_have_the_length_asked_for_and_a_right_icrc() {
+    fn packets_have_requested_length_and_icrc() {
         for len in [MIN_PACKET, MIN_PACKET + 1, 1_024, MAX_PACKET] {
             let packet = data_packet(len);
             assert_eq!(packet.len(), len);
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_is_the_sum_of_its_packets(bytes in 1u64..10_000_000) {
+        fn message_equals_sum_of_packets(bytes in 1u64..10_000_000) {
             let sizes: Vec<u64> = packets(bytes).collect();
             prop_assert_eq!(sizes.iter().sum::<u64>(), bytes);
             let (min, max) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());

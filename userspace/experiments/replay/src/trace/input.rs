@@ -52,7 +52,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Not the fields an event has.
-    #[error("`{}` is no event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
+    #[error("`{}` is not an event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
     Fields(String),
     /// A field is not a number in its range.
     #[error("{column} `{}`: expected a whole number of {unit}, {min} to {max}", text.escape_debug())]
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_people_and_spreadsheets_write_them() {
+    fn csv_dialects_accepted() {
         let text = "\u{feff}# made by hand\r\n\r\n T_NS, event ,bytes\r\n0,cnp\r\n 10 , send , 1000 # one packet\n\
                     10,sample,\n#\n4611686018427387904,cnp";
         let expected = [
@@ -261,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told_with_their_place_and_what_was_expected() {
+    fn bad_line_reports_position_and_format() {
         let events = "expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`";
         let time = "expected a whole number of nanoseconds, 0 to 4611686018427387904";
         let bytes = "expected a whole number of bytes, 1 to 1099511627776";
         for (line, says) in [
-            ("7", format!("`7` is no event: {events}")),
-            ("\u{1b}[2J", format!("`\\u{{1b}}[2J` is no event: {events}")),
-            ("1,send,5,6", format!("`1,send,5,6` is no event: {events}")),
+            ("7", format!("`7` is not an event: {events}")),
+            ("\u{1b}[2J", format!("`\\u{{1b}}[2J` is not an event: {events}")),
+            ("1,send,5,6", format!("`1,send,5,6` is not an event: {events}")),
             ("x,cnp", format!("t_ns `x`: {time}")),
             (",cnp", format!("t_ns ``: {time}")),
             ("-1,cnp", format!("t_ns `-1`: {time}")),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_trace_is_kept_as_it_is() {
+    fn short_trace_unchanged() {
         let mut picture = Picture::default();
         for (t_ns, rate_bps) in [(1_000_000, 40_000_000_000), (1_050_000, 20_000_000_000), (1_050_000, 10)] {
             picture.push(&row(t_ns, rate_bps));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_trace_keeps_its_extremes_and_no_more() {
+    fn long_trace_keeps_extremes() {
         let mut picture = Picture::default();
         let gap_ns = |i: u64| i * i * 1_000;
         for i in 0..200_000 {

@@ -41,7 +41,7 @@ fn expanded(options: &Options, events: &str) -> String {
 
 /// The paper at 40 Gb/s, CNPs at 0, 50 and 100 us, then none: every row follows by hand.
 #[test]
-fn the_papers_worked_trace() {
+fn paper_worked_trace() {
     let paper = options(Profile::Paper, "40g", &["rpg_hai_rate=400mbit", "rpg_byte_reset=0"]);
     // F = 5: the fifth expiry is the first to add R_AI, counting comes before the test.
     let fast = "\
@@ -100,7 +100,7 @@ fn near(rows: &str, expected_ns: &[Option<u64>]) -> bool {
 }
 
 #[test]
-fn departures_follow_the_rate() {
+fn departures_follow_rate() {
     let paper = options(Profile::Paper, "40g", &[]);
     // 1000 bytes: 200 ns at 40 Gb/s, 400 ns after the cut. The gap behind the second packet is paid at the new rate.
     let events = "0,send,1000\n0,send,1000\n0,cnp\n0,send,1000\n0,send,1000\n100,send,1000\n9000,send,1000\n";
@@ -120,7 +120,7 @@ fn departures_follow_the_rate() {
 }
 
 #[test]
-fn in_the_paper_every_cnp_cuts_unless_a_guard_is_set() {
+fn paper_variant_cuts_without_guard() {
     let events = "0,cnp\n10,cnp\n";
     let paper = rows(&options(Profile::Paper, "40g", &[]), events);
     assert!(paper.contains("\n10,cnp,10000000000,20000000000,"), "{paper}");
@@ -129,7 +129,7 @@ fn in_the_paper_every_cnp_cuts_unless_a_guard_is_set() {
 }
 
 #[test]
-fn a_byte_counter_that_expires_is_an_increase_at_its_send() {
+fn byte_counter_increases_at_send() {
     let paper = options(Profile::Paper, "40g", &["rpg_byte_reset=1MB", "rpg_time_reset=0"]);
     let events = "0,cnp\n10,send,999999\n10,send,1\n20,send,5000000\n";
     let all = expanded(&paper, events);
@@ -153,7 +153,7 @@ fn a_byte_counter_that_expires_is_an_increase_at_its_send() {
 }
 
 #[test]
-fn the_documentations_example_is_true() {
+fn documented_example_matches() {
     let text = include_str!("../../../../../docs/reference/trace.md");
     let (_, example) = text.split_once("$ cat events.csv\n").unwrap();
     let (events, example) = example.split_once("$ dcqcn-lab trace ").unwrap();
@@ -164,7 +164,7 @@ fn the_documentations_example_is_true() {
 }
 
 #[test]
-fn what_is_wrong_is_told_where_it_is() {
+fn errors_report_position() {
     let mut output = Vec::new();
     let paper = options(Profile::Paper, "40g", &[]);
     let error = run(&paper, "e.csv", "0,cnp\n\n5,tick\n".as_bytes(), &mut output, None).unwrap_err();
@@ -247,7 +247,7 @@ proptest! {
 
     /// Where the byte counter is off the rate does not change in between, and a message is the sum of its parts.
     #[test]
-    fn a_send_may_be_split(events in any_events(), profile in 0usize..PROFILES.len(), part in 1u64..20_000) {
+    fn send_may_be_split(events in any_events(), profile in 0usize..PROFILES.len(), part in 1u64..20_000) {
         let (profile, rate) = PROFILES[profile];
         let options = options(profile, rate, &["rpg_byte_reset=0"]);
         let mut split = Vec::new();

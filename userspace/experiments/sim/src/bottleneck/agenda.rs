@@ -18,7 +18,7 @@ pub(super) enum Event {
     Window(u32),
     /// A sender's link has sent its packet.
     LinkFree(u32),
-    /// A flow's retransmission timer, set too early rather than anew at every packet.
+    /// A flow's retransmission timer, set too early rather than again at every packet.
     Timer(u32),
     /// Pause or resume reaches the senders of one delay.
     Pfc(PfcFrame),
@@ -210,7 +210,7 @@ impl Agenda {
         self.least_ns[(self.words.trailing_zeros() * 64 + filled.trailing_zeros()) as usize]
     }
 
-    /// Time has come to the first event of this place, which is none of the first wheel: everything in it moves nearer.
+    /// Time has come to the first event of this place, which is not one of the first wheel: everything in it moves nearer.
     fn come_near(&mut self, place: usize) {
         let last = self.empty(place);
         let mut number = self.entries[last as usize].next;

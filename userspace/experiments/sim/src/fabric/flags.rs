@@ -12,7 +12,7 @@ use crate::network::{
     Balance, Cables, Fault, FaultKind, Marking, Random, StormAction, Topology, Watchdog, WindowEnd,
 };
 
-/// A topology, as it is asked for.
+/// A topology, as it is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Leaves, spines, hosts per leaf.
@@ -95,7 +95,7 @@ pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault>
         [time, what @ ("storm" | "calm"), name] => {
             let host = node(name)?;
             if host >= topology.hosts {
-                bail!("--fault {text}: `{name}` is no host");
+                bail!("--fault {text}: `{name}` is not a host");
             }
             let kind = if *what == "calm" {
                 FaultKind::StormEnds { host }
@@ -130,7 +130,7 @@ pub(super) fn path(text: &str) -> Option<&Path> {
 /// Most flows of one simulation, which take some 2 GB.
 const MAX_FLOWS: u64 = 16_000_000;
 
-/// What hosts send each other, as it is asked for.
+/// What hosts send each other, as it is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// So many hosts send to host 0.
@@ -317,7 +317,7 @@ pub(super) fn control(text: &str) -> Result<Choice, String> {
         "dcqcn" | "on" => Ok(Choice::Dcqcn),
         "nscc" => Ok(Choice::Nscc),
         "off" => Ok(Choice::Off),
-        _ => Err(format!("`{text}` is none of `dcqcn` (or `on`), `nscc` and `off`")),
+        _ => Err(format!("`{text}` is not one of `dcqcn` (or `on`), `nscc` and `off`")),
     }
 }
 
@@ -326,7 +326,7 @@ pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
         "timer" => Ok(WindowEnd::Timer),
         "flow" => Ok(WindowEnd::NextOfFlow),
         "port" => Ok(WindowEnd::NextOfPort),
-        _ => Err(format!("`{text}` is none of `timer`, `flow` and `port`")),
+        _ => Err(format!("`{text}` is not one of `timer`, `flow` and `port`")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Flags that mean something only beside others.
+//! Flags that mean something only next to others.
 
 use anyhow::{Result, bail};
 
@@ -26,7 +26,7 @@ impl FabricSetup {
         setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
     }
 
-    /// Flags that were given and change nothing, as what they belong to was not asked for: each with what it needs.
+    /// Flags that were given and change nothing, as what they belong to was not requested: each with what it needs.
     fn without_effect(&self) -> Vec<Lone> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);

@@ -43,7 +43,7 @@ pub struct FabricReport {
     pub transport: TransportOutcome,
     /// Ports of switches, the deepest queue first.
     pub ports: Vec<PortOutcome>,
-    /// Depths over time, if asked for.
+    /// Depths over time, if requested.
     pub samples: Option<Samples>,
     /// Work done.
     pub work: Work,

@@ -124,7 +124,7 @@ pub struct FabricSetup {
     /// Instead: so many bytes (SONiC's static_th).
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub threshold: Option<u64>,
-    /// Room for what arrives at a port after it has asked for a pause [default: twice the delay at link rate, and three frames].
+    /// Room for what arrives at a port after it has requested a pause [default: twice the delay at link rate, and three frames].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub headroom: Option<u64>,
     /// A paused port goes on when it is so far below its threshold [default: 18432B].
@@ -210,7 +210,7 @@ impl FabricSetup {
     /// The same with other settings on top: `KEY=VALUE,KEY=VALUE`, parted by `;` where a value has commas in it.
     ///
     /// # Errors
-    /// As [`Self::set`], or the text is none of that.
+    /// As [`Self::set`], or the text is not one of that.
     pub fn with(&self, text: &str) -> Result<Self> {
         let mut setup = self.clone();
         for setting in settings(text) {
@@ -262,7 +262,7 @@ impl FabricSetup {
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
-        // Before the fabric's round trip is asked for.
+        // Before the fabric's round trip is requested.
         scenario.validate().context(REFUSED)?;
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();

@@ -63,7 +63,7 @@ fn every_error_has_its_line_and_what_was_expected() {
         "a.toml:8: unknown setting `wait`",
         "a.toml:10: size = `5 apples`",
         "a.toml:11: unknown setting `step`",
-        "a.toml:13: law = `reno` is none of the words allowed: write one of `cubic`, `dctcp`",
+        "a.toml:13: law = `reno` is not one of the words allowed: write one of `cubic`, `dctcp`",
         "a.toml:14: flows is array, not a string, number or boolean",
     ]) {
         assert!(line.starts_with(says), "{line}\n{says}");
@@ -75,9 +75,9 @@ fn every_error_has_its_line_and_what_was_expected() {
 fn a_flow_size_file_names_the_bad_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for (text, says) in [
-        ("1000,1\n1KB,2\n", ":2: `1KB,2` is no flow size"),
+        ("1000,1\n1KB,2\n", ":2: `1KB,2` is not a flow size"),
         ("", "has no flow size"),
-        ("5\n", ":1: `5` is no flow size: write BYTES,WEIGHT"),
+        ("5\n", ":1: `5` is not a flow size: write BYTES,WEIGHT"),
     ] {
         fs::write(&file, text).unwrap();
         let refused = flow_sizes(file.path()).unwrap_err().to_string();

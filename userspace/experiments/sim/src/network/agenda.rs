@@ -31,7 +31,7 @@ pub(crate) enum Event {
     Start = 4,
     /// A QP's next packet may leave.
     Due = 5,
-    /// A QP's retransmission timer, set too early rather than anew at every packet.
+    /// A QP's retransmission timer, set too early rather than again at every packet.
     Timer = 6,
     /// The window of a CNP is over, in which its QP was marked.
     Window = 7,

@@ -332,7 +332,7 @@ impl Switching {
 impl Scenario {
     /// `workload` on `topology` with the defaults of everything else, until it is complete or a second has passed.
     ///
-    /// The headroom is what may arrive at a port after it has asked for a pause: twice the longest delay of a link at the
+    /// The headroom is what may arrive at a port after it has requested a pause: twice the longest delay of a link at the
     /// highest rate, and a frame of each side.
     #[must_use]
     pub fn new(topology: Topology, workload: Workload, config: Config) -> Self {

@@ -518,7 +518,7 @@ fn trimming_without_window_may_lockstep() {
     let locked = outcome(&scenario);
     let round_trip_ns = 2 * 2 * US;
     assert!(locked.flows.iter().any(|flow| flow.fct_ns.is_none()));
-    // Nothing is asked for more than once in the shortest round trip.
+    // Nothing is requested more than once in the shortest round trip.
     assert!(locked.transport.naks < 7 * 50 * MS / round_trip_ns, "{:?}", locked.transport);
     for change in [
         |scenario: &mut Scenario| scenario.transport.window_bytes = 100_000,

@@ -181,7 +181,7 @@ impl Workload {
         self.pairs.get(flow.qp as usize).copied()
     }
 
-    /// The collectives, in the order in which they were asked for.
+    /// The collectives, in the order in which they were requested.
     pub(crate) fn rounds(&self) -> &[Round] {
         &self.collectives
     }

@@ -202,7 +202,7 @@ knobs! {
         |s| s.xon_bytes, |s, value| s.xon_bytes = value;
 
     "tcp": count(0, MAX_FLOWS as u64),
-        "TCP flows beside",
+        "TCP flows next to",
         |s| s.tcp.flows.into(), |s, value| s.tcp.flows = value as u32;
 
     "tcp-law": choice("LAW", LAWS),
@@ -246,7 +246,7 @@ knobs! {
         |r| r.size_bytes, |r, value| r.size_bytes = value;
 
     "block": size(0, MAX_MESSAGE_BYTES),
-        "Instead: blocks of this length in a closed loop, the next asked for when one is complete; 0: no",
+        "Instead: blocks of this length in a closed loop, the next requested when one is complete; 0: no",
         |r| r.block_bytes, |r, value| r.block_bytes = value;
 
     "outstanding": count(1, 65_536),

@@ -121,12 +121,12 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
         (
             "marking",
             "middle",
-            "marking = `middle` is none of the words allowed: write one of `ingress`, `egress`",
+            "marking = `middle` is not one of the words allowed: write one of `ingress`, `egress`",
         ),
         ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
         ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
         ("kmax", "1", "wred.3.kmax"),
-        ("profile", "papr", "profile = `papr` is none of paper"),
+        ("profile", "papr", "profile = `papr` is not one of paper"),
     ] {
         match Setting::new(key, text) {
             Err(refused) => assert!(refused.to_string().starts_with(says), "{refused}"),

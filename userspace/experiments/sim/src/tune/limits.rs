@@ -64,7 +64,7 @@ impl Bounds {
         self.each(score).map(beyond).iter().sum()
     }
 
-    /// What `score` breaks, each in words.
+    /// What `score` breaks, each as text.
     pub(super) fn broken(self, score: &Score) -> Vec<String> {
         let beyond = |(name, text, value, limit): Figure| {
             let limit = limit.filter(|limit| value > *limit)?;

@@ -95,7 +95,7 @@ impl Row {
     }
 }
 
-/// The best candidates, with the presets beside them.
+/// The best candidates, with the presets next to them.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
     /// What is small in good ones.
@@ -106,7 +106,7 @@ pub struct TuneReport {
     pub checked_limits: Option<Bounds>,
     /// Where the search's random numbers began.
     pub search_seed: u64,
-    /// Candidates that were asked for.
+    /// Candidates that were requested.
     pub budget: usize,
     /// Candidates that were simulated.
     pub simulated: usize,
@@ -175,7 +175,7 @@ impl TuneReport {
     }
 }
 
-/// What ours is beside theirs, which is behind; infinite where no flow ended.
+/// What ours is next to theirs, which is behind; infinite where no flow ended.
 fn compared(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {

@@ -1,4 +1,4 @@
-//! What is asked for, and the simulations that it means.
+//! What is requested, and the simulations that it means.
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
@@ -11,7 +11,7 @@ use crate::network::Scenario;
 /// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
 const DURATION_NS: u64 = 100_000_000;
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// The fabric and its traffic; a profile and parameters that it sets are not searched.
@@ -97,11 +97,11 @@ pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
 fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
-    ensure!(is_same, "DCQCN is the same for all traffic; give --profile and --set beside --also");
-    ensure!(other.class == base.class, "parameters are searched for one class; give --class beside --also");
+    ensure!(is_same, "DCQCN is the same for all traffic; give --profile and --set next to --also");
+    ensure!(other.class == base.class, "parameters are searched for one class; give --class next to --also");
     ensure!(
         other.host_link == base.host_link,
-        "parameters are searched for hosts' links of one rate; give --host-link beside --also"
+        "parameters are searched for hosts' links of one rate; give --host-link next to --also"
     );
     Ok(other)
 }

@@ -1,4 +1,4 @@
-//! A host that sends what is not RoCE, as fast as it may: what a class without a guarantee carries beside storage.
+//! A host that sends what is not RoCE, as fast as it may: what a class without a guarantee carries next to storage.
 
 use anyhow::{Context, Result};
 use bytes::BytesMut;

@@ -32,7 +32,7 @@ fn packet(segment: Segment, payload: Bytes) -> WritePacket {
 }
 
 #[test]
-fn frames_have_the_lengths_of_the_wire() {
+fn frame_lengths_match_wire() {
     let mut frame = BytesMut::new();
     path(false).write_request(&mut frame, &packet(Segment::Middle, message(4096)), 0);
     assert_eq!(frame.len(), 14 + 20 + 8 + 12 + 4096 + 4);
@@ -45,7 +45,7 @@ fn frames_have_the_lengths_of_the_wire() {
 }
 
 #[test]
-fn a_damaged_frame_is_refused_and_a_marked_one_is_not() {
+fn damaged_frame_rejected_marked_accepted() {
     let mut frame = BytesMut::new();
     path(false).write_request(&mut frame, &packet(Segment::Only, message(100)), 5);
     frame[Ethernet::LEN + 1] = Ecn::CE.apply(frame[Ethernet::LEN + 1]);
@@ -56,7 +56,7 @@ fn a_damaged_frame_is_refused_and_a_marked_one_is_not() {
 
 proptest! {
     #[test]
-    fn a_request_reads_as_it_was_written(
+    fn request_round_trips(
         v6 in any::<bool>(),
         form in 0usize..4,
         length in 1usize..600,
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reply_reads_as_it_was_written(v6 in any::<bool>(), nak in any::<bool>(), psn in any::<u32>()) {
+    fn reply_round_trips(v6 in any::<bool>(), nak in any::<bool>(), psn in any::<u32>()) {
         let (kind, body) = if nak {
             (ReplyKind::NakSequence, Body::NakSequence)
         } else {
@@ -99,12 +99,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_rejected_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(Received::parse(&bytes).is_err());
     }
 
     #[test]
-    fn a_cut_frame_is_refused(v6 in any::<bool>(), keep in 0usize..130) {
+    fn truncated_frame_rejected(v6 in any::<bool>(), keep in 0usize..130) {
         let mut frame = BytesMut::new();
         path(v6).write_request(&mut frame, &packet(Segment::Only, message(64)), 1);
         frame.truncate(keep.min(frame.len() - 1));

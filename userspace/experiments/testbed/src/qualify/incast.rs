@@ -1,4 +1,4 @@
-//! N:1 at full load: nothing lost, nothing asked for again, classes that get their shares, answers in their classes.
+//! N:1 at full load: nothing lost, nothing requested again, classes that get their shares, answers in their classes.
 
 use anyhow::Result;
 use dcqcn_common::layout::{CLASSES, DSCPS};
@@ -22,7 +22,7 @@ const FAIR: f64 = 0.95;
 /// Answers on their way while counters are read, of all and besides.
 const ON_THE_WAY: (f64, u64) = (0.02, 8);
 
-/// What is known of the switch beside its traffic.
+/// What is known of the switch next to its traffic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch<'a> {
     /// What it is set to.
@@ -87,9 +87,9 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
             jain >= FAIR,
         ),
     ];
-    let what = "share of RoCE beside other traffic";
+    let what = "share of RoCE next to other traffic";
     if !flood {
-        checks.push(Check::skipped(case, what, "nobody sends other traffic: name a third port"));
+        checks.push(Check::skipped(case, what, "no other traffic is sent: name a third port"));
     } else if !switch.has_queues {
         checks.push(Check::skipped(case, what, "the switch has no queues of this project"));
     } else {
@@ -113,7 +113,7 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     checks
 }
 
-/// The share that the weights give RoCE beside DSCP 0, the other queues having nothing; or why they give none.
+/// The share that the weights give RoCE next to DSCP 0, the other queues having nothing; or why they give none.
 fn share(config: &Config) -> Result<f64, String> {
     let queue = |dscp: u8| {
         let tc = config.dscp_to_tc[usize::from(dscp) % DSCPS];
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_give_a_share_only_of_two_weighted_queues() {
+    fn weights_apply_to_two_weighted_queues() {
         let mut config = Config::DEFAULT;
         let roce = usize::from(config.tc_to_queue[ROCE_TC]);
         for queue in &mut config.queue {

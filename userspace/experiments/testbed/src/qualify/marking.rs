@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_marks_by_theory_passes() {
+    fn theoretical_marking_passes() {
         let checks = checks(|depth| probability(&WRED, depth));
         assert_eq!(failed(&checks), [""; 0], "{checks:#?}");
         assert_eq!(checks.len(), BINS + 4);
     }
 
     #[test]
-    fn one_that_does_not_is_found() {
+    fn wrong_marking_detected() {
         // Nothing marked: every share but the first is wrong, or, where the lowest means nothing, told as such.
         let none = checks(|_| 0.0);
         let skipped = none.iter().filter(|check| check.outcome == Outcome::Skipped).count();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pmax_does_not_pass_for_none() {
+    fn small_pmax_not_taken_for_zero() {
         let wred = WredConfig { pmax_ppm: 10_000, ..WRED };
         let by_theory = checks_of(&wred, |depth| probability(&wred, depth));
         assert_eq!(failed(&by_theory), [""; 0], "{by_theory:#?}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_lost_are_told_and_the_queue_drains_meanwhile() {
+    fn losses_reported_while_queue_drains() {
         let mut tally = Tally::default();
         // A frame each 10 ms at 1 Mb/s: 1250 bytes drain in between, so the queue is always empty.
         let packets: Vec<_> = (0..10).map(|packet| (packet * 10_000_000, None)).collect();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_was_run_and_says_why_the_rest_was_not() {
+    fn table_lists_runs_and_skip_reasons() {
         let text = report().to_string();
         assert!(text.contains("NAKs") && text.contains("FAILED"), "{text}");
         assert!(text.contains("skipped: watchdog, storm: no fq & no time"), "{text}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn junit_has_each_check_and_no_character_that_ends_it() {
+    fn junit_lists_checks_escaped() {
         let xml = report().junit();
         let lines: Vec<_> = xml.lines().collect();
         assert_eq!(

@@ -52,7 +52,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     }
     let controller = controller();
     if in_lab && controller.is_none() {
-        return skipped("no dcqcn beside dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
+        return skipped("no dcqcn next to dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a storm of pauses");
     let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
@@ -271,7 +271,7 @@ mod tests {
     use crate::qualify::Outcome;
 
     #[test]
-    fn a_watchdog_that_is_off_or_late_is_found() {
+    fn late_or_missing_watchdog_detected() {
         let ms = Duration::from_millis;
         let right =
             Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };

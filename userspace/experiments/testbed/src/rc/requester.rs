@@ -12,10 +12,10 @@ pub(crate) struct RequesterConfig {
     pub mtu_bytes: u32,
     /// Most packets sent and not acknowledged. 1 to 2^23 - 1: beyond that old and new PSNs look alike.
     pub window_packets: u32,
-    /// An acknowledgement is asked for at least every this many packets, and at the end of each message. It is
+    /// An acknowledgement is requested at least every this many packets, and at the end of each message. It is
     /// lowered to half the window, or the window could close with nobody asked to open it.
     pub ack_every_packets: u32,
-    /// Silence after the last packet that asked for an answer, in ns, until everything unacknowledged is sent again.
+    /// Silence after the last packet that requested an answer, in ns, until everything unacknowledged is sent again.
     pub timeout_ns: u64,
     /// PSN of the first packet.
     pub first_psn: Psn,
@@ -103,7 +103,7 @@ impl Requester {
         self.window.in_flight()
     }
 
-    /// All messages asked for are sent and acknowledged. Never true without an end.
+    /// All messages requested are sent and acknowledged. Never true without an end.
     #[cfg(test)]
     pub(crate) fn is_complete(&self) -> bool {
         self.end() == Some(self.window.acknowledged())
@@ -156,7 +156,7 @@ impl Requester {
     }
 
     /// The packet of the last [`next_packet`](Self::next_packet) left at `now_ns`. Only what the timer needs of it
-    /// is asked for.
+    /// is requested.
     pub(crate) const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
         self.stats.packets_sent += 1;
         if self.window.on_sent() {

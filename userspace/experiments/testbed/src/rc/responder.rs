@@ -55,7 +55,7 @@ pub(crate) struct ResponderStats {
     pub out_of_sequence: u64,
     /// Packets in order that may not follow, dropped.
     pub invalid: u64,
-    /// ACKs asked for and sent.
+    /// ACKs requested and sent.
     pub acks_sent: u64,
     /// NAKs sent: gaps seen.
     pub naks_sent: u64,

@@ -161,7 +161,7 @@ fn segments_first_middle_last_only() {
 }
 
 #[test]
-fn a_clean_pipe_needs_no_recovery() {
+fn clean_pipe_needs_no_recovery() {
     let message = message(10_000);
     let (received, requester, responder) = run(config(256, 16, 8), &message, CLEAN, 1);
     assert_eq!(received, vec![message.to_vec(); 3]);
@@ -174,7 +174,7 @@ fn a_clean_pipe_needs_no_recovery() {
 }
 
 #[test]
-fn a_gap_causes_one_nak_and_one_way_back() {
+fn gap_causes_one_nak_one_rewind() {
     let mut requester = Requester::new(config(256, 8, 8), message(256 * 8));
     let mut responder = Responder::new(config(256, 8, 8).first_psn, 256);
     let mut replies = Vec::new();
@@ -194,7 +194,7 @@ fn a_gap_causes_one_nak_and_one_way_back() {
 }
 
 #[test]
-fn a_lost_acknowledgement_is_repaired_by_a_duplicate() {
+fn lost_ack_repaired_by_duplicate() {
     let mut requester =
         Requester::new(RequesterConfig { messages: Some(1), ..config(256, 8, 8) }, message(256));
     let mut responder = Responder::new(config(256, 8, 8).first_psn, 256);
@@ -232,7 +232,7 @@ fn answers_for_packets_never_sent_change_nothing() {
 }
 
 #[test]
-fn what_may_not_follow_is_refused() {
+fn invalid_opcode_sequence_rejected() {
     let first_psn = Psn::new(9);
     let region = Some(RemoteRegion { virtual_address: 0, rkey: 0, length_bytes: 600 });
     let refused = |segment, region, payload_bytes| {

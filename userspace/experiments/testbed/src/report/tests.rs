@@ -43,7 +43,7 @@ fn record(control: bool) -> RunRecord {
 }
 
 #[test]
-fn figures_of_a_known_run() {
+fn known_run_results() {
     let report = RunReport::from(&record(true));
     let steady = &report.steady;
     assert_eq!(steady.seconds, 3.0);
@@ -59,14 +59,14 @@ fn figures_of_a_known_run() {
 }
 
 #[test]
-fn jain_index_has_its_known_values() {
+fn jain_index_known_values() {
     assert_eq!(jain_index(&[5.0, 5.0, 5.0]), 1.0);
     assert_eq!(jain_index(&[1.0, 0.0, 0.0, 0.0]), 0.25);
     assert_eq!((jain_index(&[]), jain_index(&[0.0, 0.0])), (1.0, 1.0));
 }
 
 #[test]
-fn the_table_sets_runs_side_by_side() {
+fn table_compares_runs() {
     let runs = vec![RunReport::from(&record(false)), RunReport::from(&record(true))];
     let table = IncastReport { config: IncastConfig::default(), runs }.to_string();
     let line = |label: &str| {

@@ -95,7 +95,7 @@ fn a_rare_event_is_not_harm() {
             }
         }
     }
-    assert!(!default_limits().contains_key("interface_drops"), "off unless asked for");
+    assert!(!default_limits().contains_key("interface_drops"), "off unless requested");
 }
 
 #[test]

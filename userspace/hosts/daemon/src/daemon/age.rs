@@ -49,7 +49,7 @@ impl Work for Age {
         let is_idle = |last_seen_ns: u64| last_seen_ns != 0 && last_seen_ns < before_ns;
         let (mut rp_flows, mut np_flows) = (0, 0);
         let params = port.maps().params()?;
-        // Set by set: others need the maps meanwhile.
+        // Set by set: others need the maps in the meantime.
         for index in 0..=params.port.rp_set_mask {
             if port.maps().rp_set(index)?.hot.iter().any(|flow| is_idle(flow.last_seen_ns())) {
                 rp_flows += expire.run(Table::Rp, index, before_ns)?;

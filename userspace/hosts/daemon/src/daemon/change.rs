@@ -11,14 +11,14 @@ pub(super) type Wanted = (String, Config);
 /// The change that `request` means for an attachment that is there, if any.
 ///
 /// # Errors
-/// It cannot become what is asked for.
+/// It cannot become what is requested.
 pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> {
     let running = attach::open(&info.iface)?.maps.params()?.config;
     let wanted = attach::revise(request, info, &running)?;
     Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
 }
 
-/// Puts parameters in force, on all interfaces or none, and enters them in the audit log.
+/// Puts parameters active, on all interfaces or none, and enters them in the audit log.
 ///
 /// # Errors
 /// They are refused; nothing is changed.
@@ -48,13 +48,13 @@ pub(super) fn take_back() {
         Ok(TakenBack { changes, failed }) => {
             for change in changes {
                 let changes = differences(&change);
-                tracing::warn!(iface = change.iface, changes, "nobody confirmed a change: taken back");
+                tracing::warn!(iface = change.iface, changes, "change not confirmed in time; reverted");
             }
             for Refused { iface, error } in failed {
-                tracing::error!(iface, %error, "nobody confirmed a change, and it cannot be taken back");
+                tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }
-        Err(error) => tracing::warn!(%error, "not looked for changes to take back"),
+        Err(error) => tracing::warn!(%error, "cannot check for unconfirmed changes"),
     }
 }
 

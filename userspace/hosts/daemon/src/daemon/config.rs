@@ -84,7 +84,7 @@ pub struct Config {
     pub control: Option<Control>,
     /// Which changes they may ask for; none unless said.
     pub fleet: Option<Bounds>,
-    /// What they asked for: it counts over the interfaces' own settings.
+    /// What they requested: it counts over the interfaces' own settings.
     pub over: Vec<Interface>,
 }
 
@@ -138,7 +138,7 @@ impl Config {
             let asked = asked.name.as_str();
             self.interfaces.iter().any(|own| own.name.as_str() == asked || own.name.matches(asked))
         };
-        // What was asked for of interfaces that the file does not name is nothing, unless that is allowed.
+        // What was requested of interfaces that the file does not name is nothing, unless that is allowed.
         let counts = self.over.iter().filter(|asked| may_name || names(asked));
         let mut both = self.interfaces.iter().chain(counts);
         both.any(|interface| interface.settings.inline.as_deref() == Some(iface))
@@ -152,7 +152,7 @@ impl Config {
         let failed = || format!("cannot read {}", path.display());
         // It is read again and again, and nothing is to wait for whoever writes into a pipe.
         if !std::fs::metadata(path).with_context(failed)?.is_file() {
-            bail!("cannot read {}: it is no regular file", path.display());
+            bail!("cannot read {}: it is not a regular file", path.display());
         }
         let text = read_text(path).with_context(failed)?;
         Ok(parse(&path.display().to_string(), &text)?)
@@ -306,7 +306,7 @@ fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {
         return None;
     }
     let refused =
-        |error| reader.refuse(value.span(), format_args!("name = \"{text}\" is no pattern: {error}"));
+        |error| reader.refuse(value.span(), format_args!("name = \"{text}\" is not a pattern: {error}"));
     Pattern::new(&text).map_err(refused).ok()
 }
 
@@ -316,7 +316,7 @@ fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
         reader.refuse(
             value.span(),
             format_args!(
-                "listen = \"{text}\" is no address and port: write, for example, \"127.0.0.1:9310\""
+                "listen = \"{text}\" is not an address and port: write, for example, \"127.0.0.1:9310\""
             ),
         );
     };
@@ -341,7 +341,7 @@ fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
     if time.is_none() {
         reader.refuse(
             value.span(),
-            format_args!("idle = \"{text}\" is no time from 1s to 7d: write, for example, \"10min\""),
+            format_args!("idle = \"{text}\" is not a time from 1s to 7d: write, for example, \"10min\""),
         );
     }
     time

@@ -63,13 +63,13 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
     if StdStream::connect(socket).is_ok() {
-        bail!("another controller answers at {shown}: write another socket into [control], or end that one");
+        bail!("control socket {shown} is in use by another daemon; stop it or change `[control] socket`");
     }
     if let Ok(found) = fs::symlink_metadata(socket) {
         use std::os::unix::fs::FileTypeExt as _;
         ensure!(
             found.file_type().is_socket(),
-            "{shown} is no socket: remove it, or write another into [control]"
+            "{shown} is not a socket: remove it, or write another into [control]"
         );
         fs::remove_file(socket).with_context(|| format!("cannot remove {shown}"))?;
     }
@@ -100,7 +100,7 @@ fn give(socket: &Path, name: &str) -> Result<()> {
     let found = Group::from_name(name)
         .with_context(|| format!("cannot look up the group `{name}`, which [control] names"))?;
     let group = found.with_context(|| {
-        format!("there is no group `{name}`, which [control] names: make it (`addgroup --system {name}`)")
+        format!("[control] group `{name}` does not exist; create it (`addgroup --system {name}`)")
     })?;
     let gid = group.gid.as_raw();
     if fs::metadata(socket).is_ok_and(|found| found.gid() == gid) {

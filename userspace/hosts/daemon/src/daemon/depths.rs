@@ -100,7 +100,7 @@ fn deepest(port: &Port, params: &Params) -> Result<u64> {
     Ok(deepest)
 }
 
-/// How long it took to read the flows, how many sent of late, and how many of those are at the lowest rate.
+/// How long it took to read the flows, how many sent recently, and how many of those are at the lowest rate.
 fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
     let began = Instant::now();
     let (mut active, mut at_floor) = (0, 0);

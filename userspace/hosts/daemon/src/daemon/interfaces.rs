@@ -77,7 +77,7 @@ pub(super) struct ManagedInterfaces {
     scope: Scope,
     served: BTreeMap<Id, Served>,
     tasks: Tasks,
-    /// Detached by somebody else while served: left alone until a reload.
+    /// Detached by somebody else while served: left unchanged until a reload.
     released: BTreeSet<u32>,
     /// By interface index.
     failing: BTreeMap<u32, Trouble>,
@@ -138,7 +138,7 @@ impl ManagedInterfaces {
         self.served.values().map(of).collect()
     }
 
-    /// The file in force, if there is one.
+    /// The file active, if there is one.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
             Scope::File(config) => Some(config.as_ref()),
@@ -268,7 +268,7 @@ impl ManagedInterfaces {
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
                 let iface = served.info.iface;
-                tracing::info!(iface, "detached by somebody else: left alone until a reload");
+                tracing::info!(iface, "detached by another program; ignored until a reload");
                 self.released.insert(id.ifindex);
             }
         }
@@ -443,7 +443,7 @@ pub(super) fn free() {
             }
         }
         // Somebody keeps the lock: the next time.
-        Err(error) => tracing::warn!(%error, "what is gone is not freed"),
+        Err(error) => tracing::warn!(%error, "cannot free removed attachments"),
     }
 }
 

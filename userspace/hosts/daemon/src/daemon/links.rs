@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::Changed;
 
-/// Notice of a change. What it says is not looked into: what there is now is listed anew, so that a lost message does no
+/// Notice of a change. What it says is not looked into: what there is now is listed again, so that a lost message does no
 /// harm, and many are one.
 pub(super) fn watch() -> Result<Changed> {
     let (connection, _, mut messages) =
@@ -20,7 +20,7 @@ pub(super) fn watch() -> Result<Changed> {
         while messages.recv().await.is_ok() {
             notice.notify_one();
         }
-        tracing::error!("the kernel no longer tells of changed interfaces: restart the daemon");
+        tracing::error!("link notifications from the kernel ended; restart the daemon");
     });
     Ok(changed)
 }

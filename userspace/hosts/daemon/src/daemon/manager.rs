@@ -32,7 +32,7 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
             if state.iter().any(|state| matches!(state, NotifyState::Ready)) {
                 OWED.store(true, Ordering::Relaxed);
             }
-            tracing::debug!(message = lines.join(" "), "systemd is busy: it is not told");
+            tracing::debug!(message = lines.join(" "), "systemd is busy; notification skipped");
         }
         Err(error) => tracing::warn!(%error, "cannot notify systemd"),
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_does_not_read_is_not_waited_for() {
+    fn blocked_manager_not_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();

@@ -40,7 +40,7 @@ impl Work for Pairs {
                 // It is in the event log, which another task follows.
                 Change::Set(..) => {}
                 Change::Remove(id) => {
-                    tracing::info!(iface, address = %address(&id), qpn = id.qpn, "queue pair gone");
+                    tracing::info!(iface, address = %address(&id), qpn = id.qpn, "queue pair removed");
                 }
                 Change::Conflict(id, pair, peer_qpn) => tracing::warn!(
                     iface,

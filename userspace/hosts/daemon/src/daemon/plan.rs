@@ -102,16 +102,16 @@ pub(super) struct Reload {
     pub(super) keep: Vec<Id>,
     /// Served on, with the parameters the file says.
     pub(super) change: Vec<Id>,
-    /// Attached anew, by name.
+    /// Attached again, by name.
     pub(super) attach: Vec<String>,
     /// Metrics are served elsewhere, otherwise, or not at all.
     pub(super) listen: bool,
 }
 
-/// What was asked for.
+/// What was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Somebody asked for the reload. Then parameters that were set since are put back to the file's, too; otherwise only
+    /// Somebody requested the reload. Then parameters that were set since are restored to the file's, too; otherwise only
     /// where the file says something else than before.
     pub(super) explicitly: bool,
     /// Nothing need be left.
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_ethernet_is_tried_only_if_it_is_spelled_out() {
+    fn non_ethernet_needs_exact_name() {
         let tun = Interface { index: 1, name: "tun0".into(), is_ethernet: false };
         let world = World { interfaces: vec![tun], ..World::default() };
         let tried = |name: &str| {
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reload_accounts_for_all_and_touches_nobody_elses(
+        fn reload_covers_own_interfaces_only(
             (old, new, asked, world) in (file(), file(), asked(), world()),
         ) {
             let Ok(plan) = reload(&old, &new, asked, &world) else {
@@ -333,7 +333,7 @@ mod tests {
         }
 
         #[test]
-        fn the_same_file_changes_nothing_that_is_served_unless_somebody_asks((file, world) in (file(), world())) {
+        fn unchanged_file_changes_nothing((file, world) in (file(), world())) {
             let served = |id: &Id| world.attached.iter().any(|attached| attached.id == *id && attached.is_served);
             let allowed = Asked { allow_empty: true, explicitly: false };
             let plan = reload(&file, &file, allowed, &world).unwrap();
@@ -343,7 +343,7 @@ mod tests {
         }
 
         #[test]
-        fn what_goes_makes_way_for_what_comes((old, new, world) in (file(), file(), world())) {
+        fn detach_precedes_attach((old, new, world) in (file(), file(), world())) {
             let allowed = Asked { allow_empty: true, explicitly: false };
             let plan = reload(&old, &new, allowed, &world).unwrap();
             for name in &plan.attach {
@@ -357,7 +357,7 @@ mod tests {
         }
 
         #[test]
-        fn following_attaches_what_is_named_and_unattached_and_leaves_the_rest(
+        fn follow_attaches_named_unattached_links(
             (file, world, released) in (file(), world(), btree_set(1..6_u32, 0..3)),
         ) {
             let served: BTreeSet<Id> =
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_detached_is_left_alone() {
+    fn manually_detached_link_stays_detached() {
         let file = parse("file", "[[interface]]\nname = 'a*'\n").unwrap();
         let a0 = Interface { index: 1, name: "a0".into(), is_ethernet: true };
         let world = World { interfaces: vec![a0], attached: Vec::new() };

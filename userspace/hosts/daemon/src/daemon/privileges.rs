@@ -35,7 +35,7 @@ pub(super) fn give_up() -> Result<()> {
         "this needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root, or grant them (systemd CapabilityBoundingSet=)"
     );
     for set in [CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &left).context("cannot give up capabilities")?;
+        caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
     let seen = attach::file_system().context("after giving up capabilities")?;
     ensure!(
@@ -43,7 +43,7 @@ pub(super) fn give_up() -> Result<()> {
         "without root's other capabilities this process sees another /run/dcqcn/bpf than init does: start it in \
          init's mount namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
     );
-    tracing::debug!(status = %status().unwrap_or_default(), "capabilities given up");
+    tracing::debug!(status = %status().unwrap_or_default(), "capabilities abandoned");
     Ok(())
 }
 

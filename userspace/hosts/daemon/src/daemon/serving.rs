@@ -1,4 +1,4 @@
-//! The metrics server beside the daemon's other work. An address that is not this host's yet is tried again until it is: the
+//! The metrics server next to the daemon's other work. An address that is not this host's yet is tried again until it is: the
 //! data plane does not wait for it.
 
 use std::io::{self, ErrorKind};

@@ -103,7 +103,7 @@ impl Tasks {
         let ports = lock(&self.shared.ports);
         let waited = self.shared.changed.wait_timeout_while(ports, PATIENCE, are_behind);
         if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
-            tracing::error!("a task does not let go of an interface; it is gone on without it");
+            tracing::error!("task did not release its interface in time; continuing");
         }
     }
 

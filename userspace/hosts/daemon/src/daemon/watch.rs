@@ -1,4 +1,4 @@
-//! Notice of a file that was written anew, by looking once in a while: editors, package managers and configuration
+//! Notice of a file that was rewritten, by looking once in a while: editors, package managers and configuration
 //! management replace files in ways that notifications of one file miss.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a file must look the same before it counts as written: who truncates one and writes it anew is not done at once.
+/// How long a file must look the same before it counts as written: who truncates one and regenerates it is not done at once.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// What tells one content of a file from the next: which file it is, when it was written, how long it is.
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaced_or_written_is_noticed_once_and_one_that_is_gone_is_not() {
+    fn file_change_noticed_once() {
         let mut file = Watched::new();
         assert!(!file.changed_after(0) && !file.changed_after(2_000));
         fs::write(&file.path, "three").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_written_is_waited_for() {
+    fn file_being_written_awaited() {
         let mut file = Watched::new();
         for text in ["", "t", "th", "thr"] {
             fs::write(&file.path, text).unwrap();

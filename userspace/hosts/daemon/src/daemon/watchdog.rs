@@ -113,7 +113,7 @@ mod tests {
 
     /// A neighbour that pauses priorities 3 and 4; traffic goes to the first only, and the third is not honoured.
     #[test]
-    fn a_storm_is_one_of_priorities_that_hold_something() {
+    fn storm_needs_held_packets() {
         let watchdog =
             Watchdog { detection_ns: 400 * MS, restoration_ns: 200 * MS, action: StormAction::Forward };
         let mut watch = Watch::default();

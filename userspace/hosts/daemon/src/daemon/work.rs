@@ -82,7 +82,7 @@ pub(super) trait Work {
     /// Does what is due, and returns how long there is nothing to do.
     ///
     /// # Errors
-    /// Told in the log; the task is begun anew.
+    /// Told in the log; the task is begun again.
     fn turn(&mut self, netlink: &Netlink) -> Result<Duration>;
 
     /// Something to read here ends the rest.

@@ -38,10 +38,10 @@ const GC: Duration = Duration::from_secs(60);
 /// How soon a file that was refused for what passes is tried again; twice as long after each time, up to [`RETRY_MOST`].
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MOST: Duration = Duration::from_secs(320);
-/// How often the speeds of links are looked at, beside at each change of an interface.
+/// How often the speeds of links are looked at, next to at each change of an interface.
 const SPEEDS: Duration = Duration::from_secs(10);
 
-/// What it is asked for.
+/// What it is requested.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Interfaces have changed.
@@ -85,7 +85,7 @@ impl Worker {
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
         let bounds = Arc::new(overrides.own.bounds());
-        // Attaching takes seconds, and an agent that asks meanwhile is not to hear that nothing was asked for.
+        // Attaching takes seconds, and an agent that asks in the meantime is not to hear that nothing was requested.
         self.shared.publish(Snapshot {
             held: overrides.held(),
             confirm_until: overrides.confirm_until,
@@ -140,7 +140,7 @@ struct WorkerState {
     file: Option<FileWatch>,
     /// The file was refused, and is tried again.
     retry: Option<Retry>,
-    /// What others asked for.
+    /// What others requested.
     overrides: Overrides,
     /// How often they were refused.
     refusals: Refusals,
@@ -162,7 +162,7 @@ struct Retry {
 }
 
 impl WorkerState {
-    /// Does what it is asked for until the end, and returns whether to detach.
+    /// Does what it is requested until the end, and returns whether to detach.
     fn serve(&mut self, commands: &Receiver<Command>) -> bool {
         let mut tick = Instant::now() + TICK;
         loop {
@@ -224,13 +224,13 @@ impl WorkerState {
         } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at)
             && !self.file.as_ref().is_some_and(FileWatch::is_settling)
         {
-            // What was set by hand since stays, whoever asked for the file.
+            // What was set by hand since stays, whoever requested the file.
             let _ = self.reload(false, Some(retry));
         }
         match self.fleet.has_changed() {
             Ok(true) => self.follow(),
             Ok(false) => {}
-            Err(error) => tracing::error!(error = chain(&error), "cannot look at what is attached"),
+            Err(error) => tracing::error!(error = chain(&error), "cannot list attachments"),
         }
     }
 
@@ -242,7 +242,7 @@ impl WorkerState {
             notify(&[NotifyState::Status(&status(fleet, waiting))]);
         };
         if let Err(error) = fleet.follow(&mut tell) {
-            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+            tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         self.publish();
         notify(&[NotifyState::Status(&self.status())]);
@@ -261,7 +261,7 @@ impl WorkerState {
         }
         // Of what nobody confirmed in time nothing is to be in the way.
         change::take_back();
-        // Before it is read: what is written meanwhile is read the next time.
+        // Before it is read: what is written in the meantime is read the next time.
         file.mark();
         let name = file.path().display().to_string();
         let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };

@@ -58,7 +58,7 @@ fn quality(range: &str, format: Format) -> Option<u32> {
 /// What kind of metric a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows, until it starts anew. Its name ends in `_total`.
+    /// It only grows, until it starts again. Its name ends in `_total`.
     Counter,
     /// It goes up and down.
     Gauge,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_help_type_and_series() {
+    fn family_has_help_type_series() {
         let expected = "# HELP a_total Counts \"a\" \\\\ b.\\nc\n# TYPE a_total counter\na_total 1\n\
                         a_total{x=\"q\\\"uo\\\\te\\n\u{e9}\",y=\"3\"} 0.5\n";
         assert_eq!(written(Format::Text), expected);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_the_one_preferred() {
+    fn preferred_format_chosen() {
         for (accept, format) in [
             ("", Format::Text),
             ("*/*", Format::Text),

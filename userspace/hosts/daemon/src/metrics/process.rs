@@ -62,19 +62,19 @@ pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
             .series(&[], seconds(reload.at));
     }
     let tasks = shared.tasks();
-    let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces a task is at work for.");
+    let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces a task serves.");
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.interfaces));
     let help = "How long a task has been at one interface; 0 while it rests.";
     let mut family = text.family("dcqcn_task_busy_seconds", Kind::Gauge, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
-    let help = "Times a task failed and was begun anew.";
+    let help = "Times a task failed and was restarted.";
     let mut family = text.family("dcqcn_task_failures_total", Kind::Counter, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
 }
 
 /// How long all of this took to read.
 pub(super) fn duration(text: &mut Exposition, began: Instant) {
-    let help = "Time it took to read what stands here.";
+    let help = "Time it took to collect these metrics.";
     let took_s = began.elapsed().as_secs_f64();
     text.family("dcqcn_scrape_duration_seconds", Kind::Gauge, help).series(&[], took_s);
 }

@@ -272,7 +272,7 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
         ("dcqcn_qp_cnp_handled_total", Kind::Counter, "CNPs that cut the flow's rate.", |row| {
             Some(row.cnp_handled.into())
         }),
-        ("dcqcn_qp_cnp_ignored_total", Kind::Counter, "CNPs that came too soon to cut it.", |row| {
+        ("dcqcn_qp_cnp_ignored_total", Kind::Counter, "CNPs too soon after the last to cut it.", |row| {
             Some(row.cnp_ignored.into())
         }),
         ("dcqcn_qp_last_seen_age_seconds", Kind::Gauge, "Time since the flow sent last.", |row| {

@@ -46,7 +46,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const INDEX: &str = "\
 dcqcn
 /metrics  Prometheus metrics
-/healthz  whether this process is at work
+/healthz  whether this process is running
 /readyz   whether everything that is attached is whole, and all that is to be attached is
 ";
 
@@ -144,7 +144,7 @@ async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> R
     }
 }
 
-/// Looks at nothing but this process: it may be asked often, and restarting it mends nothing else.
+/// Looks at nothing but this process: it may be asked often, and restarting it fixes nothing else.
 async fn health(State(exporter): State<Arc<Exporter>>) -> Response {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
     let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
@@ -169,7 +169,7 @@ fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
     Ok(Bytes::from(text + "\n"))
 }
 
-/// What went wrong here, and not with what is asked for.
+/// What went wrong here, and not with what is requested.
 type Failed = (StatusCode, String);
 
 fn failed(error: &dyn std::error::Error) -> Failed {

@@ -51,7 +51,7 @@ fn families(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_counter_has_its_name_and_its_meaning() {
+fn counters_have_name_and_help() {
     let text = text_of(&scrape(), 2);
     let families = families(&text);
     for stat in Stat::ALL {
@@ -77,7 +77,7 @@ fn every_counter_has_its_name_and_its_meaning() {
 }
 
 #[test]
-fn open_metrics_say_the_same_and_where_they_end() {
+fn openmetrics_equal_with_eof() {
     let whole = |format| render::whole(&scrape(), 3, Some(&SharedState::sample()), Instant::now(), format);
     let text = whole(Format::OpenMetrics);
     assert!(text.ends_with("\n# EOF\n"), "{text}");
@@ -98,7 +98,7 @@ fn open_metrics_say_the_same_and_where_they_end() {
 }
 
 #[test]
-fn flows_are_series_only_if_asked_for() {
+fn flow_series_only_if_enabled() {
     let series = |top_qps| {
         let text = text_of(&scrape(), top_qps);
         text.lines().filter(|line| line.starts_with("dcqcn_qp_alpha_ratio{")).count()
@@ -113,7 +113,7 @@ fn dist(path: &str) -> PathBuf {
 }
 
 #[test]
-fn dashboard_and_alerts_use_metrics_that_exist() {
+fn dashboard_and_alerts_use_known_metrics() {
     let families = families(&text_of(&scrape(), 1));
     for path in ["grafana/dcqcn.json", "prometheus/dcqcn.rules.yml", "prometheus/dcqcn.rules.test.yml"] {
         let text = fs::read_to_string(dist(path)).unwrap();
@@ -127,7 +127,7 @@ fn dashboard_and_alerts_use_metrics_that_exist() {
 }
 
 #[test]
-fn the_dashboard_is_one() {
+fn dashboard_json_valid() {
     let text = fs::read_to_string(dist("grafana/dcqcn.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let panels = json["panels"].as_array().unwrap();
@@ -156,21 +156,17 @@ fn promtool(test: &str, args: &[&str], input: &str) -> Option<String> {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_with_the_metrics() {
-    let said = promtool(
-        "promtool_finds_nothing_wrong_with_the_metrics",
-        &["check", "metrics"],
-        &text_of(&scrape(), 3),
-    );
+fn promtool_accepts_metrics() {
+    let said = promtool("promtool_accepts_metrics", &["check", "metrics"], &text_of(&scrape(), 3));
     assert_eq!(said.unwrap_or_default(), "");
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_with_the_alerts() {
+fn promtool_accepts_alerts() {
     for (command, file) in [("check", "dcqcn.rules.yml"), ("test", "dcqcn.rules.test.yml")] {
         let path = dist("prometheus").join(file);
         let args = [command, "rules", path.to_str().unwrap()];
-        let Some(said) = promtool("promtool_finds_nothing_wrong_with_the_alerts", &args, "") else {
+        let Some(said) = promtool("promtool_accepts_alerts", &args, "") else {
             return;
         };
         assert_eq!(said, "", "{file}");
@@ -187,7 +183,7 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 }
 
 #[test]
-fn the_server_answers_refuses_and_ends() {
+fn server_answers_rejects_and_ends() {
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let (tell, told) = mpsc::channel();
     let server = thread::spawn(move || {

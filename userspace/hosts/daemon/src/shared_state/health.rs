@@ -12,9 +12,9 @@ use serde::Serialize;
 pub(crate) struct TaskHealth {
     /// Its kind.
     pub(crate) task: &'static str,
-    /// Interfaces it is at work for.
+    /// Interfaces it is running for.
     pub(crate) interfaces: usize,
-    /// Times it failed, for whatever interface, and was begun anew.
+    /// Times it failed, for whatever interface, and was begun again.
     pub(crate) failures: u64,
     /// How long it has been at one interface; 0 while it rests.
     pub(crate) busy_ns: u64,

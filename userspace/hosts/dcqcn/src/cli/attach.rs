@@ -64,7 +64,7 @@ pub(super) struct AttachArgs {
     /// Flows each table holds; the least recently used goes first [default: 65536; 1024 where it only marks].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
-    /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left alone, marked or delayed. For
+    /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left unchanged, marked or delayed. For
     /// looking into something: it slows every packet. `dcqcn events --packets` shows them.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -199,18 +199,18 @@ fn inline(info: &Info) -> String {
     info.inline_peer.as_ref().map(|peer| format!(" inline with {peer}")).unwrap_or_default()
 }
 
-/// Detach the data plane and put back what was there before.
+/// Detach the data plane and restored what was there before.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn detach eth0
   dcqcn detach --all
-  # what cannot be put back is given up
+  # abandon undo steps that fail
   dcqcn detach eth0 --force")]
 pub(super) struct DetachArgs {
     #[command(flatten)]
     which: Which,
-    /// Give up what cannot be put back.
+    /// Give up what cannot be restored.
     #[arg(long)]
     force: bool,
     /// Put a qdisc back though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).

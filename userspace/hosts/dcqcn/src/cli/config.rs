@@ -19,7 +19,7 @@ use super::diff::{DiffArgs, ShowArgs};
 use super::profile::ProfileCommand;
 use dcqcn_support::cli::Output;
 
-/// Configuration files and profiles: write what is in force, compare, check, apply and describe them.
+/// Configuration files and profiles: write what is active, compare, check, apply and describe them.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
@@ -87,7 +87,7 @@ impl ExampleArgs {
 /// Check a configuration file, of `attach` or of `run`, and print what it says.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Every error is told with its line. Whether rates fit the link is decided when attaching.
+Errors are listed with their lines. Whether rates fit the link is decided when attaching.
 
 Examples:
   # exit code 1 if anything is wrong
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_the_daemon_is_told_interface_by_interface() {
+    fn daemon_file_shown_per_interface() {
         let text = "[[interface]]\nname = 'eth*'\nrole = 'switch'\n[[interface]]\nname = 'ib0'\n\
                     [metrics]\nlisten = '127.0.0.1:9310'\n";
         let expected = "\
@@ -252,7 +252,7 @@ metrics on 127.0.0.1:9310
     }
 
     #[test]
-    fn check_prints_what_it_found() {
+    fn check_prints_findings() {
         let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
         let text = "\
 x is valid, a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]]); it sets:

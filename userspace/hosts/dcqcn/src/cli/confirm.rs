@@ -1,4 +1,4 @@
-//! `confirm`: changes that are taken back unless somebody confirms them.
+//! `confirm`: changes that are reverted unless somebody confirms them.
 //!
 //! What comes back, and when, is in the journal of the attachment. Whoever comes after that time puts it back: the daemon, a
 //! process that waits for nothing else, the next command.
@@ -32,14 +32,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The same while somebody keeps the lock.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Keep a change made with `--confirm`, before it is taken back.
+/// Keep a change made with `--confirm`, before it is reverted.
 ///
 /// Without an interface: on all where one waits.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change made with `--confirm 60s` is taken back after 60 seconds unless it is confirmed, in the same network namespace: a
-machine that is cut off by a change of its own comes back by itself. `dcqcn status IFACE` tells what waits. A process started
-for that takes it back, or `dcqcn run` where it serves the interface; should both be killed, the next `dcqcn` command does.
+A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed, in the same network namespace: a
+machine that is cut off by a change of its own comes back by itself. `dcqcn status IFACE` shows the pending change. A process started
+for that reverts it, or `dcqcn run` where it serves the interface; should both be killed, the next `dcqcn` command does.
 `dcqcn log` has it all.
 
 Examples:
@@ -54,7 +54,7 @@ pub(super) struct ConfirmArgs {
     /// Take the change back now.
     #[arg(long)]
     revert: bool,
-    /// Wait until nothing is to be confirmed any more, and take back what nobody confirms; begins when standard input ends.
+    /// Wait until nothing is to be confirmed any more, and revert what nobody confirms; begins when standard input ends.
     #[arg(long, hide = true, conflicts_with_all = ["ifaces", "revert"])]
     wait: bool,
 }
@@ -74,7 +74,7 @@ impl ConfirmArgs {
         match failed.into_iter().next() {
             None => Ok(()),
             Some(Refused { iface, error }) => {
-                Err(anyhow::Error::from(error).context(format!("not taken back on {iface}")))
+                Err(anyhow::Error::from(error).context(format!("not reverted on {iface}")))
             }
         }
     }
@@ -178,7 +178,7 @@ impl fmt::Display for Changed {
             None => Ok(()),
             Some(ns) => writeln!(
                 f,
-                "taken back in {} s, unless `dcqcn confirm {}` follows",
+                "reverted in {} s, unless `dcqcn confirm {}` follows",
                 ns / 1_000_000_000,
                 self.ifaces.join(" ")
             ),
@@ -204,14 +204,14 @@ pub(super) fn take_back_overdue() {
                 let back: Vec<String> = differing(old, new)
                     .map(|key| format!("{key}: {} -> {}", key.text(old), key.text(new)))
                     .collect();
-                tracing::warn!(iface, changes = back.join(", "), "nobody confirmed a change: taken back");
+                tracing::warn!(iface, changes = back.join(", "), "change not confirmed in time; reverted");
             }
             for Refused { iface, error } in failed {
-                tracing::error!(iface, %error, "nobody confirmed a change, and it cannot be taken back");
+                tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }
         // Who may not do it need not be told.
-        Err(error) => tracing::debug!(%error, "not looked for changes to take back"),
+        Err(error) => tracing::debug!(%error, "cannot check for unconfirmed changes"),
     }
 }
 
@@ -264,7 +264,7 @@ fn wait_for_all() -> anyhow::Result<()> {
 /// How a change is to be made.
 ///
 /// # Errors
-/// Both are asked for.
+/// Both are requested.
 pub(super) fn manner(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<Manner> {
     ensure!(!(dry_run && confirm.is_some()), "--dry-run changes nothing that could be confirmed");
     Ok(match confirm {

@@ -1,4 +1,4 @@
-//! `config diff` and `config show`: what is in force against a file or a profile, and as a file.
+//! `config diff` and `config show`: what is active against a file or a profile, and as a file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::read_file;
 
-/// Compare the parameters in force with a configuration file or a profile.
+/// Compare the parameters active with a configuration file or a profile.
 ///
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
@@ -161,10 +161,10 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     Ok(differences)
 }
 
-/// Write what is in force as a configuration file, for `attach --config`.
+/// Write what is active as a configuration file, for `attach --config`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is in force now. An existing
+The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is active now. An existing
 FILE is replaced at once.
 
 Examples:
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_what_is_running() {
+    fn saved_config_equals_running() {
         let config =
             running(&["link_rate=25gbit", "wire_overhead=24", "wred.3.kmax=1048576", "dscp_to_tc.26=0"]);
         let text = saved(&info(), &config);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_in_line_is_saved_as_one() {
+    fn inline_attachment_saved_as_inline() {
         let inline = |peer: &str| Info { inline_peer: Some(peer.into()), ..info() };
         let config = running(&[]);
         let settings = params::parse("saved", &saved(&inline("eth1"), &config)).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_leaves_the_link_unsaid_agrees_with_any() {
+    fn file_without_link_matches_any() {
         let config = running(&["link_rate=25gbit", "wire_overhead=24", "rpg_gd=12"]);
         let settings =
             params::parse("x", "flows = 2048\npacer = 'auto'\n[parameters]\nrpg_ai_rate = '1mbit'\n");

@@ -16,7 +16,7 @@ use dcqcn_support::cli::Output;
 /// Find out why nothing happens, and whether this host is ready.
 ///
 /// Looks twice at everything that has to do with RoCE congestion control in this network namespace, and says what is
-/// wrong, how it can tell, and how to mend it. Changes nothing. Root sees more.
+/// wrong, how it can tell, and how to fix it. Changes nothing. Root sees more.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnings, 5 errors.
@@ -152,7 +152,7 @@ mod tests {
     use crate::doctor::{Snapshot, snapshot};
 
     #[test]
-    fn a_report_has_its_findings_by_interface_and_the_host_last() {
+    fn report_sorted_by_interface_host_last() {
         let host =
             snapshot::Host { kernel: "5.10.0".to_owned(), bpf_jit: Some(0), ..snapshot::Host::default() };
         let link =

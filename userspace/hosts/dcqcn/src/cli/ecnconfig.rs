@@ -43,7 +43,7 @@ Flags:
   --json             print JSON
 
 A profile here is the WRED of one traffic class of an interface: `eth1:3`. `eth1` alone is all classes. Queues are the
-queues of tc_to_queue. A change is whole or not at all, as with `dcqcn set`. There are no ASIC namespaces (-n).
+queues of tc_to_queue. A change is atomically, as with `dcqcn set`. There are no ASIC namespaces (-n).
 
 Examples:
   ecnconfig -l
@@ -124,7 +124,7 @@ impl EcnconfigArgs {
         Self(Flags::read(std::env::args_os()).unwrap_or_else(|error| error.exit()))
     }
 
-    /// Whether JSON is asked for.
+    /// Whether JSON is requested.
     pub(super) const fn wants_json(&self) -> bool {
         self.0.json
     }

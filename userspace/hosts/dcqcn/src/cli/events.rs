@@ -19,7 +19,7 @@ use dcqcn_support::cli::Output;
 /// Show what happens: flows paired, rates cut, packets dropped, tables and queues full, changes refused.
 ///
 /// The data plane keeps the latest 1,024 events of each interface, whether anybody reads them or not. Any number of
-/// readers see them all, beside `dcqcn run` or without it.
+/// readers see them all, next to `dcqcn run` or without it.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The kinds, and what is told of them:
@@ -55,7 +55,7 @@ pub(super) struct EventsArgs {
     /// Begin with the N newest that each interface has already.
     #[arg(long, value_name = "N", default_value_t = 10)]
     last: u64,
-    /// Show packets instead, of interfaces attached with --log-packets: what each was taken for, and why it was left alone,
+    /// Show packets instead, of interfaces attached with --log-packets: what each was taken for, and why it was left unchanged,
     /// marked or delayed. What one reader has shown no other sees.
     #[arg(long, conflicts_with_all = ["kind", "last"])]
     packets: bool,
@@ -117,7 +117,7 @@ struct Sources {
     ifaces: Vec<String>,
     /// With how many old entries a new one begins.
     last: u64,
-    /// By interface and time of attaching: one that is attached anew has a new log.
+    /// By interface and time of attaching: one that is attached again has a new log.
     readers: BTreeMap<(String, u64), Reader>,
     /// Others, which cannot be opened and were complained of.
     unreadable: BTreeSet<(String, u64)>,

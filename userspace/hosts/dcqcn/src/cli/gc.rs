@@ -18,7 +18,7 @@ pub(super) struct GcArgs {}
 
 impl GcArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        // What nobody confirmed in time was taken back before: that is for every command.
+        // What nobody confirmed in time was reverted before: that is for every command.
         out.show(&GcReport { freed: attach::gc()? })
     }
 }

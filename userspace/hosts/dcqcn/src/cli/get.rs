@@ -1,4 +1,4 @@
-//! `get`: the parameters in force.
+//! `get`: the parameters active.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::targets;
 
-/// Show the parameters in force.
+/// Show the parameters active.
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
 #[command(after_long_help = "\
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn get_shows_what_differs_from_the_default() {
+    fn get_shows_non_defaults() {
         let named = report(&["rpg_ai_rate", "cnp_limit"], None, None, false);
         let text = "PARAMETER    VALUE  DEFAULT\nrpg_ai_rate  1mbit   40mbit\ncnp_limit       qp\n";
         assert_eq!(named.to_string(), text);
@@ -228,16 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn explained_it_tells_value_unit_range_default_and_direction() {
+    fn explain_shows_unit_range_default() {
         let text = report(&[], Some(Group::Rp), None, true).to_string();
-        let ai = "\nrpg_ai_rate = 1mbit\n  Step of additive increase (paper: R_AI, 40 Mb/s).\n  Allowed: 1kbit to 800gbit. Default: \
+        let ai = "\nrpg_ai_rate = 1mbit\n  Step of additive increase (paper: R_AI, 40 Mbit/s).\n  Allowed: 1kbit to 800gbit. Default: \
                   40mbit. Unit: a rate, as in `40mbit`, `2.5gbit` or `100g`.\n  Larger: Faster growth, deeper queue, less stable.\n";
         assert!(text.contains(ai), "{text}");
         assert!(!text.contains("kmin") && !text.contains("cnp_dscp"));
     }
 
     #[test]
-    fn classes_are_explained_together_or_one_alone() {
+    fn classes_explained_together_or_singly() {
         let text = report(&[], Some(Group::Wred), None, true).to_string();
         assert!(text.contains("wred.6.kmin = 5KB\nwred.7.kmin = 5KB\n  Queue depth up to which"), "{text}");
         assert!(

@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// What is told apart in the list of commands.
+/// What is distinguished in the list of commands.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Attach and keep", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
     ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_lists_the_groups_in_their_order() {
+    fn help_groups_in_order() {
         let help = command().render_long_help().to_string();
         let at = |what: &str| help.find(what).unwrap_or_else(|| panic!("no {what} in {help}"));
         assert!(at("Attach and keep:\n  prepare") < at("See:\n  flows") && at("See:") < at("Tune:\n  get"));

@@ -98,7 +98,7 @@ impl fmt::Display for LogReport {
                         [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
                     }
                     What::TakenBack { key, unconfirmed, restored } => {
-                        [format!("{key} (taken back)"), unconfirmed.clone(), restored.clone()]
+                        [format!("{key} (reverted)"), unconfirmed.clone(), restored.clone()]
                     }
                     What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
                     What::Ordered(order) => [
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_by_interface_and_latest() {
+    fn entries_filtered_by_interface_and_count() {
         let entries = vec![entry("eth0", "12"), entry("eth1", "13"), entry("eth0", "14")];
         let contents = Contents { entries, unreadable: vec![4] };
         let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);

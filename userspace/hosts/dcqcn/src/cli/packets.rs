@@ -28,9 +28,7 @@ pub(super) fn run(
         .map(|info| Ok((Packets::open(&info)?, info.iface)))
         .collect::<Result<Vec<_>, attach::Error>>()?;
     if sources.is_empty() {
-        anyhow::bail!(
-            "nothing that tells of packets is attached here; `dcqcn attach IFACE --log-packets` attaches it"
-        );
+        anyhow::bail!("packet logging is not attached here; `dcqcn attach IFACE --log-packets` enables it");
     }
     loop {
         for (packets, iface) in &mut sources {

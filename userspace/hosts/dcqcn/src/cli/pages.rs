@@ -1,4 +1,4 @@
-//! Manual pages beside those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
+//! Manual pages next to those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use dcqcn_common::params::Config;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_tell_every_setting() {
+    fn manual_pages_list_every_setting() {
         let [file, about] = pages().unwrap();
         assert!(about.roff.contains("rpg_ai_rate") && about.roff.contains("wred.N.kmin"));
         assert!(!about.roff.contains("wred.3.kmin"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_tables_are_as_it_reads_them() {
+    fn daemon_tables_match_parser() {
         dcqcn_daemon::daemon::config::parse("dcqcn.toml", CONTROLLER).unwrap();
     }
 }

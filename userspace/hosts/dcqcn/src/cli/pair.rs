@@ -21,9 +21,9 @@ use dcqcn_telemetry::PairRow;
 /// pairs, a hardware NIC's QP does.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
-Pairs have four sources, the surest first: static (this command), rdma (the kernel's own queue
+Pairs have four sources, the most trusted first: static (this command), rdma (the kernel's own queue
 pairs, while `dcqcn run` runs), cm (connection management messages seen), datagram (UD packets).
-Of two that contradict each other the surer one counts.
+Of two that contradict each other the more trusted one counts.
 
 Examples:
   dcqcn flows pair list eth0

@@ -46,7 +46,7 @@ impl PrepareArgs {
 struct PrepareReport {
     iface: String,
     done: String,
-    /// The file written for systemd-networkd; `null` if none was asked for.
+    /// The file written for systemd-networkd; `null` if none was requested.
     drop_in: Option<PathBuf>,
 }
 

@@ -131,14 +131,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_profile_is_listed_with_what_it_is() {
+    fn profiles_listed_with_description() {
         let text = ListReport::new().to_string();
         assert!(text.contains("\nnvidia   NVIDIA's firmware: its machine"), "{text}");
         assert!(ListReport::new().profiles.iter().all(|profile| !profile.about.is_empty()));
     }
 
     #[test]
-    fn show_tells_what_differs_from_the_default() {
+    fn show_lists_non_defaults() {
         let config = Profile::Lab.config(Some(200_000_000)).unwrap();
         let text = ShowReport::new(Profile::Lab, Some(200_000_000), &config).to_string();
         assert!(text.starts_with("profile lab on a link of 200mbit\nPARAMETER "), "{text}");

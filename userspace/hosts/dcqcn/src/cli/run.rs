@@ -28,7 +28,7 @@ checks it beforehand. With interfaces instead of a file, these are served as the
 Metrics for Prometheus are served where the file's [metrics] says, or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
 `dcqcn counters` shows, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers
-200 as long as the process is at work, `/readyz` 503 with the reasons unless all is served. A flow is a series only if
+200 as long as the process is running, `/readyz` 503 with the reasons unless all is served. A flow is a series only if
 --top-qps asks for it: each costs the server that stores it. There is no encryption and no password: other addresses than
 loopback are for networks that need none.
 
@@ -36,7 +36,7 @@ Examples:
   dcqcn run
   dcqcn run --config /etc/dcqcn/dcqcn.toml --log-format json
   dcqcn attach eth0 --pacer htb && dcqcn run eth0
-  # an exporter beside attachments that nobody keeps
+  # an exporter next to attachments that nobody keeps
   dcqcn run --metrics-only --listen 127.0.0.1:9310 --top-qps 20")]
 pub(super) struct RunArgs {
     /// Interfaces that are attached already; none to serve those of a file.
@@ -86,7 +86,7 @@ impl RunArgs {
             return metrics::serve(listen, top_qps, out);
         }
         let (source, config) = if ifaces.is_empty() {
-            // Watched before it is read: what is written meanwhile is not missed.
+            // Watched before it is read: what is written in the meantime is not missed.
             let file = FileWatch::new(path);
             let config = Config::load(file.path())?;
             (Source::File(file), config)

@@ -26,7 +26,7 @@ Examples:
   dcqcn set eth1 wred.3.kmin=100KB wred.3.kmax=400KB wred.3.pmax=20%
   dcqcn set eth0,eth1 dscp_to_tc.24=3 tc_to_queue.3=3
   dcqcn set --all min_time_between_cnps=50us
-  # taken back after a minute, unless `dcqcn confirm` follows
+  # reverted after a minute, unless `dcqcn confirm` follows
   dcqcn set eth0 --confirm 60s rpg_max_rate=1gbit
   # a profile, and one parameter on top of it
   dcqcn set eth0 --profile nvidia rpg_ai_rate=20mbit")]

@@ -85,7 +85,7 @@ struct Status {
     problems: Vec<String>,
     /// Why the parts cannot be seen; `null` if they can.
     unread: Option<String>,
-    /// A change that is taken back unless it is confirmed; `null` if there is none.
+    /// A change that is reverted unless it is confirmed; `null` if there is none.
     pending: Option<Waiting>,
     /// `null` if the rate is not known or the maps cannot be read.
     link_rate_bps: Option<u64>,
@@ -165,7 +165,7 @@ impl fmt::Display for StatusReport {
                 let iface = &status.info.iface;
                 writeln!(
                     f,
-                    "{iface}: `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` puts back what there was"
+                    "{iface}: `dcqcn attach {iface}` retries it, `dcqcn detach {iface}` rolls it back"
                 )?;
             }
         }

@@ -85,7 +85,7 @@ pub(super) struct Edits {
     pub(super) ifaces: Vec<String>,
     /// All interfaces.
     pub(super) all: bool,
-    /// What to start from, if not from what is in force.
+    /// What to start from, if not from what is active.
     pub(super) profile: Option<Profile>,
     /// What to set.
     pub(super) changes: Vec<Assignment>,

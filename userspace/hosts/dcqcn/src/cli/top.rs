@@ -16,7 +16,7 @@ use dcqcn_support::cli::Output;
 /// Needs a terminal; `dcqcn monitor` has the same figures for pipes. `?` shows the keys.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the pinned maps; `dcqcn run` is not needed. A change goes the way of `dcqcn set`: whole or not at all, and into the
+Reads the pinned maps; `dcqcn run` is not needed. A change goes the way of `dcqcn set`: atomically, and into the
 audit log.
 
 Examples:

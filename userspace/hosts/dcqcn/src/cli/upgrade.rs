@@ -50,7 +50,7 @@ impl UpgradeArgs {
                 Ok((replaced, problems)) => {
                     if !problems.is_empty() {
                         let problems = problems.join("; ");
-                        let next = "`dcqcn attach` with the options it had begins anew";
+                        let next = "`dcqcn attach` with the same options starts again";
                         let error = anyhow!("{iface} has not every program it was given: {problems}; {next}");
                         failed.push(error);
                     }

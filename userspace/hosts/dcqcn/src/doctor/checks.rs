@@ -108,7 +108,7 @@ fn known(snapshot: &Snapshot) -> impl Iterator<Item = Known<'_>> {
 }
 
 impl Known<'_> {
-    /// Classes that some DSCP belongs to beside the one that has all the rest, which is DSCP 0's.
+    /// Classes that some DSCP belongs to next to the one that has all the rest, which is DSCP 0's.
     fn chosen_classes(&self) -> Vec<usize> {
         let rest = self.class_of(0);
         let mut classes: Vec<usize> = self.config.dscp_to_tc.iter().map(|tc| usize::from(*tc)).collect();

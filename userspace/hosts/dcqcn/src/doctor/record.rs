@@ -33,7 +33,7 @@ pub(crate) enum Error {
         path: PathBuf,
     },
     /// Too long to be one of ours.
-    #[error("{} is longer than {} MiB: it is no recording", path.display(), MAX_BYTES >> 20)]
+    #[error("{} is longer than {} MiB: it is not a recording", path.display(), MAX_BYTES >> 20)]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -192,7 +192,7 @@ mod tests {
     use crate::doctor::checks::tests::healthy;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_value_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut snapshot = healthy();
         snapshot.links[0].ethtool = Some(["a: 1\n".to_owned(), "a: 2\n".to_owned()]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_fields_named() {
         let dir = tempfile::tempdir().unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("--record"));
         write(dir.path(), &healthy()).unwrap();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of [`Snapshot`] as it is written to a directory.
 pub(crate) const VERSION: u32 = 1;
-/// Loop delay assumed unless told otherwise: a rack of hardware switches, ns.
+/// Loop delay assumed by default: a rack of hardware switches, ns.
 pub(crate) const DEFAULT_RTT_NS: u64 = 20_000;
 
 /// A host, looked at twice.
@@ -117,7 +117,7 @@ pub(crate) struct Attached {
     pub programs: Vec<String>,
     /// Programs that the kernel says are on the interface now; a hook that could not be asked is in `unread`.
     pub running: Vec<Running>,
-    /// Hooks that could not be asked for their programs.
+    /// Hooks that could not be requested their programs.
     pub unasked: Vec<String>,
     /// Programs of others that see packets before those.
     #[serde(default)]

@@ -1,5 +1,5 @@
 //! The picture of `dcqcn top` in the documentation: the screen's own buffer as SVG, of five flows that share a port by
-//! the data plane's own functions. `cargo xtask docs` draws it anew.
+//! the data plane's own functions. `cargo xtask docs` draws it again.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -186,7 +186,7 @@ impl Loop {
 }
 
 #[test]
-fn the_documentation_has_this_screen_of_top() {
+fn documented_screen_matches() {
     let mut state = State::new(vec!["eth0".to_owned()], 0, Duration::from_secs(1));
     let mut port = Loop::new();
     for _ in 0..HISTORY {

@@ -24,7 +24,7 @@ pub(super) struct State {
     pub(super) interval: Duration,
     /// The last sample; `None` if the interface cannot be read.
     pub(super) sample: Option<Sample>,
-    /// The parameters in force.
+    /// The parameters active.
     pub(super) config: Option<Config>,
     /// The column flows are sorted by.
     pub(super) sort: Column,

@@ -49,16 +49,16 @@ fn golden(name: &str, screen: &str) {
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
         fs::write(&path, screen).unwrap();
     }
-    assert_eq!(screen, fs::read_to_string(&path).unwrap(), "{name}; DCQCN_WRITE_GOLDEN=1 writes it anew");
+    assert_eq!(screen, fs::read_to_string(&path).unwrap(), "{name}; DCQCN_WRITE_GOLDEN=1 regenerates it");
 }
 
 #[test]
-fn a_large_screen_has_everything() {
+fn large_screen_shows_everything() {
     golden("large.txt", &screen(&state(4), 150, 16));
 }
 
 #[test]
-fn a_small_screen_has_what_tells_most() {
+fn small_screen_shows_key_columns() {
     golden("small.txt", &screen(&state(4), 80, 12));
     for (width, height) in [(1, 1), (3, 30), (30, 2), (20, 8), (500, 3)] {
         for mode in [
@@ -86,7 +86,7 @@ fn no_flows_and_no_sample_say_so() {
 }
 
 #[test]
-fn ten_thousand_flows_cost_a_page() {
+fn ten_thousand_flows_render_one_page() {
     let mut state = state(10_000);
     let page = screen(&state, 150, 40);
     assert_eq!(page.lines().filter(|line| line.starts_with("  10.")).count(), 31);
@@ -104,7 +104,7 @@ fn ten_thousand_flows_cost_a_page() {
 }
 
 #[test]
-fn any_column_sorts_either_way() {
+fn columns_sort_both_ways() {
     let mut state = state(20);
     let mut seen = Vec::new();
     for _ in Column::ALL {
@@ -131,7 +131,7 @@ fn any_column_sorts_either_way() {
 }
 
 #[test]
-fn a_parameter_is_chosen_typed_and_set() {
+fn parameter_chosen_typed_and_set() {
     let mut state = state(4);
     press(&mut state, KeyCode::Char('e'));
     write(&mut state, "wred.3.k");
@@ -164,7 +164,7 @@ fn a_parameter_is_chosen_typed_and_set() {
 }
 
 #[test]
-fn a_refusal_leaves_what_was_typed() {
+fn rejection_keeps_typed_text() {
     let mut state = state(4);
     let key = "rpg_max_rate".parse().unwrap();
     state.mode = Mode::Value { key, text: "2gbit".into() };
@@ -179,7 +179,7 @@ fn a_refusal_leaves_what_was_typed() {
 }
 
 #[test]
-fn nothing_can_be_chosen_that_follows_from_attach_or_is_unknown() {
+fn fixed_or_unknown_parameters_not_editable() {
     assert!(State::choices("").len() > 100 && State::choices("pacer").is_empty());
     assert_eq!(State::choices("KMIN").len(), 8);
     let mut state = state(1);
@@ -196,7 +196,7 @@ fn nothing_can_be_chosen_that_follows_from_attach_or_is_unknown() {
 }
 
 #[test]
-fn keys_of_the_help() {
+fn help_lists_keys() {
     let mut state = state(1);
     press(&mut state, KeyCode::Char('?'));
     assert!(screen(&state, 100, 30).contains("Shift-Tab"));
@@ -215,7 +215,7 @@ fn keys_of_the_help() {
 }
 
 #[test]
-fn a_sparkline_has_the_last_rates_of_flows_that_are_left() {
+fn sparkline_shows_recent_rates() {
     let mut state = state(2);
     let (mut now, gone) = (reading("eth0", 3_000, 2), reading("eth0", 3_000, 2).rp[0].id);
     for _ in 0..HISTORY + 5 {

@@ -17,7 +17,7 @@ use super::state::{HISTORY, Mode, State, Status};
 
 /// Widest bar of a queue.
 const MAX_BAR: usize = 40;
-/// What stands beside a bar.
+/// What stands next to a bar.
 const BESIDE_BAR: usize = 60;
 /// What stands behind that if there are two ports: `  to` and the interface (IFNAMSIZ).
 const BESIDE_PORT: usize = 20;

@@ -1,4 +1,4 @@
-//! Changing the parameters of what is attached: one interface or several, whole or not at all.
+//! Changing the parameters of what is attached: one interface or several, atomically.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Attachment, Error, Info};
 use crate::failpoint;
 use crate::queues::{self, Revised};
 
-/// A change of one or several interfaces that is validated for all of them and not yet in force. Nobody else changes
+/// A change of one or several interfaces that is validated for all of them and not yet active. Nobody else changes
 /// anything while it is open; dropped, it changes nothing.
 pub struct Transaction {
     /// Released when the transaction ends.
@@ -30,7 +30,7 @@ pub struct Transaction {
 pub struct Change {
     /// The interface.
     pub iface: String,
-    /// The parameters in force before.
+    /// The parameters active before.
     pub old: Config,
     /// Those after.
     pub new: Config,
@@ -42,7 +42,7 @@ impl Transaction {
     ///
     /// # Errors
     /// An interface is not attached, `edit` fails, or its result is refused; or a change waits to be confirmed, and this one is not
-    /// to be. The error is that of the interface named beside it.
+    /// to be. The error is that of the interface named next to it.
     pub fn prepare<E: From<Error>>(
         ifaces: &[impl AsRef<str>],
         confirm_within: Option<Duration>,
@@ -81,10 +81,10 @@ impl Transaction {
         &self.changes
     }
 
-    /// Puts the new parameters in force: on each interface at once for every packet, one interface after the other.
+    /// Puts the new parameters active: on each interface at once for every packet, one interface after the other.
     ///
     /// # Errors
-    /// The kernel refuses a write; the interfaces done so far are put back.
+    /// The kernel refuses a write; the interfaces done so far are restored.
     pub fn commit(self) -> Result<Vec<Change>, Refused<Error>> {
         let Self { _lock, place, mut open, changes, confirm_within } = self;
         let deadline_ns = confirm_within
@@ -119,7 +119,7 @@ fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(
     Ok(())
 }
 
-/// Puts old parameters in force again, and old journals if they were written.
+/// Puts old parameters active again, and old journals if they were written.
 fn put_back<'a>(
     place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
@@ -158,7 +158,7 @@ fn prepare_one<E: From<Error>>(
     Ok(Change { iface: iface.to_owned(), old: params.config, new })
 }
 
-/// Puts parameters in force.
+/// Puts parameters active.
 pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let before = attachment.maps.params()?;
     let running = before.config;
@@ -171,15 +171,15 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
         }
         return Err(error.into());
     }
-    failpoint::step("parameters are in force");
-    // They are in force whatever becomes of this; a depth that is wrong is so for seconds.
+    failpoint::step("parameters are active");
+    // They are active whatever becomes of this; a depth that is wrong is so for seconds.
     if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
         tracing::warn!(iface = attachment.info.iface, %error, "depths of virtual queues are of the rate before for a while");
     }
     Ok(())
 }
 
-/// Changes parameters: `change` edits a copy of those in force; if what results is valid it replaces them at once, for
+/// Changes parameters: `change` edits a copy of those active; if what results is valid it replaces them at once, for
 /// every packet. Returns the old and the new.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Detaching: what is owed is put back.
+//! Detaching: what is owed is restored.
 
 use dcqcn_netlink::Netlink;
 
@@ -9,7 +9,7 @@ use super::state_dir::StateDir;
 use super::{Options, interrupt, legacy, undo, verify};
 use crate::error::Error;
 
-/// Detaches, puts back what was there before, and says what it did.
+/// Detaches, restores what was there before, and says what it did.
 ///
 /// # Errors
 /// It is not attached, or the kernel refuses a step; then the rest is still done, and what is left stays in the journal.
@@ -82,7 +82,7 @@ fn detach_found(
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
             undo::give_up(place, ifindex)?;
-            return Ok(vec!["programs and maps removed; its journal cannot be read and is given up".into()]);
+            return Ok(vec!["programs and maps removed; its journal cannot be read and is abandoned".into()]);
         }
         Err(error) => return Err(error),
     };
@@ -94,7 +94,7 @@ fn detach_found(
     }
     let settled = undo::rollback(place, netlink, record)?;
     if options.force && !settled.left.is_empty() {
-        let given_up: Vec<_> = settled.left.iter().map(|owed| format!("given up: {owed}")).collect();
+        let given_up: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
         undo::give_up(place, ifindex)?;
         return Ok([settled.done, given_up].concat());
     }
@@ -115,7 +115,7 @@ pub fn detach_all() -> Result<(), Error> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Whether an error is one to tell of: another process may have detached it meanwhile.
+/// Whether an error is one to tell of: another process may have detached it in the meantime.
 const fn is_due(error: &Error) -> bool {
     !matches!(error, Error::NotAttached { .. })
 }

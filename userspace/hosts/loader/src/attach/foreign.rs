@@ -12,7 +12,7 @@ use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
 use super::{Error, Info};
 
-/// A program of somebody else's beside one of ours.
+/// A program of somebody else's next to one of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Other {
     /// The hook: `ingress` or `egress`.

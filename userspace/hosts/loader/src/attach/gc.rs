@@ -139,7 +139,7 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
 /// Whether the interface of a record of another namespace is gone for certain.
 fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
-    // Without its pins its interface may be there all the same, with a qdisc to be put back.
+    // Without its pins its interface may be there all the same, with a qdisc to be restored.
     let bound = record.owed.iter().filter_map(|owed| match owed {
         UndoStep::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
         _ => None,

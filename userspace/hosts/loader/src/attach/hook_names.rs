@@ -34,7 +34,7 @@ pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
     named(info, |index| name_of(links, index).map(str::to_owned))
 }
 
-/// As [`labelled`], with names asked for one by one.
+/// As [`labelled`], with names requested one by one.
 pub(super) fn named(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
     let iface = name(info.ifindex).unwrap_or(info.iface);
     let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Info;
 
-/// One attachment, told from every other since the boot, whatever its interface is called meanwhile.
+/// One attachment, told from every other since the boot, whatever its interface is called in the meantime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Id {
     /// The network namespace (`SO_NETNS_COOKIE`).

@@ -27,7 +27,7 @@ pub enum State {
     Detaching,
 }
 
-/// One thing to put back.
+/// One thing to restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum UndoStep {
@@ -94,9 +94,9 @@ pub(super) struct Record {
     pub(super) bpf_dev: Option<u64>,
     /// What was chosen.
     pub(super) info: Info,
-    /// What is to be put back, in the order in which it was changed.
+    /// What is to be restored, in the order in which it was changed.
     pub(super) owed: Vec<UndoStep>,
-    /// A change of parameters that is taken back unless it is confirmed.
+    /// A change of parameters that is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
 }
@@ -108,7 +108,7 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
     match value.get("format").and_then(Value::as_u64) {
         Some(format) if format == u64::from(FORMAT) => serde_json::from_value(value).map_err(bad),
         Some(format) => Err(Error::Format { path: path.to_owned(), found: format }),
-        None => Err(Error::Info { path: path.to_owned(), source: "it says no format".into() }),
+        None => Err(Error::Info { path: path.to_owned(), source: "it has no format number".into() }),
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Journal<S> {
 
 /// What paying back came to.
 pub(super) struct UndoReport<E> {
-    /// What was done, in words.
+    /// What was done, as text.
     pub(super) done: Vec<String>,
     /// What went wrong; the debts that are left are in the journal.
     pub(super) errors: Vec<E>,
@@ -212,14 +212,14 @@ impl<S: Store> Journal<S> {
                     left.push(owed.clone());
                 }
             }
-            failpoint::step(&format!("{owed:?} is paid back"));
+            failpoint::step(&format!("{owed:?} is undone"));
         }
         left.reverse();
         self.record.owed = left;
         let is_paid = self.record.owed.is_empty();
         let kept = if is_paid { self.store.remove() } else { self.store.write(&self.record) };
         errors.extend(kept.err());
-        failpoint::step("all is paid back");
+        failpoint::step("everything is undone");
         UndoReport { done, errors, left: self.record.owed.clone() }
     }
 

@@ -17,7 +17,7 @@ use super::undo::{Reach, settle_in};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
-/// What is written in such a file beside an [`Info`].
+/// What is written in such a file next to an [`Info`].
 #[derive(Deserialize)]
 struct Description {
     #[serde(flatten)]
@@ -37,7 +37,7 @@ pub(super) fn all() -> Result<Vec<(String, PathBuf)>, Error> {
 /// Detaches what such a version attached.
 ///
 /// # Errors
-/// The description cannot be read, or not everything can be put back.
+/// The description cannot be read, or not everything can be restored.
 pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Error> {
     let text = fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
     let Description { info, saved_qdisc, added_clsact } = serde_json::from_slice(&text)

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_found_among_locks_and_waiters() {
+    fn lock_holder_found_among_waiters() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 12 00:19:78 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 13 00:19:78 0 EOF\n";
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_has_it_at_a_time_and_only_root_may_open_it() {
+    fn lock_exclusive_and_root_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("lock");
         let first = Lock::attempt(&path).expect("a file").expect("free");

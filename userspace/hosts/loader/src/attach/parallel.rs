@@ -67,7 +67,7 @@ mod tests {
 
     /// Each of two jobs waits for the other's word.
     #[test]
-    fn jobs_run_at_the_same_time_and_results_keep_their_order() {
+    fn parallel_jobs_keep_result_order() {
         type Job = (u32, Sender<u32>, Receiver<u32>);
         let jobs = || -> Vec<Job> {
             let ((to_one, one), (to_two, two)) = (channel(), channel());
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_another_interface_comes_after_it() {
+    fn upper_device_follows_lower() {
         let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
             index,
             name: name.into(),

@@ -1,6 +1,6 @@
 //! A change that takes itself back unless somebody confirms it.
 //!
-//! Deadline and former values are in the journal before the new values are in force. So whoever comes after the deadline finds
+//! Deadline and former values are in the journal before the new values are active. So whoever comes after the deadline finds
 //! them there, however the process ended that was to wait for it.
 
 use dcqcn_netlink::{Link, Netlink};
@@ -16,7 +16,7 @@ use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 
-/// What was taken back, and what could not be.
+/// What was reverted, and what could not be.
 #[derive(Debug, Default)]
 pub struct TakenBack {
     /// From the values that nobody confirmed to the former ones.
@@ -25,7 +25,7 @@ pub struct TakenBack {
     pub failed: Vec<Refused<Error>>,
 }
 
-/// Which changes are taken back.
+/// Which changes are reverted.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     /// Those whose time is over.
@@ -114,7 +114,7 @@ fn take_back_one(
     put(&mut Attachment { info, maps }, &new)?;
     record.pending = None;
     place.store(record.info.ifindex).write(&record)?;
-    failpoint::step("a change is taken back");
+    failpoint::step("a change is reverted");
     Ok(Change { iface, old, new })
 }
 

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_what_there_was_before_the_first_change() {
+    fn revert_restores_first_values() {
         let first = changed(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
         let pending = Pending::after(None, (&Config::DEFAULT, &first), 10).expect("it changes something");
         assert_eq!(pending.put_into(&first).expect("it fits"), Config::DEFAULT);
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_nothing_waits_for_nothing() {
+    fn empty_change_needs_no_confirmation() {
         let none = changed(&Config::DEFAULT, &[]);
         assert_eq!(Pending::after(None, (&Config::DEFAULT, &none), 10), None);
     }
 
     #[test]
-    fn what_another_version_calls_otherwise_is_refused_and_named() {
+    fn unknown_pending_parameter_rejected() {
         let former = BTreeMap::from([("rpg_of_old".to_owned(), 1)]);
         let refused = Pending { deadline_ns: 0, former }.put_into(&Config::DEFAULT);
         assert!(refused.is_err_and(|error| error.to_string().contains("rpg_of_old")));

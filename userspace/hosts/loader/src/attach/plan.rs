@@ -47,7 +47,7 @@ impl Plan {
     /// Decides.
     ///
     /// # Errors
-    /// What is asked for cannot be had on this interface.
+    /// What is requested cannot be had on this interface.
     pub(super) fn make(
         place: &StateDir,
         netlink: &Netlink,
@@ -250,7 +250,7 @@ fn is_bridge(master: &Link) -> bool {
 }
 
 /// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
-/// a tag beside them whatever their own features are, because the sender's decide.
+/// a tag next to them whatever their own features are, because the sender's decide.
 fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
     const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
     let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
@@ -268,7 +268,7 @@ fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>)
         }
         XdpModeChoice::Driver => {
             notes.push(format!(
-                "VLAN tags that {name} ({kind}) hands over beside packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
+                "VLAN tags that {name} ({kind}) hands over next to packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
                  at its senders, or `--xdp-mode skb`"
             ));
             asked

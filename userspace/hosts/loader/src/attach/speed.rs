@@ -40,7 +40,7 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     Ok(change)
 }
 
-/// Sets the rate, unless a change waits to be confirmed, or another one is in force by now.
+/// Sets the rate, unless a change waits to be confirmed, or another one is active by now.
 fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
     let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
         if config.scalars.link_rate_bps == in_force_bps {
@@ -58,7 +58,7 @@ fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
 }
 
-/// Writes down what was found. Whoever is killed before leaves the rate in force, and the next look finds it the same.
+/// Writes down what was found. Whoever is killed before leaves the rate active, and the next look finds it the same.
 fn note(place: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
     let _lock = place.lock()?;
     let mut record = find(place, iface)?;

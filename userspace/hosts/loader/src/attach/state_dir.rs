@@ -1,4 +1,4 @@
-//! Where attachments live: their pins on a BPF file system, their journals and the lock beside them.
+//! Where attachments live: their pins on a BPF file system, their journals and the lock next to them.
 //!
 //! ```text
 //! /run/dcqcn                                     0755
@@ -7,7 +7,7 @@
 //! /run/dcqcn/bpf/ns-COOKIE/IFINDEX/{PARAMS,...}  0600  maps
 //! /run/dcqcn/bpf/ns-COOKIE/IFINDEX/{xdp,...}     0600  links
 //! /run/dcqcn/ns-COOKIE                           0755
-//! /run/dcqcn/ns-COOKIE/IFINDEX.json              0644  what was chosen, what to put back
+//! /run/dcqcn/ns-COOKIE/IFINDEX.json              0644  what was chosen, what to restored
 //! /run/dcqcn/ns-COOKIE/lock                      0600  held by who changes something in the namespace
 //! ```
 //!
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_at_once_get_the_lock_one_after_the_other_and_leave_nothing() {
+    fn lock_serialises_many_holders() {
         let root = tempfile::tempdir().expect("a directory");
         let place = StateDir::of(root.path().to_owned(), 1);
         let work = || {

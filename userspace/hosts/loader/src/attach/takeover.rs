@@ -46,7 +46,7 @@ impl Info {
         profile.filter(|profile| *profile != Profile::Auto).unwrap_or_else(by_speed)
     }
 
-    /// What settings that do not say it have: what was found, and not what is in force (`running`), which somebody may have set since.
+    /// What settings that do not say it have: what was found, and not what is active (`running`), which somebody may have set since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,
@@ -65,7 +65,7 @@ impl Info {
 /// wire adds, whether frames are for other hosts.
 ///
 /// # Errors
-/// The request asks for what only attaching anew can give, or its parameters are refused.
+/// The request asks for what only attaching again can give, or its parameters are refused.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, .. } = settings;

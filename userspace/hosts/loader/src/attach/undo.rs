@@ -81,7 +81,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
             Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, ours, saved)? {
                 Restored::Done => format!("{at} of {iface} is again {saved}"),
                 Restored::LeftAlone(kind) => {
-                    format!("{at} of {iface} stays {kind}, which somebody put there")
+                    format!("{at} of {iface} stays {kind}: another program replaced it")
                 }
             }))
         }
@@ -196,7 +196,7 @@ impl State {
 }
 
 impl UndoStep {
-    /// What the step does that will owe this, in words.
+    /// What the step does that will owe this, as text.
     pub(super) fn intention(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),

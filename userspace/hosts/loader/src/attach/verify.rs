@@ -86,7 +86,7 @@ impl Sweep {
 /// Asks the kernel for every part of an attachment; [`Sweep`] does it for many.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is no error: see
+/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is not an error: see
 /// [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     verify_with(&Sweep::take()?, info)
@@ -147,7 +147,7 @@ fn qdisc_name(handle: Handle) -> &'static str {
     if handle == queues::HANDLE { "queues" } else { "pacer" }
 }
 
-/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin anew: it may be an
+/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin again: it may be an
 /// operator's doing.
 pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
     Ok(parts(&Sweep::take()?, record)?
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_that_were_turned_on_later_are_named() {
+    fn later_enabled_queues_named() {
         for major in [0, 7] {
             let root = qdisc("mq", Handle::new(major, 0), Handle::ROOT);
             let queue = |number, kind| qdisc(kind, Handle::UNSPEC, Handle::new(major, number));

@@ -33,7 +33,7 @@ impl Maps {
         }
     }
 
-    /// Counts an ingress port among the others again; should it be told apart once more it begins at zero.
+    /// Counts an ingress port among the others again; should it be distinguished once more it begins at zero.
     ///
     /// # Errors
     /// What the kernel says.
@@ -45,7 +45,7 @@ impl Maps {
         }
     }
 
-    /// What came by an ingress port so far, by queue, bytes; `None` if it is not told apart.
+    /// What came by an ingress port so far, by queue, bytes; `None` if it is not distinguished.
     ///
     /// # Errors
     /// What the kernel says.

@@ -50,7 +50,7 @@ pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
-/// What the map pinned here says of the parameters in force.
+/// What the map pinned here says of the parameters active.
 pub(super) fn active(pin: &Path) -> Result<Active, Error> {
     const NAME: &str = "ACTIVE";
     let map = MapData::from_pin(pin).and_then(Map::from_map_data).map_err(at(NAME))?;
@@ -101,7 +101,7 @@ impl Maps {
         })
     }
 
-    /// The parameters in force.
+    /// The parameters active.
     ///
     /// # Errors
     /// What the kernel says.
@@ -110,12 +110,12 @@ impl Maps {
         self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
     }
 
-    /// Puts other parameters in force: written to the next slot, then switched by one index, so that no packet sees half
+    /// Puts other parameters active: written to the next slot, then switched by one index, so that no packet sees half
     /// a change. Slots are used in turn, so that none is written while a program may read it: only where the next one was
     /// left less than a second ago, because all have been used within that time, this waits until no program does.
     ///
     /// # Errors
-    /// What the kernel says; the old parameters stay in force.
+    /// What the kernel says; the old parameters stay active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
         let next = |slot| (slot + 1) % PARAMS_SLOTS;
@@ -135,7 +135,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Puts other parameters in force where no program runs meanwhile, as under test: in the slot that is in use, so that there is
+    /// Puts other parameters active where no program runs in the meantime, as under test: in the slot that is in use, so that there is
     /// nothing to wait for.
     ///
     /// # Errors

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_at_rest_is_read_twice() {
+    fn unlocked_set_read_twice() {
         let at_rest = set(|set| set.hot[3].packets = 7);
         let mut settling = Settling::new(at_rest);
         assert!(settling.read(&at_rest));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flow_is_as_it_was_when_it_stood_still() {
+    fn flow_read_while_unlocked() {
         let packets = |of: [u64; 2]| set(|set| (set.hot[0].packets, set.hot[1].packets) = of.into());
         let mut settling = Settling::new(packets([1, 1]));
         assert!(!settling.read(&packets([1, 2])), "the second is busy");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_in_somebodys_hands_is_not_between_two_packets() {
+    fn locked_flow_is_not_settled() {
         let held = set(|set| set.hot[7].lock = 5);
         let free = set(|set| set.hot[7].lock = 4);
         let mut settling = Settling::new(held);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_cnps_and_tags_stands_still_too() {
+    fn cnp_fields_read_while_unlocked() {
         for changed in [set(|set| set.cold[2].cnps.handled = 1), set(|set| set.tags[2] = 9)] {
             let mut settling = Settling::new(RpSet::EMPTY);
             assert!(!settling.read(&changed));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_never_settles_is_as_it_was_read_last() {
+    fn busy_flow_returns_last_read() {
         let mut settling = Settling::new(RpSet::EMPTY);
         for packets in 1..100 {
             assert!(!settling.read(&set(|set| set.hot[4].packets = packets)));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_begins_where_it_is_told_and_gets_each_entry_once() {
+    fn reader_starts_at_offset_reads_once() {
         let log = Log::in_memory();
         (1..=5).for_each(|n| assert!(log.record(1, event(n))));
         let mut reader = Reader::new(log, 2);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_how_many_it_missed() {
+    fn slow_reader_gets_missed_count() {
         let mut reader = Reader::new(Log::in_memory(), 0);
         let all = SLOTS as u64 + 7;
         (1..=all).for_each(|n| assert!(reader.log.record(1, event(n))));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_told_with_the_next_of_its_kind() {
+    fn suppressed_count_on_next_entry() {
         const INTERVAL_NS: u64 = 500_000_000;
         let mut reader = Reader::new(Log::in_memory(), 0);
         let entered = (0..10).filter(|_| reader.log.record(INTERVAL_NS, event(1))).count();

@@ -2,7 +2,7 @@
 //!
 //! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Between cuts a rate changes
 //! by the flow's timer and byte counter, at times that the last look at it tells: then it is read again. One back at the line
-//! rate is left alone until its next cut. A tick reads so many at most, those first that have waited longest.
+//! rate is left unchanged until its next cut. A tick reads so many at most, those first that have waited longest.
 
 mod alone;
 mod waiting;

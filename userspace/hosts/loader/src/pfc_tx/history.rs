@@ -16,7 +16,7 @@ fn total(look: &Look) -> u64 {
 }
 
 fn of(look: &Look, ifindex: u32) -> u64 {
-    // One that is told apart only since then had brought nothing.
+    // One that is distinguished only since then had brought nothing.
     look.get(&ifindex).copied().unwrap_or(0)
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_what_came_last() {
+    fn backlog_is_latest_ingress() {
         let mut history = History::default();
         assert_eq!(shares(&history, 0), (0, 0, true));
         assert_eq!(shares(&history, 100), (0, 0, false));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stands_still_forgets_nothing_and_others_do_not_matter() {
+    fn stalled_queue_keeps_history() {
         let mut history = History::default();
         history.push(&look(&[(1, 0), (2, 0)]));
         history.push(&look(&[(1, 800), (2, 200)]));
@@ -137,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn ports_come_and_go_under_what_waits() {
+    fn ports_change_during_backlog() {
         let mut history = History::default();
         history.push(&look(&[(1, 5_000), (2, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400)]));
-        // A third is told apart, and brings something.
+        // A third is distinguished, and brings something.
         history.push(&look(&[(1, 5_600), (2, 400), (3, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400), (3, 500)]));
         assert_eq!(shares(&history, 1_500), (600, 400, true));
@@ -156,7 +156,7 @@ mod tests {
     proptest! {
         /// A queue of single bytes, each with the port it came by.
         #[test]
-        fn shares_are_those_of_a_real_queue(
+        fn shares_match_real_queue(
             steps in prop::collection::vec((0u64..50, 0u64..50, 0usize..120), 1..60),
         ) {
             let mut history = History::default();

@@ -11,7 +11,7 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::{PfcRepr, QUANTUM_BITS};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 
-/// A pause is asked for this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
+/// A pause is requested this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
 /// needed. A neighbour that cannot go on before a pause is over (one whose departures are planned ahead, as those of fq are)
 /// then stands still for little longer than it has to.
 const DRAINS: u64 = 2;
@@ -137,7 +137,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_pause_is_as_long_as_what_waits_needs() {
+    fn pause_covers_backlog() {
         let port = |rate_bps| Port { ifindex: 1, mac: [0; 6], rate_bps };
         // 100 KB at 20 Mb/s leave in 40 ms; a quantum is 5.12 us at 100 Mb/s.
         let slow = port(100_000_000);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_waits_for_as_long_as_any_port_wants_it_to() {
+    fn neighbour_paused_while_any_port_needs() {
         let mut holds = Holds::default();
         let of = (3, 3);
         assert_eq!(holds.set(of, 1, Some(80 * MS), 0), 80 * MS);

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_an_fq_are_read() {
+    fn fq_limits_parsed() {
         let mut options = Vec::new();
         for (kind, value) in [(1_u16, 40_000_u32), (2, 100), (14, 10_000_000), (10, 1_023)] {
             options.extend(8_u16.to_ne_bytes());

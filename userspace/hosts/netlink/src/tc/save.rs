@@ -56,7 +56,7 @@ pub struct SavedQdisc {
 pub enum Restored {
     /// What was there before is there again.
     Done,
-    /// Somebody has put another qdisc there meanwhile, of this kind: it stays.
+    /// Somebody has put another qdisc there in the meantime, of this kind: it stays.
     LeftAlone(String),
 }
 
@@ -146,7 +146,7 @@ impl Netlink {
 
     /// Puts back what [`Netlink::save_qdisc`] remembered, in the place of `ours` (kind and handle). One that is still there is
     /// left running: soft-RoCE's queue pairs end with a packet that a qdisc drops (Linux 6.12 on), and one that is replaced does.
-    /// One that somebody else has put there meanwhile is left to him.
+    /// One that somebody else has put there in the meantime is left to him.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -169,7 +169,7 @@ impl Netlink {
         }
         let put = |parent, saved: &SavedQdisc| {
             self.put_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
-                .map_err(|refusal| self.refused(format!("put back the qdisc {saved}"), ifindex, refusal))
+                .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
             // Only the length of the queue below it may be another.
@@ -187,7 +187,11 @@ impl Netlink {
             && root.kind != saved.kind
             && !saved.kind.is_empty()
         {
-            tracing::warn!(was = saved.kind, is = root.kind, "the kernel's default qdisc changed meanwhile");
+            tracing::warn!(
+                was = saved.kind,
+                is = root.kind,
+                "the kernel's default qdisc changed in the meantime"
+            );
         }
         // Only if it is what the kernel made of none for a qdisc: another one is somebody's.
         if saved.tx_queue_len == 0 && self.link_by_index(ifindex)?.tx_queue_len == DEFAULT_TX_QUEUE_LEN {
@@ -208,7 +212,7 @@ impl Netlink {
         })
     }
 
-    /// Why a qdisc that somebody configured could not be put back, if so.
+    /// Why a qdisc that somebody configured could not be restored, if so.
     fn obstacle(&self, ifindex: u32, there: &Qdisc, qdiscs: &[Qdisc]) -> Result<Option<String>> {
         if !SELF_CONTAINED.contains(&there.kind.as_str()) {
             let classes = self.classes(ifindex)?.len();
@@ -242,7 +246,7 @@ fn rehearse(root: &Qdisc) -> Result<Option<String>> {
     let netlink = Netlink::connect()?;
     netlink.set_mtu(LOOPBACK, USUAL_MTU)?;
     if let Err(refusal) = netlink.put_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)? {
-        return Ok(Some(format!("the kernel does not take back the options it reports: {refusal}")));
+        return Ok(Some(format!("the kernel does not revert the options it reports: {refusal}")));
     }
     let same = netlink.root_qdisc(LOOPBACK)?.is_some_and(|copy| copy.options == root.options);
     Ok((!same).then(|| "recreated, it would differ in its options".to_owned()))

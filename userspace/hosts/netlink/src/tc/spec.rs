@@ -253,7 +253,7 @@ mod tests {
     // same values.
 
     #[test]
-    fn htb_class_as_tc_sets_it() {
+    fn htb_class_matches_tc() {
         // tc class add ... classid 1:10 htb rate 1gbit ceil 2gbit burst 125000 cburst 250000 quantum 3000
         // prio 3
         let class = HtbClass {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_above_4_gigabytes_per_second_take_64_bits() {
+    fn large_rates_use_64_bits() {
         // tc class add ... htb rate 40gbit ceil 80gbit burst 500000 cburst 1000000 quantum 3000 prio 3
         let class = HtbClass {
             parent: Handle::new(1, 0x10),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn tbf_as_tc_sets_it() {
+    fn tbf_matches_tc() {
         // tc qdisc add ... tbf rate 100mbit burst 12500 limit 250000
         let spec = QdiscSpec::Tbf { rate_bps: 100_000_000, burst_bytes: 12_500, limit_bytes: 250_000 };
         let expected = [
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn ets_has_quanta_of_its_weighted_bands_only() {
+    fn ets_quanta_for_weighted_bands_only() {
         let mut quanta_bytes = [0; 8];
         (quanta_bytes[6], quanta_bytes[7]) = (5_000, 1_514);
         let ets = QdiscSpec::Ets(Ets { strict: 6, quanta_bytes, default_band: 7 });

@@ -40,7 +40,7 @@ pub enum Error {
         /// What is wrong, and what was expected.
         message: String,
     },
-    /// What is in force cannot be said in SONiC's terms.
+    /// What is active cannot be said in SONiC's terms.
     #[error("{0}")]
     Export(String),
 }

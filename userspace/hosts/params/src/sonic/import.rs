@@ -398,7 +398,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Lists what a profile has beside the marking of green packets.
+    /// Lists what a profile has next to the marking of green packets.
     fn rest_of_profile(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
         let colours: Vec<_> = profile
             .fields()

@@ -25,7 +25,7 @@ fn imported(db: &Database, port: &str, mut config: Config) -> (Config, Import) {
 }
 
 #[test]
-fn a_switch_s_port_is_carried_over() {
+fn switch_port_imported() {
     let (config, import) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
     assert_eq!(config.scalars.link_rate_bps, 100_000_000_000);
     assert_eq!((config.dscp_to_tc[26], config.dscp_to_tc[48], config.dscp_to_tc[0]), (3, 6, 1));
@@ -67,7 +67,7 @@ fn a_switch_s_port_is_carried_over() {
 }
 
 #[test]
-fn old_releases_write_references_and_keys_in_other_ways() {
+fn old_release_syntax_accepted() {
     let old = SAMPLE
         .replace("\"wred_profile\": \"ROCE\"", "\"wred_profile\": \"[WRED_PROFILE|ROCE]\"")
         .replace("\"dscp_to_tc_map\": \"LEAF\"", "\"dscp_to_tc_map\": \"[DSCP_TO_TC_MAP|LEAF]\"")
@@ -79,7 +79,7 @@ fn old_releases_write_references_and_keys_in_other_ways() {
 }
 
 #[test]
-fn a_port_without_maps_of_its_own_has_the_global_ones() {
+fn port_without_maps_uses_global() {
     let text = json!({
         "DSCP_TO_TC_MAP": { "G": { "24": "3" } },
         "PORT_QOS_MAP": { "global": { "dscp_to_tc_map": "G" } },
@@ -102,7 +102,7 @@ fn sample_with(path: &str, value: Value) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_table_key_and_what_was_expected() {
+fn errors_name_table_key_and_format() {
     for (path, value, says) in [
         (
             "/PORT/Ethernet4/speed",
@@ -195,7 +195,7 @@ fn value_without_counterpart_is_listed() {
         ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
         ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11`: a number is 0 to 7 here"),
-        ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action stays"),
+        ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action is unchanged"),
         (
             "/PFC_WD/Ethernet4/detection_time",
             json!("0"),
@@ -339,7 +339,7 @@ fn database_dump_is_read_as_tables() {
 }
 
 #[test]
-fn profiles_that_mark_nothing_are_not_marked_and_say_why() {
+fn non_marking_profile_reported() {
     for (field, value, ecn) in [
         ("ecn", json!("ecn_none"), 0),
         ("ecn", json!("ecn_yellow_red"), 0),
@@ -355,7 +355,7 @@ fn profiles_that_mark_nothing_are_not_marked_and_say_why() {
 }
 
 #[test]
-fn marking_may_have_thresholds_apart_from_dropping() {
+fn marking_thresholds_separate_from_drop() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     let profile = &mut db["WRED_PROFILE"]["ROCE"];
     profile["green_ect_min_threshold"] = "100000".into();
@@ -380,7 +380,7 @@ fn import_of(db: &Value) -> Result<Import, Error> {
 }
 
 #[test]
-fn weights_of_packets_are_taken_as_of_bytes_and_told() {
+fn packet_weights_taken_as_bytes() {
     let text = sample_with("/SCHEDULER/dwrr.roce/type", json!("WRR"));
     let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 60));
@@ -388,7 +388,7 @@ fn weights_of_packets_are_taken_as_of_bytes_and_told() {
 }
 
 #[test]
-fn what_is_exported_is_imported_as_it_was() {
+fn export_import_round_trips() {
     let (config, _) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
     let Export { tables, notes } = export(&config, "Ethernet12").unwrap();
     assert_eq!(notes, Vec::<String>::new());
@@ -401,7 +401,7 @@ fn what_is_exported_is_imported_as_it_was() {
 }
 
 #[test]
-fn pfc_is_carried_over_as_far_as_a_port_has_it() {
+fn pfc_imported_as_supported() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     db["MAP_PFC_PRIORITY_TO_QUEUE"] = json!({ "P": { "3": "4", "5": "3" } });
     db["PORT_QOS_MAP"]["Ethernet4"]["pfc_to_queue_map"] = "P".into();
@@ -424,7 +424,7 @@ fn pfc_is_carried_over_as_far_as_a_port_has_it() {
 }
 
 #[test]
-fn a_lossless_group_is_one_that_is_paused() {
+fn lossless_group_is_paused() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     db["BUFFER_PG"] = json!({
         "Ethernet4|0": { "profile": "lossy" },
@@ -473,7 +473,7 @@ fn a_lossless_group_is_one_that_is_paused() {
 }
 
 #[test]
-fn export_says_what_it_cannot_say() {
+fn export_lists_unsupported() {
     let mut config = Config::DEFAULT;
     for change in ["wred.3.pmax=0.5%", "wred.3.queue_limit=1MB", "link_rate=500kbit"] {
         change.parse::<Assignment>().unwrap().apply(&mut config).unwrap();
@@ -492,7 +492,7 @@ fn export_says_what_it_cannot_say() {
 proptest! {
     /// Every class has a queue of its own, so that SONiC's terms say it all.
     #[test]
-    fn every_state_that_sonic_can_say_comes_back(
+    fn sonic_states_round_trip(
         classes in prop::array::uniform8((0u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),

@@ -13,13 +13,13 @@ pub enum Manner {
     /// To stay.
     #[default]
     Lasting,
-    /// To be taken back after this time unless it is confirmed.
+    /// To be reverted after this time unless it is confirmed.
     Confirm(Duration),
     /// Not at all: it is validated.
     DryRun,
 }
 
-/// Changes parameters of one or several interfaces, whole or not at all, and enters it in the log.
+/// Changes parameters of one or several interfaces, atomically, and enters it in the log.
 ///
 /// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
 /// is attached.
@@ -67,7 +67,7 @@ pub fn change<E: From<attach::Error> + Display>(
         None => Log::here().append(&changes),
     };
     if let Err(error) = entered {
-        tracing::warn!(%error, "the change is in force but not in the audit log");
+        tracing::warn!(%error, "change applied but not recorded in the audit log");
     }
     Ok(changes)
 }

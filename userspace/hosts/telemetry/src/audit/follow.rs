@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::{Entry, Error, Log};
 
-/// Reads what is appended to a log. One that is moved away and made anew is followed too.
+/// Reads what is appended to a log. One that is moved away and recreated is followed too.
 #[derive(Debug)]
 pub struct Follow {
     log: Log,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_read_once_and_whole() {
+    fn appended_entries_read_once() {
         let directory = tempfile::tempdir().unwrap();
         let log = Log::within(directory.path());
         let mut early = Follow::new(log.clone()).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_rotated_is_followed_to_the_new_file() {
+    fn rotated_log_followed() {
         let directory = tempfile::tempdir().unwrap();
         let log = Log::within(directory.path());
         log.append_refusal("eth0", "one").unwrap();

@@ -61,7 +61,7 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error>
 pub fn take_back(which: Which<'_>) -> Result<TakenBack, attach::Error> {
     let taken_back = attach::take_back(which)?;
     if let Err(error) = Log::here().append_taken_back(&taken_back.changes) {
-        tracing::warn!(%error, "a change is taken back, which is not in the audit log");
+        tracing::warn!(%error, "change reverted but not recorded in the audit log");
     }
     Ok(taken_back)
 }

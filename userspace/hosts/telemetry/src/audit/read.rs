@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_log_the_end_is_read_from_a_whole_line_on() {
+    fn long_log_read_from_complete_line() {
         let directory = tempfile::tempdir().unwrap();
         let log = Log::within(directory.path());
         assert!(log.tail(100).unwrap().entries.is_empty());

@@ -20,7 +20,7 @@ fn changed(entry: &Entry) -> [&str; 4] {
 }
 
 #[test]
-fn a_refusal_is_a_line_too() {
+fn refusal_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
@@ -34,7 +34,7 @@ fn a_refusal_is_a_line_too() {
 }
 
 #[test]
-fn each_parameter_that_changed_is_a_line() {
+fn each_changed_parameter_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(&directory.path().join("made/on/demand"));
     assert!(log.read().unwrap().entries.is_empty());
@@ -57,7 +57,7 @@ fn each_parameter_that_changed_is_a_line() {
 }
 
 #[test]
-fn what_was_intended_is_told_until_it_is_known_how_it_went() {
+fn intent_shown_until_outcome_known() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append_intent(&[change("eth0", &["rpg_gd=12"])]).unwrap();
@@ -74,7 +74,7 @@ fn what_was_intended_is_told_until_it_is_known_how_it_went() {
 }
 
 #[test]
-fn half_an_entry_does_not_take_the_next_with_it() {
+fn partial_entry_keeps_next() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
@@ -85,7 +85,7 @@ fn half_an_entry_does_not_take_the_next_with_it() {
 }
 
 #[test]
-fn a_damaged_line_hides_no_other() {
+fn damaged_line_hides_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
@@ -115,7 +115,7 @@ fn appends_of_many_threads_stay_whole() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_names_its_file_and_the_remedy() {
+fn unwritable_log_names_file_and_fix() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let refused = Log::within(file.path()).append(&[change("eth0", &["rpg_gd=12"])]).unwrap_err();
     let text = refused.to_string();

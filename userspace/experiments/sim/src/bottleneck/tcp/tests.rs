@@ -82,7 +82,7 @@ fn third_later_ack_is_loss_timeout_is_all() {
     assert_eq!((tcp.set_timer(now_ns), at_ns), (None, Some(now_ns + MIN_RTO_NS)));
     assert_eq!(tcp.on_timer(now_ns + MIN_RTO_NS), None);
     assert_eq!((tcp.to_retransmit, tcp.unacknowledged, tcp.window), (7, 0, 1.0));
-    // An acknowledgement of what was given up counts nothing: the data is sent again.
+    // An acknowledgement of what was abandoned counts nothing: the data is sent again.
     let before = tcp.counters;
     tcp.on_ack(now_ns + MIN_RTO_NS + 1, 5, false);
     assert_eq!(tcp.counters, before);

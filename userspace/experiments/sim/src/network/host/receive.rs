@@ -138,7 +138,7 @@ impl ReceiveQp {
     /// Go-back-N: a packet without its payload.
     ///
     /// It overtakes those with payload that were sent before it. To ask at once for the packet expected would have the sender begin
-    /// again with what is on its way: that comes twice, fills the queue, and has more trimmed. So it is asked for when all before it
+    /// again with what is on its way: that comes twice, fills the queue, and has more trimmed. So it is requested when all before it
     /// is here.
     fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {
         let goes_back = packet.psn <= self.last_psn;

@@ -15,7 +15,7 @@ impl Workload {
     /// Where no flow starts before 2 s, as HPCC's traffic generator has it, these do not count.
     ///
     /// # Errors
-    /// A line is no flow, or there are fewer than the first line says.
+    /// A line is not a flow, or there are fewer than the first line says.
     pub fn hpcc(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
         let count = lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok());
@@ -32,7 +32,7 @@ impl Workload {
             };
             let Some(((src, dst), (bytes, start_ns))) = flow else {
                 let what = format!(
-                    "`{}` is no flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
+                    "`{}` is not a flow: write SRC DST PG DPORT BYTES SECONDS, as in `2 1 3 100 200000 2.01`",
                     words.join(" ")
                 );
                 return Err(FileError::new(name, line, what));
@@ -74,7 +74,7 @@ impl Topology {
     /// Reads a topology file. Error rates other than 0 are refused: links lose nothing here.
     ///
     /// # Errors
-    /// A line is no link, or the numbers do not fit.
+    /// A line is not a link, or the numbers do not fit.
     pub fn hpcc(name: &str, text: &str) -> Result<Self, FileError> {
         let lines: Vec<_> = words(text).collect();
         let numbers = |line: usize| -> Option<Vec<u32>> {
@@ -111,7 +111,7 @@ impl Topology {
             };
             let Some((Some(&a), Some(&b), Some(rate_bps), Some(delay_ns))) = link else {
                 let what = format!(
-                    "`{}` is no link: write A B RATE DELAY 0, as in `0 320 100Gbps 1000ns 0`",
+                    "`{}` is not a link: write A B RATE DELAY 0, as in `0 320 100Gbps 1000ns 0`",
                     words.join(" ")
                 );
                 return Err(FileError::new(name, *line, what));
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3).unwrap().flows()[0].start_ns, 250_000_000);
         for (text, says) in [
             ("x", "f:1: the first line must be the number of flows"),
-            ("1\n0 1 3\n", "f:2: `0 1 3` is no flow"),
+            ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: 3 flows are announced in the first line, and 1 follow"),
         ] {
             assert!(Workload::hpcc("f", text, 3).unwrap_err().to_string().starts_with(says));
@@ -166,7 +166,7 @@ mod tests {
         for (text, says) in [
             ("1 2\n", "t:1: the first line"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
-            ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is no link"),
+            ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, and 1 follow"),
         ] {
             assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(says), "{text}");

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_permutation_everybody_sends_and_receives_once() {
+    fn permutation_sends_and_receives_once() {
         let workload = Workload::permutation(64, 1_000, 3, 5);
         let mut seen = [[0; 64]; 2];
         for pair in workload.pairs() {

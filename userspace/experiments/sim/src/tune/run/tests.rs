@@ -40,7 +40,7 @@ fn what_is_written_is_as_given() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
     let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
     let first = &report.rows[0];
-    assert!(first.is_preset && !first.is_as_given, "{}: nothing to be told apart by", first.name);
+    assert!(first.is_preset && !first.is_as_given, "{}: nothing to be distinguished by", first.name);
     let best = report.best().unwrap();
     assert_eq!((best.profile.as_str(), best.parameters["rpg_ai_rate"]), ("nvidia", 1_000_000));
     let key: dcqcn_params::Key = "cnp_limit".parse().unwrap();

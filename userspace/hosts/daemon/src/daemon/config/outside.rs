@@ -11,7 +11,7 @@ use glob::Pattern;
 
 use super::{Config, Interface, section};
 
-/// Where what was asked for is kept, unless said otherwise.
+/// Where what was requested is kept, unless said otherwise.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
 /// What may be allowed besides parameters: what `[[interface]]` says of attaching, and interfaces the file does not name.
 const WORDS: [&str; 9] =
@@ -29,7 +29,7 @@ pub struct Control {
 /// What others may ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Where what was asked for is kept.
+    /// Where what was requested is kept.
     pub(crate) state: PathBuf,
     allow: Vec<Allowed>,
 }
@@ -73,7 +73,7 @@ impl Bounds {
             ];
             for (word, _) in said.into_iter().filter(|(word, is_said)| *is_said && !self.may(word)) {
                 refused.push(format!(
-                    "{name}: this host's own bounds do not let others set {word}: add \"{word}\" to `[fleet] allow` in \
+                    "{name}: this host does not allow remote changes of {word}; add \"{word}\" to `[fleet] allow` in \
                      its file"
                 ));
             }
@@ -84,7 +84,7 @@ impl Bounds {
         refused
     }
 
-    /// What others may set `key` to, in words; `None` if nothing.
+    /// What others may set `key` to, as text; `None` if nothing.
     fn of(&self, key: Key) -> Option<String> {
         let name = key.to_string();
         let mut ranges = Vec::new();
@@ -110,7 +110,7 @@ impl Bounds {
         }
         Some(if ranges.is_empty() {
             format!(
-                "{name} = {value_text}: this host's own bounds do not let others set {name}: add it to `[fleet] allow` \
+                "{name} = {value_text}: this host does not allow remote changes of {name}; add it to `[fleet] allow` \
                  in its file"
             )
         } else {
@@ -132,7 +132,7 @@ impl Config {
         Self { over: asked, ..self.clone() }
     }
 
-    /// The parameters that others may set, and to what, in words.
+    /// The parameters that others may set, and to what, as text.
     pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
         let fleet = self.fleet.iter();
         let each = |bounds: &Bounds| {
@@ -142,7 +142,7 @@ impl Config {
         fleet.flat_map(each).collect()
     }
 
-    /// What a change to `new` needs a new process for, in words.
+    /// What a change to `new` needs a new process for, as text.
     pub(crate) fn needs_restart(&self, new: &Self) -> Option<&'static str> {
         let state = |config: &Self| config.fleet.as_ref().map(|bounds| bounds.state.clone());
         if self.control != new.control {
@@ -224,10 +224,7 @@ fn allowed(text: &str) -> Result<Allowed, String> {
 }
 
 fn unknown() -> String {
-    format!(
-        "no parameter is called so (`dcqcn config example` has them), and it is none of {}",
-        WORDS.join(", ")
-    )
+    format!("unknown parameter (`dcqcn config example` lists them), and not one of {}", WORDS.join(", "))
 }
 
 #[cfg(test)]
@@ -250,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_passes_and_the_rest_is_told() {
+    fn disallowed_keys_rejected_by_name() {
         let ai = "[interface.parameters]\nrpg_ai_rate = '50mbit'\n";
         let kmin = "[interface.wred.3]\nkmin = '40KB'\n";
         assert_eq!(refusals("'*'", &format!("role = 'host'\nprofile = 'paper'\n{ai}{kmin}")), "");
@@ -264,13 +261,16 @@ mod tests {
         assert!(refusals("", ai).contains("add it to `[fleet] allow`"));
         assert!(refusals("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
         assert_eq!(refusals("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
-        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("do not let others set role"));
+        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("does not allow remote changes of role"));
         // Each is told, not the first alone.
-        assert_eq!(refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("own bounds").count(), 3);
+        assert_eq!(
+            refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("`[fleet] allow`").count(),
+            3
+        );
     }
 
     #[test]
-    fn what_is_asked_for_counts_over_the_own_file_and_names_no_interface_of_its_own() {
+    fn override_applies_over_file() {
         let own = "[[interface]]\nname = 'eth0'\nrole = 'host'\n[interface.parameters]\nrpg_gd = 12\nrpg_ai_rate = '1mbit'\n";
         let changes = asked("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
         for (allow, names) in [("'rpg_*'", false), ("'*'", true), ("'interface', 'rpg_*'", true)] {
@@ -286,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn config_errors_reported() {
         for (text, says) in [
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
-            ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": no parameter is called so"),
+            ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": unknown parameter"),
             ("[fleet]\nallow = ['rpg_gd = 12']", "c:2: allow \"rpg_gd = 12\": write"),
             ("[fleet]\nallow = ['rpg_gd = 13..12']", "nothing is from 13 to 12"),
             ("[fleet]\nallow = ['rpg_* = 13..14']", "different units"),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_while_it_runs_is_told() {
+    fn restart_only_changes_reported() {
         let parse = |text: &str| parse("c", text).unwrap();
         let (old, other) = (parse("[control]\n"), parse("[control]\ngroup = 'x'\n"));
         assert!(old.needs_restart(&other).is_some() && old.needs_restart(&old).is_none());
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_outside_a_range_passes(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
+        fn out_of_range_rejected(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
             let allow = format!("'rpg_ai_rate = {low}mbit..{}mbit'", low + len);
             let text = format!("[interface.parameters]\nrpg_ai_rate = '{value}mbit'\n");
             let passes = refusals(&allow, &text).is_empty();

@@ -27,7 +27,7 @@ filter = 'info,dcqcn::net=debug'
 ";
 
 #[test]
-fn the_first_interface_that_matches_counts() {
+fn first_matching_interface_applies() {
     let config = parse("x", WHOLE).unwrap();
     let first = config.request("eth0").unwrap().settings;
     assert_eq!((first.role, first.changes.len()), (Some(Role::Switch), 2));
@@ -39,18 +39,18 @@ fn the_first_interface_that_matches_counts() {
 }
 
 #[test]
-fn files_are_told_apart_by_what_stands_at_the_top() {
+fn file_kind_detected_by_header() {
     assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
     assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
 }
 
 #[test]
-fn all_errors_are_told_with_their_lines() {
+fn errors_listed_with_lines() {
     for (text, says) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
-        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is none of host, switch"),
-        ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is no pattern"),
+        ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
+        ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
         ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be in line with itself"),
         (
@@ -59,7 +59,7 @@ fn all_errors_are_told_with_their_lines() {
         ),
         ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
         ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
-        ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is no address"),
+        ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
         ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: allowed is 0 to 1000"),
         ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is no time"),
         ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
@@ -74,7 +74,7 @@ fn all_errors_are_told_with_their_lines() {
 
 /// Else somebody who may not name interfaces could have the operator's own detached, as another's end.
 #[test]
-fn what_is_asked_of_an_interface_that_the_file_does_not_name_makes_no_peer() {
+fn unnamed_interface_gets_no_peer() {
     let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;
     let file = |allow| {
         parse("own", &format!("[[interface]]\nname = 'eth0'\n[fleet]\nallow = [{allow}]"))

@@ -27,7 +27,7 @@ impl ConnectionSlots {
     pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         if of_users.values().sum::<usize>() >= CONNECTIONS {
-            return Err(format!("{CONNECTIONS} others ask already: ask again"));
+            return Err(format!("all {CONNECTIONS} connections are in use; retry"));
         }
         let its = of_users.entry(user).or_default();
         if *its >= OF_A_USER {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_a_few_and_all_together_have_so_many() {
+    fn connection_slots_per_user_and_total() {
         let slots = ConnectionSlots::default();
         let mut taken: Vec<ConnectionSlot> = (0..OF_A_USER).map(|_| slots.take(1).unwrap()).collect();
         assert!(slots.take(1).unwrap_err().contains("user 1 has 4 connections"));
@@ -67,7 +67,7 @@ mod tests {
             taken.extend((0..OF_A_USER).map(|_| slots.take(user).unwrap()));
         }
         assert_eq!(taken.len(), CONNECTIONS);
-        assert!(slots.take(5).unwrap_err().contains("16 others ask already"));
+        assert!(slots.take(5).unwrap_err().contains("all 16 connections are in use"));
         drop(taken.remove(0));
         let fifth = slots.take(5).unwrap();
         assert!(slots.take(1).is_err(), "the fifth user has it");

@@ -9,7 +9,7 @@ use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient};
 
 use super::*;
 
-/// A room, and what its thread was asked for.
+/// A room, and what its thread was requested.
 struct Served {
     dir: tempfile::TempDir,
     /// Dropped, the room is closed.
@@ -78,7 +78,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn questions_are_answered_in_order_and_wrong_ones_end_nothing() {
+fn requests_answered_in_order() {
     let served = Served::new();
     assert_eq!(mode(&served.path()), 0o660);
     let answers = served.answers(
@@ -97,7 +97,7 @@ fn questions_are_answered_in_order_and_wrong_ones_end_nothing() {
 }
 
 #[test]
-fn a_group_that_is_gone_leaves_the_socket_to_root_and_is_told() {
+fn missing_group_leaves_socket_to_root() {
     let status = |served: &Served| {
         let answers = served.answers(b"{\"v\":1,\"verb\":\"status\"}\n");
         serde_json::from_value::<Status>(answers[0].ok.clone().unwrap()).unwrap()
@@ -105,7 +105,7 @@ fn a_group_that_is_gone_leaves_the_socket_to_root_and_is_told() {
     let gone = Served::of(Some("dcqcn-is-gone"));
     assert_eq!(mode(&gone.path()), 0o600);
     let why = status(&gone).without_group.unwrap();
-    assert!(why.starts_with("there is no group `dcqcn-is-gone`, which [control] names: make it"), "{why}");
+    assert!(why.starts_with("[control] group `dcqcn-is-gone` does not exist; create it"), "{why}");
     assert!(why.ends_with("is root's alone"), "{why}");
     let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
     let there = Served::of(Some(&own.name));
@@ -113,7 +113,7 @@ fn a_group_that_is_gone_leaves_the_socket_to_root_and_is_told() {
 }
 
 #[test]
-fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
+fn worker_rejection_reaches_client() {
     let served = Served::new();
     let door = ControlClient::new(&served.path(), Duration::from_secs(20));
     let apply = |name: &str| {
@@ -138,7 +138,7 @@ fn changes_go_to_the_thread_that_works_and_its_refusal_comes_back() {
 }
 
 #[test]
-fn a_line_that_is_too_long_ends_its_connection_and_no_other() {
+fn long_line_closes_its_connection_only() {
     let served = Served::new();
     let answers = served.answers(&vec![b'x'; LINE_BYTES + 1_000]);
     assert!(answers.is_empty() || answers[0].error.as_ref().unwrap().contains("a line of more than"));
@@ -150,7 +150,7 @@ fn a_line_that_is_too_long_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
+fn excess_connection_rejected_until_slot_free() {
     let served = Served::new();
     let version = b"{\"v\":1,\"verb\":\"version\"}\n";
     let mut open: Vec<StdStream> = Vec::new();
@@ -171,26 +171,24 @@ fn a_user_s_connection_too_many_is_told_and_has_room_when_another_ends() {
 }
 
 #[test]
-fn a_socket_in_use_and_a_file_in_the_way_are_told_and_a_dead_one_is_replaced() {
+fn stale_socket_replaced_live_one_reported() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control { socket: dir.path().join("new/control"), group: None };
     let first = open(&control).unwrap();
-    assert!(open(&control).unwrap_err().to_string().contains("another controller answers"));
+    assert!(open(&control).unwrap_err().to_string().contains("in use by another daemon"));
     drop(first);
     open(&control).unwrap();
     fs::remove_file(&control.socket).unwrap();
     fs::write(&control.socket, "").unwrap();
-    assert!(open(&control).unwrap_err().to_string().contains("is no socket"));
+    assert!(open(&control).unwrap_err().to_string().contains("is not a socket"));
 }
 
 #[test]
-fn the_socket_is_given_to_the_group_that_the_file_names() {
+fn socket_owned_by_configured_group() {
     // Every Debian has it; another group than root's.
     let group = Group::from_name("daemon").unwrap();
     let (true, Some(group)) = (nix::unistd::Uid::effective().is_root(), group) else {
-        eprintln!(
-            "SKIPPED the_socket_is_given_to_the_group_that_the_file_names: needs root, and a group `daemon`"
-        );
+        eprintln!("SKIPPED socket_owned_by_configured_group: needs root, and a group `daemon`");
         return;
     };
     let dir = tempfile::tempdir().unwrap();

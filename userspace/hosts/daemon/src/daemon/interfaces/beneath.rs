@@ -1,4 +1,4 @@
-//! Changes beneath served interfaces: the speed of a link, which is followed, and parts that other programs remove, which are logged
+//! Changes below served interfaces: the speed of a link, which is followed, and parts that other programs remove, which are logged
 //! and restored.
 
 use std::time::Instant;
@@ -17,7 +17,7 @@ impl ManagedInterfaces {
         let infos = match attach::list() {
             Ok(infos) => infos,
             Err(error) => {
-                tracing::warn!(%error, "the speeds of links are not looked at");
+                tracing::warn!(%error, "cannot follow link speeds");
                 return;
             }
         };
@@ -36,10 +36,10 @@ impl ManagedInterfaces {
                     let (from, to) = (text(&change.old), text(&change.new));
                     tracing::info!(iface, from, to, "the speed of the link has changed: link_rate follows");
                     if let Err(error) = audit::Log::here().append(&[change]) {
-                        tracing::warn!(iface, %error, "the change is in force but not in the audit log");
+                        tracing::warn!(iface, %error, "change applied but not recorded in the audit log");
                     }
                 }
-                // Gone meanwhile.
+                // Gone in the meantime.
                 Err(attach::Error::NotAttached { .. }) => {}
                 Err(error) => {
                     let error = error.to_string();
@@ -94,11 +94,11 @@ impl ManagedInterfaces {
                 continue;
             }
             if missing.is_empty() {
-                tracing::info!(iface, "what is attached is whole again");
+                tracing::info!(iface, "attachment complete again");
             } else {
                 let next =
                     "`dcqcn doctor` has the fix; after `dcqcn detach` a reload of this daemon attaches again";
-                tracing::error!(iface, missing, next, "what is attached is not whole any more");
+                tracing::error!(iface, missing, next, "attachment incomplete");
             }
             served.missing = missing;
             has_changed = true;

@@ -16,7 +16,7 @@ use crate::daemon::{chain, change};
 #[derive(Debug)]
 pub(in crate::daemon) struct Refused {
     pub(in crate::daemon) why: Vec<String>,
-    /// It is not about what was asked for, and passes by itself: the same may be taken when it is asked again.
+    /// It is not about what was requested, and passes by itself: the same may be taken when it is asked again.
     pub(in crate::daemon) passes: bool,
 }
 
@@ -121,7 +121,7 @@ impl ManagedInterfaces {
             self.tasks.set_age_idle(config.age_idle);
         }
         if let Err(error) = self.follow(tell) {
-            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+            tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         Ok(plan.listen)
     }
@@ -164,11 +164,11 @@ impl ManagedInterfaces {
         for info in fresh {
             self.end_attachment(info, "attached by the refused file: detached");
         }
-        // What had made way comes back, as the file in force says; its flows begin anew.
+        // What had made way comes back, as the file active says; its flows begin again.
         if !gone.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
-            tracing::error!(error = chain(&error), "cannot look at the interfaces");
+            tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         Err(refused)
     }

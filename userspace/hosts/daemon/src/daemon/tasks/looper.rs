@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(1);
 struct Entry {
     port: Arc<Port>,
     state: State,
-    /// When it wants to be at work next; `None` = never.
+    /// When it wants to be running next; `None` = never.
     due: Option<Instant>,
     /// What was last complained of.
     told: String,
@@ -95,7 +95,7 @@ impl Looper {
         self.health.interfaces.store(at_work as u64, Ordering::Relaxed);
     }
 
-    /// Begins the task of an interface, or does what is due. One that fails is begun anew.
+    /// Begins the task of an interface, or does what is due. One that fails is begun again.
     fn turn(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
         let iface = &entry.port.info.iface;
         let mut turn = || -> Result<Option<Duration>> {

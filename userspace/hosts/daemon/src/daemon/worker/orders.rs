@@ -19,7 +19,7 @@ use crate::daemon::{chain, change};
 const NAME: usize = 100;
 /// Longest line about who and why, in characters.
 const WHY: usize = 1_000;
-/// How soon it is tried again to take back what could not be.
+/// How soon it is tried again to revert what could not be.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Characters of a refusal that the audit log gets.
 const MOST_LOGGED: usize = 2_000;
@@ -42,7 +42,7 @@ impl WorkerState {
         {
             // Who may ask is not to fill the logs, neither with long words nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
-            let entry = format!("asked over the socket by {peer}: {why}");
+            let entry = format!("requested over the socket by {peer}: {why}");
             // What passes is asked again, and again.
             let is_told = refused.passes && is_alike(&told, &why);
             if refused.passes {
@@ -83,13 +83,13 @@ impl WorkerState {
             return Ok(self.applied(false, began));
         }
         let found = now.as_ref().map_or("", |held| held.name.as_str());
-        // One that is asked again is in force already.
+        // One that is asked again is active already.
         if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
             let called = |name: &str| {
                 if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
             };
             return Err(Refused::one(format!(
-                "{name} was made from {}, and {} is in force since: look at that, and ask again",
+                "{name} was based on {}, but {} is active now; check it and retry",
                 called(made_from),
                 called(found)
             )));
@@ -125,7 +125,7 @@ impl WorkerState {
         let began = Instant::now();
         let Some(held) = self.overrides.held().filter(|held| held.name == confirm.name) else {
             let now = self.overrides.held().map_or_else(|| "nothing".into(), |held| held.name);
-            let why = format!("{} is not in force over the host's own file: {now} is", confirm.name);
+            let why = format!("{} is not the active override: {now} is", confirm.name);
             return Err(Refused::one(why));
         };
         if self.overrides.confirm_until.is_none() {
@@ -158,7 +158,7 @@ impl WorkerState {
             return Err(Refused::one(format!("{} does not wait to be confirmed", undo.name)));
         };
         self.take_back()?;
-        self.enter("taken back", &held.by, &format!("{} was not to be kept", undo.name), peer);
+        self.enter("reverted", &held.by, &format!("{} was not persistent", undo.name), peer);
         Ok(self.applied(true, began))
     }
 
@@ -169,10 +169,10 @@ impl WorkerState {
         }
         let name = self.overrides.held().map(|held| held.name).unwrap_or_default();
         match self.take_back() {
-            Ok(()) => self.enter("taken back", "", &format!("nobody confirmed {name} in time"), ""),
+            Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
             Err(refused) => {
                 self.overrides.confirm_until = Some(Instant::now() + AGAIN);
-                tracing::error!(name, error = %refused, "nobody confirmed it in time, and it cannot be taken back");
+                tracing::error!(name, error = %refused, "override not confirmed in time; cannot revert it");
             }
         }
         self.publish();
@@ -195,19 +195,19 @@ impl WorkerState {
         self.go_back(kept, over)
     }
 
-    /// Puts in force what was before, whether or not it can be kept.
+    /// Puts active what was before, whether or not it can be kept.
     fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         change::take_back();
         let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
         self.go_over(self.overrides.own.under(over), manner)?;
         if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
-            tracing::warn!(%error, "what is kept is still what nobody confirmed: a daemon that starts takes it back again");
+            tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
         }
         self.take(kept);
         Ok(())
     }
 
-    /// Goes over to the host's own file as it is now. What others asked for stays on top, if it is still allowed.
+    /// Goes over to the host's own file as it is now. What others requested stays on top, if it is still allowed.
     pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Refused::one(why));
@@ -222,7 +222,7 @@ impl WorkerState {
         self.said.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.overrides.own, own);
         if let Some(refused) = refused {
-            tracing::warn!(error = %refused, "the file no longer allows what others asked for: it alone counts");
+            tracing::warn!(error = %refused, "override no longer allowed by the file; using the file alone");
             // A file without [fleet] does not say where.
             let path = before.fleet.map(|bounds| bounds.state);
             if let Some(Err(error)) =
@@ -236,7 +236,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Puts it in force and keeps it, or neither. Killed in between, the daemon begins with what was before.
+    /// Puts it active and keeps it, or neither. Killed in between, the daemon begins with what was before.
     fn put(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         // Of what nobody confirmed in time nothing is to be in the way.
         change::take_back();
@@ -253,7 +253,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Notes what is in force since.
+    /// Notes what is active since.
     fn take(&mut self, kept: Persisted) {
         self.overrides.take(kept);
         self.said.held = self.overrides.held();
@@ -262,7 +262,7 @@ impl WorkerState {
 
     fn save(&self, kept: &Persisted) -> Result<Written, Refused> {
         let Some(bounds) = &self.overrides.own.fleet else {
-            return Err(Refused::one("this host takes nothing from others"));
+            return Err(Refused::one("this host accepts no remote configuration"));
         };
         persisted::write(&bounds.state, kept).map_err(failed)
     }
@@ -309,5 +309,5 @@ fn first_line(text: &str) -> &str {
 fn failed(error: anyhow::Error) -> Refused {
     let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
     let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
-    Refused { passes, ..Refused::from(error.context("it cannot be kept for the next start")) }
+    Refused { passes, ..Refused::from(error.context("cannot persist it for the next start")) }
 }

@@ -1,4 +1,4 @@
-//! The host's own file, and what others asked for on top of it.
+//! The host's own file, and what others requested on top of it.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::persisted::{self, Persisted, Trial};
 use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
 
-/// The host's own file, and what others asked for on top of it.
+/// The host's own file, and what others requested on top of it.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     pub(super) own: Config,
@@ -21,7 +21,7 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// What is in force at the start. What was kept and cannot be read, or is no longer allowed, does not count: the host's own
+    /// What is active at the start. What was kept and cannot be read, or is no longer allowed, does not count: the host's own
     /// file, which is `file`, does.
     pub(super) fn begin(own: Config, file: &Path) -> Self {
         let mut overrides = Self { own, ..Self::default() };
@@ -39,10 +39,7 @@ impl Overrides {
                 now
             }
             Err(error) => {
-                tracing::error!(
-                    error = chain(&error),
-                    "what was asked for before is lost: the file alone counts"
-                );
+                tracing::error!(error = chain(&error), "persisted override lost; using the file alone");
                 return overrides;
             }
         };
@@ -51,12 +48,12 @@ impl Overrides {
         };
         match checked_interfaces(&overrides.own, &held.name, &held.text) {
             Ok(_) => {
-                tracing::info!(name = held.name, file = %file.display(), "in force over the file, as asked for before");
+                tracing::info!(name = held.name, file = %file.display(), "persisted override applied on top of the file");
                 overrides.take(kept);
             }
             Err(refused) => {
-                tracing::error!(error = %refused, "what was asked for before is refused: the file alone counts");
-                audit::enter_refusal("", &format!("kept from before: {refused}"));
+                tracing::error!(error = %refused, "persisted override refused; using the file alone");
+                audit::enter_refusal("", &format!("persisted override: {refused}"));
                 // Wider bounds must not bring it back unasked.
                 store(&path, &Persisted::default());
             }
@@ -64,7 +61,7 @@ impl Overrides {
         overrides
     }
 
-    /// What is in force of what others asked for.
+    /// What is active of what others requested.
     pub(super) fn held(&self) -> Option<Override> {
         self.kept.held.clone()
     }
@@ -74,7 +71,7 @@ impl Overrides {
         self.kept.trial.clone()
     }
 
-    /// What is in force. What was kept has been held against the bounds before.
+    /// What is active. What was kept has been held against the bounds before.
     pub(super) fn both(&self) -> Config {
         let over = |held: &Override| {
             parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
@@ -102,7 +99,7 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
     match kept {
         Persisted { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
             let name = held.as_ref().map(|held| held.name.as_str());
-            tracing::warn!(name, "nobody confirmed it in time: taken back");
+            tracing::warn!(name, "override not confirmed in time; reverted");
             Persisted { held: trial.former, trial: None }
         }
         kept => kept,
@@ -112,14 +109,16 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
 /// The interfaces of `text`, if the host's `own` file lets others say all of it.
 pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
     let Some(bounds) = &own.fleet else {
-        let why = "this host takes nothing from others: write [fleet] with `allow = [...]` into its file";
+        let why = "this host accepts no remote configuration; add [fleet] with `allow = [...]` to its file";
         return Err(Refused::one(why));
     };
     let config = parse(name, text).map_err(|errors| Refused::one(errors.to_string()))?;
     let interfaces = config.interfaces.clone();
     // What nobody else may say: where this host listens, what it logs, whom it obeys.
     if config != (Config { interfaces: config.interfaces.clone(), ..Config::default() }) {
-        let why = format!("{name}: only [[interface]] can be asked for; the rest is for the host's own file");
+        let why = format!(
+            "{name}: only [[interface]] can be set remotely; other sections belong in the host's own file"
+        );
         return Err(Refused::one(why));
     }
     let mut refused = bounds.refusals(&interfaces);
@@ -129,7 +128,7 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
         let both = own.settings.clone().then(over.settings.clone());
         if a == b || a.matches(b.as_str()) || b.matches(a.as_str()) {
             let error = both.config(Some(Profile::MAX_LAB_RATE_BPS)).err();
-            refused.extend(error.map(|error| format!("{b}: with what the host's own file says: {error}")));
+            refused.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
         }
     }
     if refused.is_empty() { Ok(interfaces) } else { Err(Refused::all(refused)) }
@@ -170,13 +169,13 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn what_is_kept_is_in_force_at_the_next_start_unless_it_is_no_longer_allowed() {
+    fn override_applied_on_restart_if_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
         assert_eq!(persisted::read(&path).unwrap(), None);
         let kept = Persisted { held: Some(held("700")), trial: None };
         let written = persisted::write(&path, &kept).unwrap();
-        assert_eq!(persisted::read(&path).unwrap(), None, "not before it is in force");
+        assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
         let own = own(&path);
         let overrides = Overrides::begin(own.clone(), Path::new("own"));
@@ -185,7 +184,12 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
             let refused = checked_interfaces(&less, "700", &held("700").text).unwrap_err().to_string();
-            assert!(refused.contains("bounds") || refused.contains("takes nothing"), "{refused}");
+            assert!(
+                refused.contains("does not allow")
+                    || refused.contains("bounds")
+                    || refused.contains("accepts no remote"),
+                "{refused}"
+            );
         }
         std::fs::write(&path, "{").unwrap();
         assert_eq!(Overrides::begin(own, Path::new("own")).held(), None);
@@ -207,7 +211,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn what_nobody_confirmed_is_not_in_force_at_the_next_start_whatever_the_clock_says() {
+    fn unconfirmed_override_expires_on_restart() {
         let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
         let kept = Persisted { held: Some(held("700")), trial: Some(trial.clone()) };
         assert_eq!(after(kept.clone(), 999), kept);
@@ -217,7 +221,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn only_interfaces_can_be_asked_for_and_only_what_goes_with_the_file() {
+    fn override_limited_to_interfaces() {
         let own = own(Path::new("/x"));
         let refused = |text: &str| checked_interfaces(&own, "7", text).unwrap_err().to_string();
         let interface = "[[interface]]\nname = 'eth*'\n[interface.wred.3]\n";
@@ -234,7 +238,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         assert!(both.contains("7:1: "), "{both}");
         // Right by itself; not together with Kmin of the file.
         let both = refused(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
-        assert!(both.contains("own bounds"), "{both}");
+        assert!(both.contains("does not allow"), "{both}");
         checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
     }
 }

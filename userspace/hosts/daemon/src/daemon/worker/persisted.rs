@@ -1,4 +1,4 @@
-//! The file with what others asked for: replaced as a whole, and there after a power cut.
+//! The file with what others requested: replaced as a whole, and there after a power cut.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -38,7 +38,7 @@ impl Trial {
     }
 }
 
-/// Written beside the file that it is to replace.
+/// Written next to the file that it is to replace.
 pub(super) struct Written {
     file: NamedTempFile,
     path: PathBuf,
@@ -59,7 +59,7 @@ impl Written {
     }
 }
 
-/// Writes `kept` beside the file at `path`.
+/// Writes `kept` next to the file at `path`.
 ///
 /// # Errors
 /// It cannot.

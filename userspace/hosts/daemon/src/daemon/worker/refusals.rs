@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_are_entered_and_then_one_a_minute_that_counts_the_others() {
+    fn refusals_logged_then_summarised() {
         let began = Instant::now();
         let mut refusals = Refusals::new(began);
         let entered = (0..1_000).filter_map(|_| refusals.entry("no".into(), began)).count();

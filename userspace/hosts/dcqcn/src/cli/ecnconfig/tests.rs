@@ -23,7 +23,7 @@ fn flags_are_read_as_sonic_writes_them() {
 }
 
 #[test]
-fn wrong_flags_say_what_is_expected() {
+fn wrong_flags_report_expected() {
     for (line, says) in [
         ("ecnconfig -p eth1", "<-gmin N|-gmax N|-gdrop N>"),
         ("ecnconfig -gmin 1", "-p <PROFILE>"),
@@ -46,7 +46,7 @@ fn wrong_flags_say_what_is_expected() {
 }
 
 #[test]
-fn lists_look_like_sonic_s() {
+fn list_output_matches_sonic() {
     let configs = [("eth1".to_owned(), Config::DEFAULT)];
     let text = list(&configs, true).to_string();
     let start = "\

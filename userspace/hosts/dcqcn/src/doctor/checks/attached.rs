@@ -95,7 +95,7 @@ pub(super) fn others_first(snapshot: &Snapshot) -> Vec<Finding> {
             let (iface, before) = (&attached.iface, attached.before_ours.join(", "));
             Finding::warning(
                 "others-first",
-                format!("programs of others see the packets of {iface} first, and may keep them from dcqcn"),
+                format!("other programs on {iface} run first and may consume its packets"),
                 format!("before dcqcn's: {before}"),
             )
             .on(iface)

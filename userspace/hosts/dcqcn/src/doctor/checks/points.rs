@@ -170,7 +170,7 @@ pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
         let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
         let what = "CNPs with a wrong ICRC or with fields that no CNP has are not believed";
         let fix = format!(
-            "something on the way rewrites them (NAT?) or somebody forges them: `tcpdump -i {} -w cnp.pcap udp port \
+            "something on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
              4791`, then `dcqcn-lab replay cnp.pcap`",
             known.iface
         );
@@ -228,7 +228,7 @@ pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
             let marked = known.seen.all(Stat::CpEcnMarked);
             let evidence =
                 format!("{marked} packets marked {}, and no CNP came back through any port", known.seen.when);
-            let what = "packets are marked here, but nobody answers with CNPs";
+            let what = "packets are marked here, but no CNPs come back";
             Finding::warning("port-unanswered", what, evidence).on(known.iface).fix(format!(
                 "turn the notification point of the receivers on (there: `dcqcn attach IFACE`, or the NIC's \
                  `roce_np/enable`); or answer from here: `dcqcn set {} fast_cnp=on`",

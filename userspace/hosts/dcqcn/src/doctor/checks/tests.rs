@@ -99,7 +99,7 @@ fn rxe0() -> Rdma {
 }
 
 #[test]
-fn a_healthy_host_is_left_alone() {
+fn healthy_host_has_no_findings() {
     let none: BTreeSet<_> = found(&healthy()).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
     assert_eq!(none, BTreeSet::new());
     let mut snapshot = healthy();
@@ -267,18 +267,18 @@ fn every_mark_is_answered_or_accounted_for() {
 }
 
 #[test]
-fn what_another_interface_handles_is_not_unpaired() {
+fn cnp_handled_elsewhere_is_not_unpaired() {
     let unpaired = |elsewhere: u64| {
         let mut snapshot = healthy();
         // The other one has the flows, and no CNP of its own.
         for (name, value) in [("roce_cnp_packets", 0), ("rp_cnp_handled", elsewhere)] {
-            count(&mut snapshot, "xdp", name, value);
+            count(&mut snapshot, "ingress", name, value);
         }
         let mut other = snapshot.attachments[0].clone();
         other.iface = "eth1".into();
         for (name, value) in [("roce_cnp_packets", 900), ("rp_cnp_handled", 0), ("rp_cnp_unknown_flow", 900)]
         {
-            count(&mut snapshot, "xdp", name, value);
+            count(&mut snapshot, "ingress", name, value);
         }
         snapshot.attachments.push(other);
         found(&snapshot).iter().any(|(id, _)| *id == "cnp-unpaired")
@@ -288,7 +288,7 @@ fn what_another_interface_handles_is_not_unpaired() {
 }
 
 #[test]
-fn a_switch_wants_its_marks_answered() {
+fn switch_marks_without_cnps_reported() {
     let switch = |cnps: u64, ports: usize| {
         let mut snapshot = healthy();
         marking(&mut snapshot);

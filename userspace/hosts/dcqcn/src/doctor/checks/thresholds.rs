@@ -7,7 +7,7 @@ use dcqcn_params::fluid::{self, Bottleneck};
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
-/// Ethernet, IPv4, UDP, BTH, ICRC: bytes of a frame beside its payload.
+/// Ethernet, IPv4, UDP, BTH, ICRC: bytes of a frame next to its payload.
 const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
 /// Flows that a bottleneck should be able to settle with.
 const EXPECTED_FLOWS: u64 = 8;
@@ -238,7 +238,7 @@ fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
     Some(fits)
 }
 
-/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`docs/measured/fidelity.md`).
+/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`cargo xtask fidelity`).
 pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {

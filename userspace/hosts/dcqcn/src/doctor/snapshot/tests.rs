@@ -13,7 +13,7 @@ fn parameters_are_written_and_read_back() {
 }
 
 #[test]
-fn parameters_that_are_none_are_named() {
+fn invalid_parameters_named() {
     let of = |key: &str, value: &str| config(&[(key.to_owned(), value.to_owned())].into()).unwrap_err();
     assert!(of("rpg_ai_rat", "1mbit").contains("rpg_ai_rate"));
     assert!(of("rpg_gd", "99").contains("10 to 15"));
@@ -21,7 +21,7 @@ fn parameters_that_are_none_are_named() {
 }
 
 #[test]
-fn what_grew_between_two_looks_is_counted() {
+fn growth_between_samples_counted() {
     let texts = [
         "NIC statistics:\n     rx_prio3_pause: 5\n     other: 1\n",
         "NIC statistics:\n     rx_prio3_pause: 9\n     tx_prio3_pause: 2\n     other: 7\n     bad: x\n",

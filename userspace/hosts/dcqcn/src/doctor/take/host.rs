@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_is_known_by_its_command_line() {
+    fn daemon_found_by_command_line() {
         for (line, is) in [
             (&b"/usr/bin/dcqcn\0run\0"[..], true),
             (b"dcqcn\0--json\0run\0--config\0x\0", true),

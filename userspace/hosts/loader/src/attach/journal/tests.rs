@@ -9,7 +9,7 @@ use super::*;
 /// What the kernel and the disk have.
 #[derive(Clone, Debug, Default)]
 struct World {
-    /// What was changed and not put back.
+    /// What was changed and not restored.
     changed: BTreeSet<usize>,
     /// The journal, as whoever comes next reads it.
     written: Option<Record>,
@@ -101,7 +101,7 @@ fn record() -> Record {
     }
 }
 
-/// Attaches as `execute::out` does: undone after a failure, left alone by who is killed.
+/// Attaches as `execute::out` does: undone after a failure, left unchanged by who is killed.
 fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
     let mut journal = Journal::begin(record(), Disk(world))?;
     let step = |n: usize| -> Result<(), Failure> {
@@ -145,7 +145,7 @@ fn world(life: Option<u32>) -> std::cell::RefCell<World> {
 proptest! {
     /// Whenever it is killed, what was changed is written down: whoever comes next can put it back.
     #[test]
-    fn nothing_is_changed_that_is_not_owed(steps in 0..8_usize, life in 0..40_u32) {
+    fn every_change_is_journaled_first(steps in 0..8_usize, life in 0..40_u32) {
         let world = world(Some(life));
         let _ = attach(&world, steps);
         let written = world.borrow().written.clone();
@@ -159,7 +159,7 @@ proptest! {
 
     /// Killed while attaching, then while undoing, as often as one likes.
     #[test]
-    fn it_can_be_killed_any_number_of_times(steps in 0..6_usize, lives in prop::collection::vec(0..12_u32, 0..6)) {
+    fn journal_survives_repeated_kills(steps in 0..6_usize, lives in prop::collection::vec(0..12_u32, 0..6)) {
         let world = world(None);
         let mut lives = lives.into_iter();
         world.borrow_mut().life = lives.next();
@@ -178,7 +178,7 @@ proptest! {
 
     /// A disk that fills up at any write, or a step that is refused half way, leaves nothing behind.
     #[test]
-    fn a_failure_is_undone(steps in 1..8_usize, broken in 0..8_usize, room in 0..10_u32) {
+    fn failed_step_rolls_back(steps in 1..8_usize, broken in 0..8_usize, room in 0..10_u32) {
         let world = world(None);
         world.borrow_mut().broken.insert(broken);
         prop_assert_eq!(attach(&world, steps).is_err(), broken < steps);
@@ -203,7 +203,7 @@ proptest! {
 
     /// What cannot be paid stays owed, and everything else is paid; once it can be, the next one pays it.
     #[test]
-    fn what_cannot_be_paid_stays_owed(steps in 1..8_usize, stuck in prop::collection::btree_set(0..8_usize, 0..4)) {
+    fn failed_undo_stays_in_journal(steps in 1..8_usize, stuck in prop::collection::btree_set(0..8_usize, 0..4)) {
         let world = world(None);
         prop_assert_eq!(attach(&world, steps), Ok(()));
         let stuck: BTreeSet<usize> = stuck.into_iter().filter(|n| *n < steps).collect();
@@ -220,7 +220,7 @@ proptest! {
 
     /// It is paid from the last to the first.
     #[test]
-    fn debts_are_paid_from_the_back(steps in 0..8_usize) {
+    fn undo_runs_in_reverse_order(steps in 0..8_usize) {
         let world = world(None);
         prop_assert_eq!(attach(&world, steps), Ok(()));
         let done = detach(&world).map(|settled| settled.done).unwrap_or_default();
@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn a_record_reads_back_as_it_was_written() {
+fn record_round_trips() {
     let mut whole = record();
     let saved = SavedQdisc {
         kind: "tbf".into(),

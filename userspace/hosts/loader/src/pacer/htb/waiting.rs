@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_is_made_when_nothing_is_in_line_or_not_much_later() {
+    fn htb_class_created_when_queue_drains() {
         let mut waiting = Waiting::default();
         waiting.enter(0x100, 1_000);
         waiting.enter(0x200, 40_000_000);

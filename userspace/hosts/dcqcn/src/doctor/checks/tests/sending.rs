@@ -152,7 +152,7 @@ fn thresholds() {
 
 /// The paper's example: with a loop of 85 us at 40 Gb/s 10 flows oscillate, 2 do not, and with 4 us neither do.
 #[test]
-fn the_region_of_oscillation_is_found() {
+fn oscillation_region_detected() {
     let oscillates = |flows: u64, rtt_ns: u64| {
         let mut snapshot = healthy();
         marking(&mut snapshot);
@@ -273,7 +273,7 @@ fn adapters_of_every_vendor_are_read() {
 }
 
 #[test]
-fn pauses_that_are_honoured() {
+fn honoured_pauses_reported() {
     let honouring = |s: &mut Snapshot| {
         set(s, "pfc.3.rx", "on");
         set(s, "pacer", "fq");
