@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
     ensure!(
         EXPERIMENTS.iter().any(|(name, _)| asked(name)) || (asked(WEBSEARCH) && args.websearch.is_some()),
-        "there is not a table `{}`: there are {}",
+        "there is no table `{}`: there are {}",
         args.only.as_deref().unwrap_or_default(),
         EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
     );

@@ -88,7 +88,7 @@ impl Lab {
 
 /// The number at `path`, a JSON pointer.
 pub(crate) fn number(run: &Value, path: &str) -> Result<f64> {
-    optional(run, path).with_context(|| format!("there is not a number {path} in the simulator's JSON"))
+    optional(run, path).with_context(|| format!("there is no number {path} in the simulator's JSON"))
 }
 
 pub(crate) fn optional(run: &Value, path: &str) -> Option<f64> {

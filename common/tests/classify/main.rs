@@ -173,13 +173,14 @@ fn every_field_read_at_its_offset() {
             classify(&mut Bytes(frame.0)).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
         let opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
         let end = frame.0.len();
-        assert_eq!(roce, Roce { l3, v6, opcode, class: opcode.class(), dest_qpn: QPN, tos: TOS, end });
+        // Each tag has VLAN ID 5.
+        let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
+        let class = opcode.class();
+        assert_eq!(roce, Roce { l3, v6, opcode, class, dest_qpn: QPN, tos: TOS, end, vlan, packets: 1 });
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };
         assert_eq!(roce.addresses(&frame), Some((src, dst)));
-        // Each tag has VLAN ID 5.
-        let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
         let receiver = QpId { addr: dst, qpn: QPN, vlan };
         assert_eq!(roce.receiver(&frame), Some(receiver));
         assert_eq!(roce.flow(&frame), Some(FlowId { src, receiver }));

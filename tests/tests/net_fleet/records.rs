@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Etcd, Nature, Site};
+use serde_json::Value;
 
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
 const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
@@ -92,18 +93,21 @@ fn silent_canary_rolls_back() -> Result<()> {
         return Ok(());
     }
     let site = Site::new(1, 4)?;
-    // Traffic to compare with.
-    std::thread::sleep(std::time::Duration::from_secs(3));
     for (nature, words) in
         [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets a second")]
     {
+        // Traffic to compare with, for five seconds on every host.
+        site.wait("every host has traffic", |status| {
+            let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
+            Ok(hosts.iter().all(|host| packets(host) >= 50_000))
+        })?;
         site.controllers["h000"].be(nature);
         let output =
             site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
         assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().is_empty()));
-        std::thread::sleep(std::time::Duration::from_secs(3));
     }
     Ok(())
 }

@@ -47,6 +47,9 @@ const fn limit(times: f64, plus: u64) -> Option<Limit> {
 /// Name of the measure of throughput.
 pub(crate) const THROUGHPUT: &str = "throughput";
 
+/// Standard error of a throughput that cannot be told, in thousandths: too few parts, or all packets in one of them.
+pub(crate) const UNKNOWN_SPREAD: u64 = 1_000;
+
 /// Every measure.
 pub(crate) const MEASURES: &[Measure] = &[
     Measure {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dcqcn_control_api::{Counts, Health};
 
-use crate::measure::{MEASURES, Reading, Source, THROUGHPUT};
+use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::Rates;
 
 /// Length of the window.
@@ -49,20 +49,22 @@ impl Window {
         let from = packets.iter().position(|count| *count > 0).unwrap_or(0);
         let span_ns = self.0.get(from).map_or(0, |sample| last.at_ns.saturating_sub(sample.at_ns));
         let (quiet_ms, gap_ms) = self.pauses(&packets);
+        let spans = self.spans();
         let reading = |source: Source| match source {
             Source::Events(count) => {
                 let counts = self.increments(count);
-                let ratio = (dispersion(&counts).unwrap_or(1.0) * 100.0).clamp(100.0, 1e12);
+                let ratio = (dispersion(&counts, &spans).unwrap_or(1.0) * 100.0).clamp(100.0, 1e12);
                 Reading { value: counts.iter().sum(), spread: ratio as u64 }
             }
             Source::Level(level) => Reading { value: level(&self.0), spread: 0 },
             Source::Throughput => {
                 let per_s = u128::from(data_packets) * 1_000_000_000 / u128::from(span_ns.max(1));
                 let own = packets.get(from..).unwrap_or_default();
-                // The variance of a sum of equal parts is its dispersion times its mean.
-                let ratio = dispersion(own).unwrap_or(data_packets as f64).max(1.0);
-                let error = (ratio / data_packets.max(1) as f64).sqrt() * 1e3;
-                Reading { value: u64::try_from(per_s).unwrap_or(u64::MAX), spread: error as u64 }
+                let own_spans = spans.get(from..).unwrap_or_default();
+                // The variance of a sum of parts is its dispersion times its mean.
+                let error = |ratio: f64| (ratio.max(1.0) / data_packets.max(1) as f64).sqrt() * 1e3;
+                let spread = dispersion(own, own_spans).map_or(UNKNOWN_SPREAD, |ratio| error(ratio) as u64);
+                Reading { value: u64::try_from(per_s).unwrap_or(u64::MAX), spread }
             }
         };
         let mut of: BTreeMap<String, Reading> =
@@ -95,6 +97,12 @@ impl Window {
         self.0.iter().zip(self.0.iter().skip(1)).map(|(before, now)| grown(before, now)).collect()
     }
 
+    /// Time from each sample to the next, in nanoseconds.
+    fn spans(&self) -> Vec<u64> {
+        let pairs = self.0.iter().zip(self.0.iter().skip(1));
+        pairs.map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
+    }
+
     /// Time since the last packet, and the longest pause between two, in milliseconds.
     fn pauses(&self, packets: &[u64]) -> (u64, u64) {
         let ends: Vec<u64> = self.0.iter().skip(1).map(|sample| sample.at_ns).collect();
@@ -109,16 +117,22 @@ impl Window {
     }
 }
 
-/// Variance over mean of the counts of equal parts of a window; 1 for independent events. None from fewer than three parts.
-fn dispersion(counts: &[u64]) -> Option<f64> {
+/// Variance over mean of the counts of the parts of a window; 1 for independent events. None from fewer than three parts.
+///
+/// Each part is expected to have its share of the time, so samples taken at irregular times do not scatter.
+fn dispersion(counts: &[u64], spans: &[u64]) -> Option<f64> {
     let size = counts.len().div_ceil(PARTS).max(1);
-    let parts: Vec<f64> =
-        counts.rchunks_exact(size).map(|part| part.iter().map(|count| *count as f64).sum()).collect();
-    let mean = parts.iter().sum::<f64>() / parts.len().max(1) as f64;
-    if parts.len() < 3 || mean <= 0.0 {
+    let sums = |all: &[u64]| -> Vec<f64> {
+        all.rchunks_exact(size).map(|part| part.iter().map(|one| *one as f64).sum()).collect()
+    };
+    let (parts, times) = (sums(counts), sums(spans));
+    let (total, time): (f64, f64) = (parts.iter().sum(), times.iter().sum());
+    if parts.len() < 3 || total <= 0.0 || time <= 0.0 {
         return None;
     }
-    let squares: f64 = parts.iter().map(|part| (part - mean).powi(2)).sum();
+    let off = |(part, own): (&f64, &f64)| (part - total * own / time).powi(2);
+    let squares: f64 = parts.iter().zip(&times).map(off).sum();
+    let mean = total / parts.len() as f64;
     Some(squares / (parts.len() - 1) as f64 / mean)
 }
 
@@ -180,7 +194,27 @@ mod tests {
 
     #[test]
     fn events_in_one_burst_scatter_by_their_number() {
-        assert_eq!(dispersion(&[0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Some(60.0));
-        assert!(dispersion(&[5; 60]).is_some_and(|ratio| ratio < 0.1) && dispersion(&[1, 1]).is_none());
+        let minute = [5_000_000_000; 12];
+        assert_eq!(dispersion(&[0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0], &minute), Some(60.0));
+        assert!(dispersion(&[5; 60], &[1_000_000_000; 60]).is_some_and(|ratio| ratio < 0.1));
+        assert!(dispersion(&[1, 1], &[1, 1]).is_none());
+    }
+
+    #[test]
+    fn irregular_samples_do_not_scatter() {
+        let mut window = Window::default();
+        for second in [0, 1, 2, 10, 11, 30, 31] {
+            window.add(health(second, 7, second * 1_000, 0));
+        }
+        assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: 5 });
+    }
+
+    #[test]
+    fn spread_of_two_parts_is_unknown() {
+        let mut window = Window::default();
+        for second in 0..3 {
+            window.add(health(second, 7, second * 1_000, 0));
+        }
+        assert_eq!(window.rates().of[THROUGHPUT], Reading { value: 1_000, spread: UNKNOWN_SPREAD });
     }
 }

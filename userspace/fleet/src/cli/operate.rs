@@ -157,7 +157,9 @@ impl PruneArgs {
         used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));
         if let Some((rollout, _)) = snapshot.rollout()? {
             used.insert(rollout.version);
-            used.extend(rollout.steps.iter().map(|step| step.former.version));
+            // One that is over goes back to nothing.
+            let former = rollout.steps.iter().filter(|_| !rollout.is_over());
+            used.extend(former.map(|step| step.former.version));
         }
         if let Some((host, bad)) = snapshot.unreadable.iter().find(|(_, bad)| bad.contains_key("want")) {
             let error = bad.get("want").map_or("", String::as_str);

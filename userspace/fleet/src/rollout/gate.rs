@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::poisson::exceeds;
 use super::{Hosts, Rollout, State, Step};
 use crate::file::Gate;
-use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT};
+use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::Rates;
 
 /// Probability that one judgement finds harm where events are as likely as allowed.
@@ -35,11 +35,11 @@ const SILENT_PART: f64 = 0.5;
 pub(super) enum Verdict {
     /// No worse than allowed.
     Good {
-        /// Changed hosts that had enough packets.
+        /// Changed hosts that had enough packets, and a throughput with a known spread.
         judged: usize,
         /// Changed hosts.
         changed: usize,
-        /// Changed hosts that had traffic and have little now, for too short a time to tell.
+        /// Changed hosts that had traffic and have little now, for too short a time to tell, or a throughput of unknown spread.
         undecided: usize,
     },
     /// Worse, and why.
@@ -114,7 +114,6 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
             undecided += usize::from(is_watched && left >= SILENT_PART);
             continue;
         }
-        judged += 1;
         let case = Case { now, before, others: &others, left, alpha };
         for measure in MEASURES {
             let Some(limit) = gate.limits.get(measure.name) else { continue };
@@ -122,11 +121,22 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
                 return Verdict::Bad(format!("{} {reason}", step.host));
             }
         }
+        let is_decided = throughput.is_none() || before.is_none_or(|before| !is_open(before, now));
+        judged += usize::from(is_decided);
+        undecided += usize::from(!is_decided);
     }
     if let Some(reason) = gate.limits.get(THROUGHPUT).and_then(|limit| pooled(&changed, gate, *limit, left)) {
         return Verdict::Bad(reason);
     }
     Verdict::Good { judged, changed: changed.len(), undecided }
+}
+
+/// Whether a loss of throughput may show when there are more samples. A baseline of too few is none, and never gets more; a job that ended
+/// is not harm.
+fn is_open(before: &Rates, now: &Rates) -> bool {
+    let is_known =
+        |rates: &Rates| rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD);
+    now.queue_pairs != Some(0) && is_known(before) && !is_known(now)
 }
 
 /// Whether the changed hosts together lost throughput: bursts hide it in a single host, and average out over many.

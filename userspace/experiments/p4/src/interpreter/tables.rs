@@ -112,7 +112,7 @@ impl Tables {
     fn of<'m>(&mut self, model: &'m Model, name: &str) -> Result<(&'m Table, &mut Entries)> {
         let tables = model.tables.iter().zip(&mut self.0);
         let found = tables.into_iter().find(|(table, _)| table.name == name);
-        found.ok_or_else(|| Error::Interpreter { reason: format!("there is not a table `{name}`") })
+        found.ok_or_else(|| Error::Interpreter { reason: format!("there is no table `{name}`") })
     }
 }
 

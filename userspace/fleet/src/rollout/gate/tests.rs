@@ -112,6 +112,19 @@ fn half_throughput_is_harm_unless_others_lost_theirs() {
 }
 
 #[test]
+fn unknown_spread_is_undecided() {
+    let undecided = Verdict::Good { judged: 0, changed: 1, undecided: 1 };
+    let unknown = |packets: u64| with(calm(packets), THROUGHPUT, packets / 60, UNKNOWN_SPREAD);
+    let control = (calm(100_000), calm(100_000));
+    assert_eq!(judged(unknown(50_000)), undecided, "now");
+    assert_eq!(judged_with(unknown(100_000), calm(50_000), control.clone()), GOOD, "no baseline");
+    let marked = with(unknown(100_000), "marks", 20_000, 100);
+    assert!(matches!(judged(marked), Verdict::Bad(_)), "other measures are judged");
+    assert_eq!(judged(Rates { queue_pairs: Some(0), ..unknown(50_000) }), GOOD, "the job has ended");
+    assert_eq!(judged_with(calm(0), unknown(100_000), control), GOOD, "no traffic before");
+}
+
+#[test]
 fn half_throughput_of_bursty_hosts_is_harm() {
     let bursty = with(calm(100_000), THROUGHPUT, 1_666, 220);
     let less = with(calm(50_000), THROUGHPUT, 833, 220);
