@@ -192,6 +192,6 @@ pub(super) fn gap() -> Vector {
     for gap_us in [55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
         course.send(gap_us).send(0).send(gap_us / 3).cnp(gap_us / 5).cnp(gap_us / 7).send(1);
     }
-    let vector = vector("The gap behind a packet is paid at the rate active.", PACES, course.steps);
+    let vector = vector("The gap behind a packet is paid at the current rate.", PACES, course.steps);
     Vector { paces: true, ..vector }
 }
