@@ -54,7 +54,7 @@ impl Pacer {
         }
     }
 
-    /// How long it takes to pay what is owed at the rate active, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
+    /// How long it takes to pay what is owed at the current rate, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
     #[inline(always)]
     const fn owed_q27(&self) -> u64 {
         (self.owed_bits as u64).wrapping_mul(self.ns_per_byte_q24)

@@ -1,4 +1,4 @@
-//! What a flow still owes for the last packet it sent, paid at the rate active.
+//! What a flow still owes for the last packet it sent, paid at the current rate.
 //!
 //! A packet of b bits that leaves at t keeps the next one waiting until the flow's rate, integrated from t on, has come to
 //! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap again at

@@ -143,7 +143,7 @@ fn mark_share_matches_wred() {
         _ if depth > KMAX => 1.0,
         _ => (depth - KMIN) as f64 / (KMAX - KMIN) as f64 * PMAX,
     };
-    // The rate active when a packet comes says when it leaves after the last: one that comes at a low rate holds the queue.
+    // The rate at a packet's arrival decides when it leaves after the last: one that comes at a low rate holds the queue.
     let (mut holds_per_s, mut too_slow) = (7, 0);
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();

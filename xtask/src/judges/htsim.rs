@@ -12,7 +12,7 @@ use crate::lab::{Lab, number, table};
 const KEPT: &str = include_str!("htsim.csv");
 /// As it is, but for what keeps it from running.
 pub(super) const REPAIRED: &str = "repaired";
-/// And what a flow still owes is paid at the rate active.
+/// And what a flow still owes is paid at the current rate.
 const RETIMED: &str = "retimed";
 
 /// htsim's packets and constants. CNPs are in the data's class, as it has only one.

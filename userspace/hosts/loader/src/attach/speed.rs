@@ -58,7 +58,7 @@ fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
 }
 
-/// Writes down what was found. Whoever is killed before leaves the rate active, and the next look finds it the same.
+/// Writes down what was found. Whoever is killed before leaves the rate in the kernel, and the next look finds it the same.
 fn note(place: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
     let _lock = place.lock()?;
     let mut record = find(place, iface)?;
