@@ -113,10 +113,10 @@ mod tests {
 
     fn report(all: bool) -> CountersReport {
         let mut hooks = [Counters::ZERO; 3];
-        hooks[0].stat[Stat::RpCnpHandled as usize] = 5;
+        hooks[1].stat[Stat::RpCnpHandled as usize] = 5;
         hooks[1].stat[Stat::NpEcnMarked as usize] = 40;
         hooks[2].stat[Stat::NpCnpSent as usize] = 7;
-        hooks[0].pause.frames[3] = 4;
+        hooks[1].pause.frames[3] = 4;
         CountersReport { iface: "eth0".into(), hooks: HOOKS.into_iter().zip(hooks).collect(), all }
     }
 
@@ -133,7 +133,7 @@ rx_prio3_pause                  4
 COUNTER                     XDP  INGRESS  EGRESS
 np_ecn_marked_roce_packets    0       40       0
 np_cnp_sent                   0        0       7
-rp_cnp_handled                5        0       0
+rp_cnp_handled                0        5       0
 ";
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
@@ -149,7 +149,7 @@ rp_cnp_handled                5        0       0
             (&json["total"]["rx_prio3_pause"], &json["total"]["tx_prio7_pause"]),
             (&4.into(), &0.into())
         );
-        assert_eq!(json["hooks"]["xdp"]["rp_cnp_handled"], 5);
+        assert_eq!(json["hooks"]["ingress"]["rp_cnp_handled"], 5);
         assert_eq!(json["hooks"]["egress"]["rp_cnp_handled"], 0);
     }
 }

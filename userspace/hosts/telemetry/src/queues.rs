@@ -357,7 +357,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
         let mut config = Config::DEFAULT;
         config.pfc[3].rx = 1;
         let mut counters = [Counters::ZERO; 3];
-        counters[0].pause.frames[4] = 9;
+        counters[1].pause.frames[4] = 9;
         let pauses = [Pause { until_ns: 0, total_ns: 1_500_000 }; CLASSES];
         let report = report(&["eth1"]).with_pauses(&config, &counters, &pauses);
         let text = report.to_string();

@@ -193,8 +193,8 @@ pub(crate) mod testing {
         for (hook, stat, per_ms) in [
             (1, Stat::NpEcnMarked, 20),
             (2, Stat::NpCnpSent, 5),
-            (0, Stat::RpCnpHandled, 2),
-            (0, Stat::RpCnpIgnored, 1),
+            (1, Stat::RpCnpHandled, 2),
+            (1, Stat::RpCnpIgnored, 1),
         ] {
             counters[hook].stat[stat as usize] = per_ms * ms;
         }
