@@ -94,7 +94,12 @@ fn forged_cnps_change_nothing() {
             }
             let passed = both.process(Hook::Ingress, now_ns, &forged, &received());
             assert_eq!((passed.verdict, &passed.packet), (Verdict::Pass, &forged), "bit {at}");
-            invalid += 1;
+            // With another hint it is for a flow that is not there, and its ICRC is not computed.
+            if (96..160).contains(&at) {
+                unknown += 1;
+            } else {
+                invalid += 1;
+            }
         }
         // Right, but for flows that are not there.
         for stranger in [

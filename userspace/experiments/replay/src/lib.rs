@@ -299,7 +299,7 @@ pub trait Engine {
 impl State {
     /// What hash tables give in any order.
     fn sort(&mut self) {
-        self.pairs.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn));
-        self.cm.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn));
+        self.pairs.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));
+        self.cm.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));
     }
 }
