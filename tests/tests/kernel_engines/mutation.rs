@@ -21,9 +21,11 @@ fn config(pacer: u64) -> Config {
     (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
     scalars.pacer = pacer;
     // Who was cut stays slow for long enough to come to the horizon.
-    (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (20_000_000, 1_000_000);
+    (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (20_000_000, 500_000);
     scalars.rpg_time_reset_ns = 10_000_000;
-    (scalars.pacing_horizon_ns, scalars.pacing_horizon_drop) = (2_000_000, 1);
+    // Each depth of tags is a flow of its own: few packets of one come within an interval.
+    scalars.min_time_between_cnps_ns = 500_000;
+    (scalars.pacing_horizon_ns, scalars.pacing_horizon_drop) = (1_000_000, 1);
     scalars.priority_major = 1;
     for wred in &mut config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (2_000, 6_000, 300_000);
