@@ -193,6 +193,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     // Everything runs in a host of its own: what a program sends goes nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
+    // A CNP that cannot be sent uses no interval up: the first one of "NP within the CNP interval" needs a link that is up.
+    lab.a.netlink()?.set_up(LO, true)?;
     cases.extend(cnp(&lab, &ce)?);
     for (name, profile) in [("CNP at RP, paper", Profile::Paper), ("CNP at RP, firmware", Profile::Nvidia)] {
         cases.push(cut(name, profile, &data)?);
