@@ -308,7 +308,7 @@ mod tests {
             ("1.", Unit::Bytes, "is not a number"),
             (".5KB", Unit::Bytes, "is not a number"),
             ("1.2.3KB", Unit::Bytes, "is not a number"),
-            ("both", WORDS, "none of the words allowed: write one of `qp`, `peer`, `port`"),
+            ("both", WORDS, "is not one of the words allowed: write one of `qp`, `peer`, `port`"),
             ("2", Unit::Switch, "write `true` or `false`"),
         ] {
             let message = parse(text, unit).unwrap_err().to_string();

@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         let rows = self.db.rows("PORT")?;
         let Some(row) = rows.iter().find(|row| row.key() == self.port) else {
             if is_known && rows.is_empty() {
-                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");
+                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }
             let ports: Vec<_> = rows.iter().map(Row::key).take(8).collect();
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         match self.number(row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
             Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
             Number::Absent => {
-                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate stays as it is");
+                self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 Ok(())
             }
             Number::Outside => Ok(()),
@@ -281,7 +281,7 @@ impl<'a> Reader<'a> {
     /// Enters WRED of each class by the queue it goes to.
     fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
         if queues.is_empty() {
-            self.unmapped("QUEUE", self.port, [], "not in the file: WRED stays as it is");
+            self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
             return Ok(());
         }
         for (tc, queue) in tc_to_queue.iter().map(|queue| usize::from(*queue)).enumerate() {

@@ -190,7 +190,7 @@ fn value_without_counterpart_is_listed() {
             "WRED_PROFILE|ROCE green_drop_probability",
             "`101`",
         ),
-        ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn stays as it is"),
+        ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn is unchanged"),
         ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is not a number"),
         ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
         ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),

@@ -96,12 +96,13 @@ impl<'a> Reader<'a> {
                 Some("drop") => Some(PFC_WD_DROP),
                 Some("forward") => Some(PFC_WD_FORWARD),
                 Some("alert") => {
-                    let reason = "every storm is acted on here: pfc_wd_action stays";
+                    let reason = "every storm is acted on here: pfc_wd_action is unchanged";
                     self.unmapped("PFC_WD", row.key(), ["action"], reason);
                     None
                 }
                 Some(other) => {
-                    let reason = format!("`{other}` is not one of drop, forward, alert: pfc_wd_action stays");
+                    let reason =
+                        format!("`{other}` is not one of drop, forward, alert: pfc_wd_action is unchanged");
                     self.unmapped("PFC_WD", row.key(), ["action"], reason);
                     None
                 }

@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         if number == Number::Outside {
             let text = row.text(field)?.unwrap_or_default();
             let (low, high) = range.into_inner();
-            let reason = format!("`{text}`: {what} is {low} to {high} here; the parameter stays as it is");
+            let reason = format!("`{text}`: {what} is {low} to {high} here; the parameter is unchanged");
             self.unmapped(row.table(), row.key(), [field], reason);
         }
         Ok(number)
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
             MODES.iter().find(|(name, _)| mode.eq_ignore_ascii_case(name)).map(|(_, green)| *green);
         if marks_green.is_none() {
             let modes = MODES.map(|(name, _)| name).join(", ");
-            let reason = format!("`{mode}` is not one of {modes}: ecn stays as it is");
+            let reason = format!("`{mode}` is not one of {modes}: ecn is unchanged");
             self.unmapped("WRED_PROFILE", profile.key(), ["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
