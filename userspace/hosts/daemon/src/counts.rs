@@ -106,7 +106,8 @@ fn counts(reading: &Reading) -> Counts {
 /// What each interface itself dropped, in both directions; none if it cannot be read. Not by way of sysfs, which is that of the network
 /// namespace of whoever mounted it.
 fn interface_drops() -> BTreeMap<u32, u64> {
-    Netlink::connect().and_then(|netlink| netlink.drops()).unwrap_or_default()
+    let statistics = Netlink::connect().and_then(|netlink| netlink.statistics()).unwrap_or_default();
+    statistics.into_iter().map(|(ifindex, statistics)| (ifindex, statistics.dropped)).collect()
 }
 
 /// The RDMA devices on one interface.

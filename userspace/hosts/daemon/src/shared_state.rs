@@ -29,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that are to be served and cannot be, and why.
     pub(crate) failing: Vec<Failing>,
+    /// Those of them that are complete and see no packets: a program of others ends the chain before theirs.
+    pub(crate) bypassed: Vec<Failing>,
     /// Repairs of each interface served.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces that are still to be attached.
