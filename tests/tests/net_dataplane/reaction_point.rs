@@ -7,9 +7,9 @@ use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::{Role, XdpModeChoice};
+use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Pair, request};
+use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4, v6};
 use dcqcn_tests::socket::SILENCE;
 
@@ -51,17 +51,8 @@ fn cnp_halves_only_its_flow() -> Result<()> {
     if !runnable("cnp_halves_only_its_flow", &[])? {
         return Ok(());
     }
-    for (test, mode) in [("rp", XdpModeChoice::Driver), ("rp-skb", XdpModeChoice::Skb)] {
-        halved(test, mode)?;
-    }
-    Ok(())
-}
-
-fn halved(test: &str, mode: XdpModeChoice) -> Result<()> {
-    let pair = Pair::new(test)?;
-    let mut sender = request("a0", Role::Host, &CHANGES)?;
-    sender.settings.xdp_mode = Some(mode);
-    pair.a.attach_as(&sender)?;
+    let pair = Pair::new("rp")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
     let flows = [
         Roce::default(),
