@@ -123,7 +123,7 @@ mod tests {
             let now_ns = look * 100 * MS;
             if look < 10 {
                 for priority in [3, 4, 5] {
-                    pauses[priority] = pauses[priority].heard(now_ns, 150 * MS);
+                    pauses[priority] = pauses[priority].updated(now_ns, 150 * MS);
                 }
                 (held[3], held[5]) = (held[3] + 1, held[5] + 1);
             }
