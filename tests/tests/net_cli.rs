@@ -39,7 +39,7 @@ fn attach_to_detach() -> Result<()> {
     says(&lab.ok("get a0 rpg_time_reset")?, "4.4ms");
 
     lab.ok("detach a0")?;
-    says(&lab.ok("status")?, "nothing is attached");
+    says(&lab.ok("status")?, "no interface is attached");
     says(&lab.refused(3, "detach a0")?, "a0 is not attached");
     assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
     Ok(())

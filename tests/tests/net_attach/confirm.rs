@@ -231,6 +231,6 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
     says(&lab.refused(1, &apply("a0"))?, "does not name a0");
-    says(&lab.refused(1, &apply("--all"))?, "names nothing that is attached");
+    says(&lab.refused(1, &apply("--all"))?, "names no attached interface");
     lab.ok("detach a0").map(drop)
 }

@@ -1,4 +1,4 @@
-//! `counters`: everything the hooks count.
+//! `counters`: all counters of the hooks.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -15,10 +15,10 @@ Examples:
   dcqcn counters eth0
   dcqcn counters eth0 --json | jq .total.rp_cnp_handled")]
 pub(super) struct CountersArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// Show counters too that are zero, and what each counts.
+    /// Include counters that are zero, and the meaning of each.
     #[arg(long)]
     all: bool,
 }

@@ -1,4 +1,4 @@
-//! `flows`: the flows of the reaction point and of the notification point, and who is at the other end of which.
+//! `flows`: flows of the reaction and notification point, and QP pairs.
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -11,7 +11,7 @@ use super::pair::PairCommand;
 
 /// Show flows: rates at the reaction point, CNPs at the notification point.
 ///
-/// A flow is named by the QP that receives its data, because data packets name no other.
+/// A flow is identified by its destination QP, because data packets name no other.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_long_help = "\
@@ -27,7 +27,7 @@ Examples:
 pub(super) struct FlowsArgs {
     #[command(subcommand)]
     command: Option<FlowsCommand>,
-    /// The interface.
+    /// Attached interface.
     #[arg(required = true, add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
 }
@@ -43,7 +43,7 @@ impl FlowsArgs {
         if let Some(FlowsCommand::Pair(command)) = self.command {
             return command.run(out);
         }
-        let iface = self.iface.context("no interface is named")?;
+        let iface = self.iface.context("an interface is required")?;
         out.show(&FlowsReport::read(&attach::open(&iface)?)?)
     }
 }

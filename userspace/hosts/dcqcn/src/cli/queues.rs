@@ -20,10 +20,10 @@ Examples:
   dcqcn queues eth1 --json | jq '.queues[] | {queue, depth_bytes, drops}'
   dcqcn queues eth1 --json | jq '.classes[] | select(.packets > 0) | {tc, depth_bytes}'")]
 pub(super) struct QueuesArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// Show classes too that no DSCP belongs to.
+    /// Include classes without a DSCP.
     #[arg(long)]
     all: bool,
 }

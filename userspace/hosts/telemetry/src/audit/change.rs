@@ -53,7 +53,7 @@ pub fn change<E: From<attach::Error> + Display>(
         Err(Refused { iface, error }) => {
             // For each of them word was left.
             for other in ifaces.iter().filter(|other| **other != iface) {
-                enter_refusal(other, &format!("nothing was changed: refused for {iface}"));
+                enter_refusal(other, &format!("nothing was changed: rejected for {iface}"));
             }
             enter_refusal(&iface, &error.to_string());
             return Err(Refused { iface, error: error.into() });
