@@ -173,7 +173,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
     // A file is refused in the meantime, and taken afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
-    daemon.says(&["refused: all stays as it was", "dcqcn confirm a0"])?;
+    daemon.says(&["reload rejected; configuration unchanged", "dcqcn confirm a0"])?;
     lab.ok("confirm a0 --revert")?;
     daemon.signal(Signal::SIGHUP)?;
     is(&lab, 11)?;

@@ -52,24 +52,24 @@ const DIFFERENT: u8 = 4;
 const PARTLY_DONE: u8 = 7;
 
 const AFTER_HELP: &str = "\
-Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Parameters have the names that NICs and switches use; `dcqcn config example` explains each.
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
-Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
+For experiments (incast, simulator, replay, P4), see `dcqcn-lab`.
 
 Exit codes:
   0  done
-  1  failed or refused; a refused change leaves what is attached as it was
+  1  failed or rejected; a rejected change has no effect
   2  wrong usage
   3  the interface is not attached
-  4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
+  4  `config diff`: the configurations differ; `doctor`: warnings, nothing worse
   5  `doctor`: errors
-  6  `daemon`: refused, nothing was changed
-  7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
+  6  `daemon`: rejected, nothing was changed
+  7  partially done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output lists successes
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
 
 Environment:
-  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_LOG  filter of the log on standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";

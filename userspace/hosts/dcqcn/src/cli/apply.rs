@@ -22,8 +22,8 @@ use super::targets;
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn config apply <FILE> <IFACE...|--all> [--dry-run] [--confirm TIME]")]
 #[command(after_long_help = "\
-The file is one of `attach`, for each interface named, or one of `run`, which names them itself. Role, pacer and table sizes
-are chosen when attaching: a file that wants others is refused.
+The file is one of `attach`, applied to each interface named, or one of `run`, which names interfaces itself. Role, pacer
+and table sizes are fixed when attaching: a file with other values is rejected.
 
 Examples:
   dcqcn config apply /etc/dcqcn.toml eth0 --dry-run

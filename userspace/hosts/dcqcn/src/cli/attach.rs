@@ -21,20 +21,20 @@ use dcqcn_support::cli::SettingsArgs;
 Examples:
   # an end host: notification and reaction point
   dcqcn attach eth0
-  # a router's port towards the receivers, RoCE shaped to 10 Gb/s there
+  # a router's port towards the receivers, where RoCE is shaped to 10 Gbit/s
   dcqcn attach eth1 --role switch --set wred.3.drain_rate=10gbit
   # strict and weighted queues for all traffic: storage (DSCP 26) two thirds, everything else one
   dcqcn attach eth1 --role switch --queues --set queue.3.weight=20 --set queue.0.weight=10
-  # a bump in the wire that marks both ways
+  # inline between two interfaces, marking in both directions
   dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
   # a slow link with the paper's dynamics
   dcqcn attach eth0 --profile lab --set link_rate=200mbit
-  # every interface with an RDMA device, soft-RoCE's too; those of a pattern that are not attached yet
+  # every interface with an RDMA device, including soft-RoCE; unattached ones that match a pattern
   dcqcn attach --all-rdma
   dcqcn attach 'eth*' ib0 --role switch
-  # all of it from a file
+  # all settings from a file
   dcqcn attach eth0 --config /etc/dcqcn.toml
-  # what it would do, in another network namespace
+  # the planned steps, in another network namespace
   dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
     /// Interfaces, by name or altname; a pattern (`eth*`) matches interfaces that are not attached.

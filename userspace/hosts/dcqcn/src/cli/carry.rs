@@ -31,12 +31,12 @@ enum To {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 sonic: WRED_PROFILE (green packets), QUEUE, DSCP_TO_TC_MAP, TC_TO_QUEUE_MAP, PORT_QOS_MAP, PORT speed and SCHEDULER pir
-of the port are carried over. What has no counterpart is listed.
+of the port are imported. Fields without a counterpart are listed.
 
 nvidia: reads the files of roce_rp and roce_np, or those of debugfs' cc_params, in the firmware's units: microseconds,
 Mbit/s, 64 bytes for rpg_byte_reset. The path may also be a copy of the directory, the output of `grep . DIR/*` or
 `tail -n +1 DIR/*`, of `mlxconfig -d DEVICE -e query` (--port 2 takes the second port's), or a list of NAME = VALUE.
-Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10. Files that are not known are
+Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10. Unknown files are
 listed.
 
 An import with an error changes nothing.
@@ -98,7 +98,7 @@ Parameters that the format cannot express are reported on standard error.
 
 Examples:
   dcqcn export --format sonic eth1 --port Ethernet0
-  # on the host with the adapter: sets what eth0 has
+  # on the host with the adapter: applies eth0's parameters
   dcqcn export --format nvidia eth0 --out eth0.txt
   while IFS=: read -r file value; do echo $value > /sys/class/net/ens1f0/ecn/$file; done < eth0.txt
   # on the switch: config load

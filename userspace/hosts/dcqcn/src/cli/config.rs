@@ -87,10 +87,10 @@ impl ExampleArgs {
 /// Check a configuration file, of `attach` or of `run`, and print its settings.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Errors are listed with their lines. Whether rates fit the link is decided when attaching.
+Errors are listed with their lines. Rates are compared with the link's when attaching.
 
 Examples:
-  # exit code 1 if anything is wrong
+  # exit code 1 on any error
   dcqcn config check /etc/dcqcn.toml")]
 pub(super) struct CheckArgs {
     /// Configuration file.

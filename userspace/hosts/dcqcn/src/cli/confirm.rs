@@ -37,15 +37,15 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Without an interface: all pending changes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed, in the same network namespace: a
-machine that is cut off by a change of its own comes back by itself. `dcqcn status IFACE` shows the pending change. A process started
-for that reverts it, or `dcqcn run` where it serves the interface; should both be killed, the next `dcqcn` command does.
-`dcqcn log` has it all.
+A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed in the same network namespace, so a
+machine that loses its connection by a change recovers. `dcqcn status IFACE` shows pending changes. They are reverted
+by a background process, or by `dcqcn run` if it serves the interface; if both are killed, by the next `dcqcn` command.
+`dcqcn log` shows all changes.
 
 Examples:
   dcqcn set eth0 --confirm 60s rpg_ai_rate=20mbit
   dcqcn confirm eth0
-  # at once, and not when the time is over
+  # revert now instead of at the deadline
   dcqcn confirm eth0 --revert")]
 pub(super) struct ConfirmArgs {
     /// Interfaces [default: all with a pending change].

@@ -9,7 +9,7 @@ use dcqcn_telemetry::CountersReport;
 /// Show counters: totals under their mlx5 names, then all by hook.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Counters that are zero are left out of the text unless --all is given; JSON has all.
+Counters that are zero are omitted from the text unless --all is given; JSON has all.
 
 Examples:
   dcqcn counters eth0

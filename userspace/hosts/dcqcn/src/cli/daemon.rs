@@ -13,11 +13,11 @@ use serde::Serialize;
 const PATIENCE: Duration = Duration::from_secs(310);
 
 const OUTCOMES: &str = "\
-With --json, `outcome` says how it went, and the exit code is:
+With --json, `outcome` is the result, with the exit code:
   done         0  done; everything is served
-  failed       1  the result is not known: look at `dcqcn daemon status`
-  refused      6  refused: nothing was changed
-  partial      7  partly done: some interfaces cannot be served, `failing` names them
+  failed       1  the result is unknown: check `dcqcn daemon status`
+  refused      6  rejected: nothing was changed
+  partial      7  partially done: some interfaces cannot be served, `failing` lists them
   unreachable  8  no daemon answers
   busy         9  not processed: try again";
 
@@ -71,7 +71,7 @@ pub(super) struct HealthArgs {
 /// Reload the configuration file, and wait for the result (root only).
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
-As SIGHUP does: on all interfaces or, if anything is refused, on none.
+Like SIGHUP: on all interfaces or, if any change is rejected, on none.
 
 {OUTCOMES}
 
@@ -90,7 +90,7 @@ pub(super) struct ReloadArgs {
 
 Examples:
   dcqcn daemon confirm
-  # revert it now, and not when the time is over
+  # revert it now instead of at the deadline
   dcqcn daemon confirm --revert"))]
 pub(super) struct ConfirmArgs {
     /// Name of the configuration [default: the unconfirmed one].

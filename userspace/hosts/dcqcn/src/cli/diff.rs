@@ -24,10 +24,10 @@ use dcqcn_support::cli::read_file;
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Where a file does not say the link's rate and overhead, those found when attaching are right. A profile is compared in
-what profiles are about: the rate machine, the time between CNPs and the marking curves.
+If a file lacks the link's rate and overhead, the values found when attaching are accepted. A profile is compared only in
+its own parameters: the rate machine, the time between CNPs and the marking curves.
 
-Exit codes: 0 the same, 4 different, others as for all commands.
+Exit codes: 0 equal, 4 different, others as for all commands.
 
 Examples:
   dcqcn config diff eth0
@@ -164,7 +164,7 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
 /// Print the active configuration as a file for `attach --config`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is active now. An existing
+The file has the differences to the defaults; with it `dcqcn attach` reproduces the active configuration. An existing
 FILE is replaced at once.
 
 Examples:

@@ -19,13 +19,13 @@ use dcqcn_support::cli::Output;
 /// with its evidence and a fix. Changes nothing. Root sees more.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnings, 5 errors.
+Exit codes: 0 nothing worse than info, 1 failed, 2 wrong usage, 4 warnings, 5 errors.
 
 Examples:
   dcqcn doctor
   # under traffic, for longer, with a switch 100 us away
   dcqcn doctor --duration 10s --rtt 100us
-  # elsewhere: take the directory along
+  # record on one host, examine on another
   dcqcn doctor --record /tmp/eth0-is-slow
   dcqcn doctor --from /tmp/eth0-is-slow
   dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'")]

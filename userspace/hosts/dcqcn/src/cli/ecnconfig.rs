@@ -36,13 +36,13 @@ Flags:
   -gmin N, -gmax N   its thresholds, bytes
   -gdrop N           its marking probability at the upper threshold, percent
   -ymin -ymax -ydrop -rmin -rmax -rdrop N
-                     checked, and without effect: packets have no colour here, all are green
+                     checked, but without effect: all packets are green
   -q QUEUES [on|off] show or set marking in these queues of every attached interface
   -vv                show the field names
   --json             print JSON
 
 A profile here is the WRED of one traffic class of an interface: `eth1:3`. `eth1` alone is all classes. Queues are the
-queues of tc_to_queue. A change is atomically, as with `dcqcn set`. There are no ASIC namespaces (-n).
+queues of tc_to_queue. Changes are atomic, as with `dcqcn set`. There are no ASIC namespaces (-n).
 
 Examples:
   ecnconfig -l

@@ -22,20 +22,20 @@ use dcqcn_support::cli::Output;
 /// without `dcqcn run`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The kinds, and what is told of them:
+The kinds and their fields:
   flow-paired     a QP, the QPN at its other end, and the source: static, rdma, cm or datagram
-  rate-cut        a CNP was accepted: the flow, its rate and its target rate since (rp_variant firmware
+  rate-cut        a CNP was accepted: the flow, its new rate and target rate (rp_variant firmware
                   cuts at the next end of its period; the reported rate is the previous one)
-  horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
-  table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
-  pfc-storm       a neighbour pauses and pauses (pfc_wd_detection_time): the priority, what is done; from dcqcn run
-  pfc-restored    such a storm is over: the priority; from dcqcn run
-  queue-drop      a queue of the port's own (attach --queues) was full: its number, how many packets; from dcqcn run
-  config-refused  who was refused which command, and why (from the audit log)
-  missed          entries that were written over before they were read here
+  horizon-drop    a packet beyond pacing_horizon was dropped: the flow, its bytes
+  table-full      the RP or NP table: the new flow, and the idle time of the evicted one
+  pfc-storm       a neighbour pauses continuously (pfc_wd_detection_time): the priority, the action; from dcqcn run
+  pfc-restored    the storm ended: the priority; from dcqcn run
+  queue-drop      one of the port's queues (attach --queues) was full: its number, dropped packets; from dcqcn run
+  config-refused  a rejected command: user and cause (from the audit log)
+  missed          events overwritten before this command read them
 
-Of each kind there are at most event_rate entries per second and interface (100 by default). What is left out is told with
-the next of its kind, and counted under events_lost (`dcqcn counters`).
+Each kind is limited to event_rate events per second and interface (100 by default). The next event of the kind reports
+the number omitted, which is also counted as events_lost (`dcqcn counters`).
 
 Examples:
   dcqcn events

@@ -15,14 +15,14 @@ use super::pair::PairCommand;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_long_help = "\
-STATE is what the last increase of a flow was (rp_variant firmware: what the next one will be):
+STATE is the kind of the last rate increase of a flow (rp_variant firmware: of the next one):
 line-rate (never cut, or back at the line rate), fast-recovery, additive-increase or hyper-increase.
 STAGE counts the increases by timer and by bytes since the last cut.
 
 Examples:
   dcqcn flows eth0
   dcqcn flows eth0 --json | jq '.rp[] | select(.state != \"line-rate\") | .rate_bps'
-  # which QP is at the other end of which
+  # known QP pairs
   dcqcn flows pair list eth0")]
 pub(super) struct FlowsArgs {
     #[command(subcommand)]

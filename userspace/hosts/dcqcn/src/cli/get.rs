@@ -19,7 +19,7 @@ use super::targets;
 #[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
 #[command(after_long_help = "\
 The first word names interfaces, separated by commas; further interfaces and parameters follow. With --all every word is
-a parameter. DSCPs in traffic class 0 are left out unless named.
+a parameter. DSCPs in traffic class 0 are omitted unless named.
 
 Groups:
   wred  the congestion point: WRED marking, classes and queues
@@ -30,7 +30,7 @@ Groups:
 Examples:
   dcqcn get eth0
   dcqcn get eth0 rpg_ai_rate wred.3.kmax dscp_to_tc.26
-  # everything about the marking of one class: meaning, range, default
+  # the marking of one class: meaning, range, default
   dcqcn get eth1 --group wred --tc 3 --explain
   dcqcn get eth0,eth1 --group rp
   dcqcn get --all rpg_ai_rate

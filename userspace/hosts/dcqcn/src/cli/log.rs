@@ -14,9 +14,9 @@ use dcqcn_support::cli::Output;
 /// Show parameter changes, accepted and rejected, with author and time, oldest first.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Changes are entered by set, config apply, import and ecnconfig, a JSON line for each parameter, in
-/var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused, what was confirmed and what was taken
-back, and what others asked `dcqcn run` for over its socket. A log that cannot be written is warned of; the change stays.
+set, config apply, import and ecnconfig log changes to /var/log/dcqcn/audit.jsonl, one JSON line per parameter. Rejected
+changes, confirmations, reverts, reloads of `dcqcn run` and requests over its socket are logged too. If the log cannot be
+written, a warning is printed, and the change stays.
 
 Environment:
   DCQCN_AUDIT  another directory for the log

@@ -14,9 +14,9 @@ use dcqcn_support::cli::Output;
 /// Show queues, marks, CNPs and flows per interval, as lines or JSON for pipes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the pinned maps; `dcqcn run` is not needed. Without an interface it watches all that is attached, whenever it
-is. Each interface has, per interval, a line `class` for each traffic class, a line `counters`, and a line `qp` for each
-of the flows of the most throughput. With --json it has an object on one line, with the same names.
+Reads the pinned maps; `dcqcn run` is not needed. Without an interface it shows all attached ones, including later ones.
+Per interval, each interface has a line `class` for each traffic class, a line `counters`, and a line `qp` for each of the
+busiest flows. With --json it has an object on one line, with the same names.
 Names end in their unit: _bps (bit/s), _bytes, _ns, _per_s, _ppm (millionths), _ratio (0 to 1).
 
 Examples:

@@ -68,8 +68,8 @@ fn file(example: &str) -> String {
 /// Settings of the controller, outside those of interfaces.
 const CONTROLLER: &str = "\
 [[interface]]
-name = \"eth*\"             # a name or a pattern; the first table that fits counts
-role = \"host\"             # and every other setting of an interface
+name = \"eth*\"             # a name or a pattern; the first table that matches applies
+role = \"host\"             # and all other settings of an interface
 
 [metrics]
 listen = \"127.0.0.1:9310\" # /metrics and /healthz

@@ -21,9 +21,9 @@ use dcqcn_telemetry::PairRow;
 /// ends run dcqcn; a hardware NIC's QP needs one.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
-Pairs have four sources, the most trusted first: static (this command), rdma (the kernel's own queue
-pairs, while `dcqcn run` runs), cm (connection management messages seen), datagram (UD packets).
-Of two that contradict each other the more trusted one counts.
+Pairs have four sources, the most trusted first: static (this command), rdma (the kernel's own QPs, while `dcqcn run` is
+running), cm (connection management messages seen), datagram (UD packets). On contradiction, the more trusted source
+takes precedence.
 
 Examples:
   dcqcn flows pair list eth0

@@ -18,7 +18,7 @@ use super::targets::called;
 #[command(after_long_help = "\
 Examples:
   dcqcn prepare eth0
-  # at every boot too, where systemd-networkd manages eth0
+  # also at every boot, if systemd-networkd manages eth0
   dcqcn prepare eth0 --networkd")]
 pub(super) struct PrepareArgs {
     /// Interface.

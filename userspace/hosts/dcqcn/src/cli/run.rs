@@ -20,17 +20,17 @@ use dcqcn_support::cli::Output;
 /// QPs, and reads the real backlog for `queue_source = backlog`. When restarted, it takes over existing attachments.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file is read again on SIGHUP, and when it has changed and stayed the same for a second: on all interfaces or, if
-anything in it is refused, on none. One that names none of the interfaces that are served is refused. Parameters that were
-set since stay where the file says nothing else than before; SIGHUP puts them back to the file's. `dcqcn config check FILE`
-checks it beforehand. With interfaces instead of a file, these are served as they are attached.
+The file is reloaded on SIGHUP, and when it has changed and been stable for a second: on all interfaces or, if anything in
+it is rejected, on none. A file that drops every served interface is rejected. Parameters set since then are kept if the
+file's value is unchanged; SIGHUP resets them to the file's. Use `dcqcn config check FILE` to check it beforehand. With
+interfaces instead of a file, these are served with their current settings.
 
-Metrics for Prometheus are served where the file's [metrics] says, or by `run --metrics-only` without a controller:
+Prometheus metrics are served on the address in the file's [metrics], or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
-`dcqcn counters` shows, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers
-200 as long as the process is running, `/readyz` 503 with the reasons unless all is served. A flow is a series only if
---top-qps asks for it: each costs the server that stores it. There is no encryption and no password: other addresses than
-loopback are for networks that need none.
+of `dcqcn counters`, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers 200 while
+the process makes progress, `/readyz` 503 with the causes unless all interfaces are served. Flows have their own series
+only with --top-qps, as each costs storage. There is no encryption or authentication: use addresses other than loopback
+only in trusted networks.
 
 Examples:
   dcqcn run

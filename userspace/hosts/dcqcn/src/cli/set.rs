@@ -17,9 +17,9 @@ use super::targets::{self, Edits};
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn set <IFACE,...|--all> [KEY=VALUE]... [--profile PROFILE] [--confirm TIME]")]
 #[command(after_long_help = "\
-A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax); what the interface
-is stays: link, role, classes, buffers and pacer. The link's rate, on which `lab` and `hpcc` depend, is the
-interface's link_rate. What was changed is entered in the audit log (`dcqcn log`).
+A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax). Link, role, classes,
+buffers and pacer of the interface stay. Profiles `lab` and `hpcc` depend on the link's rate, the interface's link_rate.
+Changes are recorded in the audit log (`dcqcn log`).
 
 Examples:
   dcqcn set eth0 rpg_ai_rate=20mbit rpg_time_reset=300us

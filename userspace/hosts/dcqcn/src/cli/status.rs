@@ -19,7 +19,7 @@ use super::targets::called;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # everything in this network namespace
+  # all attachments in this network namespace
   dcqcn status
   # hook by hook; exit code 3 if eth0 is not attached
   dcqcn status eth0

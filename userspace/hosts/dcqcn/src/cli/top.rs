@@ -16,7 +16,7 @@ use dcqcn_support::cli::Output;
 /// Needs a terminal; `dcqcn monitor` prints the same values for pipes. `?` shows the keys.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the pinned maps; `dcqcn run` is not needed. A change goes the way of `dcqcn set`: atomically, and into the
+Reads the pinned maps; `dcqcn run` is not needed. Changes are applied as by `dcqcn set`: atomically, and with an entry in the
 audit log.
 
 Examples:
