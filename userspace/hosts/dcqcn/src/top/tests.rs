@@ -143,7 +143,7 @@ fn parameter_chosen_typed_and_set() {
     press(&mut state, KeyCode::Backspace);
     write(&mut state, "0us");
     assert_eq!(press(&mut state, KeyCode::Enter), Action::None);
-    assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("not measured in")));
+    assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("has the wrong unit")));
     golden("value.txt", &screen(&state, 90, 18));
     for _ in 0..5 {
         press(&mut state, KeyCode::Backspace);
