@@ -108,7 +108,7 @@ fn package_has_manuals_and_completions() {
         let script = run(&["generate", "completions", shell]);
         assert!(stdout(&script).contains("COMPLETE"), "{shell}");
     }
-    assert!(stderr(&run(&["generate", "completions", "tcsh"])).contains("there are for bash"));
+    assert!(stderr(&run(&["generate", "completions", "tcsh"])).contains("supported shells are bash"));
 }
 
 #[test]
