@@ -1,7 +1,7 @@
-//! The classifier: what a packet is, by one walk over its headers.
+//! Packet classification, by one pass over the headers.
 //!
-//! Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Everything
-//! else is recognised as far as its name in [`Stat`] says, and left unchanged.
+//! Accepts Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH. Every
+//! other packet passes unchanged and increments the [`Stat`] that names it.
 
 use crate::flow::{FlowId, HashKeys, QpId};
 use crate::id::{V4_MAPPED, tagged};
@@ -16,33 +16,33 @@ use crate::wire::ipv6::{self, Ipv6};
 use crate::wire::sub;
 use crate::wire::udp::{self, Udp};
 
-/// A packet that can be read header by header.
+/// Access to a packet, one header at a time.
 ///
-/// Offsets count from the Ethernet header. A header is a reference to an array of its length, so reading it is checked
-/// once and cannot fail afterwards.
+/// Offsets count from the Ethernet header. A header is a reference to an array of its length, so reading it is
+/// checked once and cannot fail afterwards.
 pub trait Frame {
-    /// Length of the whole packet, layer 2 without FCS.
+    /// Length of the frame, without FCS.
     fn frame_len(&self) -> u32;
-    /// `N` bytes from `at`, if the packet has them.
+    /// `N` bytes from offset `at`, or `None` beyond the end of the packet.
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]>;
-    /// Whether the whole packet has so many bytes.
+    /// Whether the packet has at least `len` bytes.
     fn reaches(&self, len: usize) -> bool {
         len <= self.frame_len() as usize
     }
-    /// Length of the whole frame, of a packet that is known to [reach](Frame::reaches) `len`: where it does so in the frame's first
-    /// piece, others are padding, and may be left out.
+    /// Frame length of a packet that [reaches](Frame::reaches) `len`. If the first fragment of the buffer reaches it,
+    /// the bytes in further fragments are padding, and an implementation may omit them.
     fn len_reaching(&self, _len: usize) -> u32 {
         self.frame_len()
     }
-    /// The VLAN ID of a tag that the kernel keeps outside the packet, in front of those inside; 0 = there is none.
+    /// The VLAN ID of the tag that the kernel stores outside the packet, outermost; 0 = none.
     fn stripped_vid(&self) -> u32 {
         0
     }
-    /// Bytes behind the UDP header of each packet that the kernel will cut this buffer into (UDP GSO); 0 = it is one packet.
+    /// Payload bytes of each segment that UDP GSO will split this buffer into; 0 = not a super-packet.
     fn segment_bytes(&self) -> u32 {
         0
     }
-    /// Makes the first `len` bytes readable where they are not yet (a socket buffer in pieces).
+    /// Makes the first `len` bytes of a fragmented socket buffer readable.
     fn pull(&mut self, _len: usize) {}
 }
 
@@ -51,67 +51,67 @@ pub trait Frame {
 pub struct Roce {
     /// Offset of the IP header.
     pub l3: usize,
-    /// IPv6, not IPv4.
+    /// Whether it is IPv6 (else IPv4).
     pub v6: bool,
-    /// The operation.
+    /// Opcode of the BTH.
     pub opcode: Opcode,
-    /// What kind of operation it is.
+    /// Class of the opcode.
     pub class: Class,
-    /// The receiver's QP.
+    /// Destination QPN.
     pub dest_qpn: u32,
-    /// DSCP and ECN.
+    /// TOS or traffic class: DSCP and ECN.
     pub tos: u8,
-    /// Where it ends, as its IP header says.
+    /// End of the packet according to its IP header, as an offset.
     pub end: usize,
-    /// The VLANs it is in, as [`QpId::vlan`] has them.
+    /// VLAN IDs, encoded as in [`QpId::vlan`].
     pub vlan: u32,
-    /// The packets that leave for it; see [`Roce::segments`].
+    /// Packets on the wire that this buffer becomes; see [`Roce::segments`].
     pub packets: u32,
 }
 
-/// The packets that leave for one buffer.
+/// The packets on the wire that one buffer becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
-    /// How many there are.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes that they have beyond the buffer: each but the first brings headers of its own.
+    /// Bytes added to the buffer's length: every packet after the first repeats the headers.
     pub header_bytes: u64,
 }
 
-/// QP 1, the general services interface; it and QP 0 carry management, which is never paced or answered.
+/// QP 1, the general services interface. QP 0 and 1 carry management traffic, which is never paced or answered.
 pub const QP_GSI: u32 = 1;
 
 impl Roce {
-    /// Whether it congests: a message's payload (SEND, WRITE, READ response) of an ordinary QP. Such packets are marked for,
-    /// answered by CNPs, and count on the rate of their flow.
+    /// Whether this is payload (SEND, WRITE, READ response) of an ordinary QP. Such packets are marked, trigger CNPs
+    /// and are charged to their flow.
     #[inline(always)]
     #[must_use]
     pub const fn congests(&self) -> bool {
         self.class.congests() && self.dest_qpn > QP_GSI
     }
 
-    /// Whether it has a place among the packets of an ordinary QP, which it must keep when those before it wait.
+    /// Whether the packet belongs to an ordinary QP's sequence, and so must not overtake earlier packets.
     #[inline(always)]
     #[must_use]
     pub const fn is_sequenced(&self) -> bool {
         self.class.is_sequenced() && self.dest_qpn > QP_GSI
     }
 
-    /// Whether it is a CNP: it is never marked, never waits, and cuts a rate where it arrives.
+    /// Whether this is a CNP: never marked, never delayed, and cuts a rate at its destination.
     #[inline(always)]
     #[must_use]
     pub const fn is_cnp(&self) -> bool {
         matches!(self.class, Class::Cnp)
     }
 
-    /// Its ECN field.
+    /// ECN codepoint.
     #[inline(always)]
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)
     }
 
-    /// Its DSCP, below 64.
+    /// DSCP, below 64.
     #[inline(always)]
     #[must_use]
     pub const fn dscp(&self) -> usize {
@@ -132,7 +132,7 @@ impl Roce {
         self.udp() + Udp::LEN
     }
 
-    /// Source and destination address, IPv4 ones mapped into IPv6.
+    /// Source and destination address; IPv4 addresses are mapped into IPv6.
     #[inline(always)]
     #[must_use]
     pub fn addresses<F: Frame>(&self, frame: &F) -> Option<([u32; 4], [u32; 4])> {
@@ -145,7 +145,7 @@ impl Roce {
         }
     }
 
-    /// [`FlowId::untagged_fingerprint`] of the flow it belongs to.
+    /// [`FlowId::untagged_fingerprint`] of the packet's flow.
     #[inline(always)]
     pub(crate) fn untagged_fingerprint<F: Frame>(&self, frame: &F, keys: &HashKeys) -> Option<u64> {
         if self.v6 {
@@ -156,7 +156,7 @@ impl Roce {
         }
     }
 
-    /// Its VLANs, by the tag that the kernel keeps outside it and by those inside.
+    /// VLAN IDs of the tag outside the packet and of those inside.
     #[inline(always)]
     fn vlans<F: Frame>(&self, frame: &F) -> u32 {
         const OUTER: usize = Ethernet::LEN;
@@ -171,8 +171,8 @@ impl Roce {
         vlan
     }
 
-    /// The packets that leave for it: more than one of a UDP GSO super-packet, which a sender with `UDP_SEGMENT` or an interface with
-    /// `rx-udp-gro-forwarding` makes.
+    /// The packets on the wire that this buffer becomes: several for a UDP GSO super-packet, which comes from a sender
+    /// that uses `UDP_SEGMENT` or an interface with `rx-udp-gro-forwarding`.
     #[inline(always)]
     #[must_use]
     pub fn segments(&self) -> Segments {
@@ -190,7 +190,7 @@ impl Roce {
         payload_bytes.div_ceil(segment_bytes).max(1)
     }
 
-    /// The flow it belongs to.
+    /// The flow that the packet belongs to.
     #[inline(always)]
     #[must_use]
     pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
@@ -198,14 +198,14 @@ impl Roce {
         Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan } })
     }
 
-    /// The QP it is sent to.
+    /// The destination QP.
     #[inline(always)]
     #[must_use]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
         Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan })
     }
 
-    /// The QP that sent it, which only datagrams name.
+    /// The source QP, which only datagrams name.
     #[inline(always)]
     #[must_use]
     pub fn sender<F: Frame>(&self, frame: &F) -> Option<QpId> {
@@ -213,8 +213,8 @@ impl Roce {
         Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan })
     }
 
-    /// The sender's QPN, which only datagrams carry. (Reliable datagrams do too, behind a header of their own; nobody
-    /// has them.)
+    /// Source QPN, which only datagrams carry. (Reliable datagrams carry it too, in another header; no hardware
+    /// implements them.)
     #[inline(always)]
     #[must_use]
     pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
@@ -225,22 +225,22 @@ impl Roce {
     }
 }
 
-/// An IPv4 address as an IPv4-mapped IPv6 one (RFC 4291 §2.5.5.2), as text of the wire's byte order.
+/// An IPv4 address as an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2), words in wire order.
 #[inline(always)]
 #[must_use]
 pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
     [0, 0, V4_MAPPED, u32::from_ne_bytes(addr)]
 }
 
-/// Whether an address, as [`mapped`] or [`words`] has it, is one that a host can have towards others: no group's, not the loopback's,
-/// not the one that stands for none.
+/// Whether an address ([`mapped`] or [`words`]) can belong to a single remote host: not multicast, loopback or
+/// unspecified.
 #[inline(always)]
 #[must_use]
 pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     let [a, b, c, d] =
         [u32::from_be(addr[0]), u32::from_be(addr[1]), u32::from_be(addr[2]), u32::from_be(addr[3])];
     if a | b == 0 && c == 0xffff {
-        // Classes A to C (RFC 1122 §3.2.1.3); above them are groups and the broadcast.
+        // Classes A to C (RFC 1122 §3.2.1.3); above them are multicast and broadcast.
         let first = d >> 24;
         return first != 0 && first != 127 && first < 224;
     }
@@ -248,7 +248,7 @@ pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     a >> 24 != 0xff && !(a | b | c == 0 && d <= 1)
 }
 
-/// An IPv6 address as text of the wire's byte order.
+/// An IPv6 address as words in wire order.
 #[inline(always)]
 #[must_use]
 pub const fn words(a: [u8; 16]) -> [u32; 4] {
@@ -260,10 +260,10 @@ pub const fn words(a: [u8; 16]) -> [u32; 4] {
     ]
 }
 
-/// Walks over the headers.
+/// Classifies a packet.
 ///
 /// # Errors
-/// Why the packet is left unchanged, as the counter it belongs to.
+/// The counter for packets that pass unchanged, by reason.
 #[inline(always)]
 pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     let mut roce = walk(frame)?;
@@ -277,7 +277,7 @@ pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
 
 #[inline(always)]
 fn walk<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
-    // Most packets first: their headers lie where they do in most, and are looked for once.
+    // Fast path: most packets have no tag and are classified in one step.
     if let Some(headers) = frame.header::<{ Ethernet::LEN + V4_HEADERS }>(0)
         && Ethernet::new(sub::<0, { Ethernet::LEN }, _>(headers)).ethertype() == EtherType::IPV4
     {
@@ -309,7 +309,7 @@ fn behind_tags<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     network::<F, { INNER + VlanTag::LEN }>(frame, VlanTag::new(inner).ethertype())
 }
 
-/// The DSCP of any IP packet behind at most two tags, fragments and such with options included; below 64.
+/// DSCP of any IP packet behind at most two tags, including fragments and packets with options; below 64.
 #[inline(always)]
 #[must_use]
 pub fn dscp<F: Frame>(frame: &mut F) -> Option<usize> {
@@ -340,14 +340,14 @@ fn dscp_at<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Op
     }
 }
 
-/// The offset is a constant of each call: the verifier follows it without arithmetic on packet pointers.
+/// The offset is a constant of each call, so the verifier follows it without arithmetic on packet pointers.
 #[inline(always)]
 fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Result<Roce, Stat> {
     match ethertype {
         EtherType::IPV4 => v4(frame, L3),
         EtherType::IPV6 => v6(frame, L3),
         EtherType::ROCE_V1 => Err(Stat::RoceV1),
-        // Such frames have no tag (802.1Q, 36.1.1); behind one it is something else.
+        // Such frames have no tag (802.1Q, 36.1.1); behind one, the EtherType is not MAC control.
         EtherType::MAC_CONTROL if L3 == Ethernet::LEN => Err(Stat::MacControl),
         EtherType::VLAN | EtherType::QINQ => Err(Stat::VlanTooDeep),
         _ => Err(Stat::NotRoce),
@@ -370,7 +370,7 @@ fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     }
 }
 
-/// Why it is left unchanged, if it is for another reason than what lies behind it.
+/// The counter of an IPv4 packet that passes unchanged because of its IP header.
 #[inline(always)]
 fn is_v4(ip: Ipv4<'_>) -> Result<(), Stat> {
     if ip.protocol() != udp::IP_PROTOCOL {
@@ -393,7 +393,7 @@ fn v4_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V4_HEADERS]) -> Res
     transport(frame, l3, Ipv4::LEN, ip_len, tos, sub::<{ Ipv4::LEN }, TRANSPORT, _>(headers))
 }
 
-/// Why a packet is left unchanged that is too short for RoCE.
+/// The counter of an IPv4 packet that is too short for RoCE.
 #[inline(always)]
 fn short_v4<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     frame.pull(l3 + Ipv4::LEN);
@@ -415,7 +415,7 @@ fn v6<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
     }
 }
 
-/// As [`is_v4`].
+/// The counter of an IPv6 packet that passes unchanged because of its IP header.
 #[inline(always)]
 fn is_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
     let next = ip.next_header();
@@ -436,7 +436,7 @@ fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Res
     transport(frame, l3, Ipv6::LEN, ip_len, tos, sub::<{ Ipv6::LEN }, TRANSPORT, _>(headers))
 }
 
-/// As [`short_v4`].
+/// The counter of an IPv6 packet that is too short for RoCE.
 #[inline(always)]
 fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     frame.pull(l3 + Ipv6::LEN);
@@ -449,7 +449,7 @@ fn short_v6<F: Frame>(frame: &mut F, l3: usize) -> Stat {
     }
 }
 
-/// Why a datagram is left unchanged that ends before a BTH does.
+/// The counter of a UDP datagram that ends before the end of a BTH.
 #[inline(always)]
 fn short_udp<F: Frame>(frame: &mut F, l4: usize) -> Stat {
     frame.pull(l4 + Udp::LEN);
@@ -468,7 +468,7 @@ fn is_roce(udp: Udp<'_>) -> Result<(), Stat> {
     }
 }
 
-/// `ip_len` is what the IP header, which has `header_len` bytes, says of its packet's length.
+/// `ip_len` is the packet length in the IP header, which has `header_len` bytes.
 #[inline(always)]
 fn transport<F: Frame>(
     frame: &F,
@@ -485,7 +485,7 @@ fn transport<F: Frame>(
     if too_short || header_len + udp_len < ip_len || !frame.reaches(l3 + ip_len) {
         return Err(Stat::Malformed);
     }
-    // Who trims a packet has to set the length in its IP header, or its host would drop it there; UDP's stays.
+    // A switch that trims a packet must update the IP length, or the host drops it; it does not update the UDP length.
     if header_len + udp_len != ip_len {
         let has_headers = ip_len >= header_len + TRANSPORT;
         return Err(if has_headers { Stat::Trimmed } else { Stat::Malformed });
@@ -497,7 +497,7 @@ fn transport<F: Frame>(
         let is_manufacturers = bth.tver() == 0 && opcode.is_manufacturers();
         return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
     }
-    // A datagram's sender is read, so it must be there.
+    // A datagram's source QPN is read later, so it must be present.
     if class == Class::Datagram && udp_len < TRANSPORT + Deth::LEN + icrc::LEN {
         return Err(Stat::Malformed);
     }

@@ -1,8 +1,8 @@
-//! The event log: what happened to which flow, kept where every program writes it and anybody may read it.
+//! The event log: a shared ring that every program writes and any number of readers may read.
 //!
-//! A ring of numbered entries, the newest in the place of the oldest. Nobody consumes it: it needs no reader and stands any
-//! number of them, and each can tell what it missed by the numbers. A kind that happens more often than the parameter
-//! `event_rate` allows is thinned out, so that it pushes out no other; what was left out is counted.
+//! Entries are numbered, and the newest overwrites the oldest. Readers consume nothing, so the log works with none or
+//! many, and each detects what it missed by the numbers. A kind that occurs more often than the parameter `event_rate`
+//! allows is rate-limited, so that it does not evict other kinds; omitted events are counted.
 
 #[cfg(not(target_arch = "bpf"))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,29 +14,29 @@ pub const SLOTS: usize = 1_024;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What can happen.
+/// Kind of an event.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It became known which QP is at the other end of `id`. Values: its QPN, and the [`crate::layout::PairSource`].
+    /// A QP pair was learned: the other end of `id`. Values: its QPN, and the [`crate::layout::PairSource`].
     FlowPaired = 0,
-    /// A CNP was accepted for the flow `id`. Values: its rate and its target rate, in bit/s, as the CNP left them.
+    /// A CNP was accepted for the flow `id`. Values: the rate and the target rate after it, in bit/s.
     RateCut = 1,
     /// A packet of the flow `id` was dropped beyond the pacing horizon. Values: its bytes (layer 2), 0.
     HorizonDrop = 2,
-    /// The flow `id` found its set full and took another's place. Values: how long that one had been silent, in ns, and the
+    /// The flow `id` evicted another one from its full set. Values: how long that flow had been idle, in ns, and the
     /// [`Table`].
     TableFull = 3,
-    /// A queue of the port's own was full. Values: its number, and the packets dropped since it was looked at last.
+    /// One of the port's queues overflowed. Values: its number, and packets dropped since the last poll.
     QueueDrop = 4,
-    /// A storm of pauses began. Values: the priority, and 1 if what it holds is dropped.
+    /// A pause storm began. Values: the priority, and 1 if paused packets are dropped.
     PfcStorm = 5,
-    /// A storm of pauses is over. Values: the priority, 0.
+    /// A pause storm ended. Values: the priority, 0.
     PfcRestored = 6,
 }
 
 impl EventKind {
-    /// Every one, by number.
+    /// All kinds, by number.
     pub const ALL: [Self; 7] = [
         Self::FlowPaired,
         Self::RateCut,
@@ -48,72 +48,72 @@ impl EventKind {
     ];
 }
 
-/// Which table was full.
+/// The flow table that was full.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// The reaction point's.
+    /// RP table.
     Rp = 0,
-    /// The notification point's.
+    /// NP table.
     Np = 1,
 }
 
-/// Something that happened to a flow.
+/// One event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, CLOCK_MONOTONIC.
+    /// Time, CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// How many of its kind had been left out before it, modulo 2^32.
+    /// Events of this kind omitted before this one, modulo 2^32.
     pub left_out: u32,
-    /// An [`EventKind`].
+    /// Number of an [`EventKind`].
     pub kind: u32,
-    /// To whom.
+    /// Flow or QP affected.
     pub id: QpId,
-    /// What the kind says.
+    /// Values, by kind.
     pub values: [u64; 2],
 }
 
-/// A place of the ring.
+/// A slot of the ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Number of the entry in it, from 1; 0 = there was none yet. Written last.
+    /// Number of the entry in it, from 1; 0 = empty. Written last.
     pub number: u64,
     /// The entry.
     pub event: Event,
 }
 
-/// What is kept of a kind.
+/// Rate limiter state of a kind.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// How many were left out.
+    /// Events omitted.
     pub left_out: u64,
     /// The limiter's theoretical arrival time (see `admit`).
     pub arrival_ns: u64,
 }
 
-/// Kinds there is room for: two whole cache lines, so that the entries begin on one.
+/// Array size for kinds: two whole cache lines, so that the entries start on a cache line.
 const TALLIES: usize = 8;
 const _: () = assert!(EventKind::ALL.len() <= TALLIES);
 
-/// A log.
+/// The event log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventLog {
-    /// Number of the newest entry, whether it is written yet or not.
+    /// Number of the newest entry, complete or not.
     pub newest: u64,
-    /// A cache line to itself: it is what readers look at.
+    /// Padding: readers poll `newest`, which therefore has its own cache line.
     pub _line: [u64; 7],
-    /// By [`EventKind`].
+    /// Limiter by [`EventKind`].
     pub tallies: [Tally; TALLIES],
-    /// Entry `n` is in place `n` modulo [`SLOTS`].
+    /// Entry `n` is in slot `n` modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
 }
 
 impl EventLog {
-    /// Nothing has happened.
+    /// A log without entries.
     pub const EMPTY: Self = Self {
         newest: 0,
         _line: [0; 7],
@@ -125,12 +125,12 @@ impl EventLog {
     };
 }
 
-/// Atomic operations on memory shared with other CPUs, each a full barrier; both return the value before.
+/// Atomic operations on memory shared with other CPUs, each a full barrier; both return the previous value.
 pub trait Atomic {
     /// Adds one.
     ///
     /// # Safety
-    /// `at` is valid, and written by others only atomically.
+    /// `at` is valid, and all other writes to it are atomic.
     unsafe fn increment(at: *mut u64) -> u64;
     /// Stores `value`.
     ///
@@ -139,7 +139,7 @@ pub trait Atomic {
     unsafe fn swap(at: *mut u64, value: u64) -> u64;
 }
 
-/// The processor's own atomic operations: what all but the BPF target has.
+/// The processor's atomic operations, on all targets but BPF.
 #[cfg(not(target_arch = "bpf"))]
 #[derive(Debug)]
 pub struct Native;
@@ -147,19 +147,19 @@ pub struct Native;
 #[cfg(not(target_arch = "bpf"))]
 impl Atomic for Native {
     unsafe fn increment(at: *mut u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: required of the caller.
         unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
     }
 
     unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: required of the caller.
         unsafe { AtomicU64::from_ptr(at) }.swap(value, Ordering::AcqRel)
     }
 }
 
-/// Whether a kind whose theoretical arrival time is `arrival_ns` may have an entry at `now_ns`: one per `interval_ns` in the
-/// long run, and at most what a second's worth is at once. Returns the next theoretical arrival time. (The generic cell
-/// rate algorithm, ITU-T I.371.)
+/// Rate limiter of a kind (generic cell rate algorithm, ITU-T I.371): one entry per `interval_ns`, with a burst of one
+/// second's worth. Returns the next theoretical arrival time if an entry is allowed at `now_ns`; `arrival_ns` is the
+/// current one.
 #[inline(always)]
 #[must_use]
 pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
@@ -170,16 +170,16 @@ pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Opt
     Some(from_ns.saturating_add(interval_ns))
 }
 
-/// Enters `event`, unless more than one per `interval_ns` (not 0) of its kind happen. False if it is left out. How many were
-/// before it is found here.
+/// Adds `event` unless its kind exceeds one per `interval_ns` (not 0). Returns `false` if it is omitted. Fills in the
+/// number of events omitted before it.
 ///
 /// # Safety
-/// `log` is valid for reads and writes; others write to it only by this function.
+/// `log` is valid for reads and writes; only this function writes to it.
 #[inline(always)]
 pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Event) -> bool {
     let kind = event.kind as usize % EventKind::ALL.len();
-    // SAFETY: the caller's promise; the indices are inside the log, by the remainders. Two CPUs that race for the limiter's
-    // time may both be admitted: one entry more.
+    // SAFETY: required of the caller; the remainders keep the indices inside the log. Two CPUs that race for the
+    // limiter's time may both be admitted, which adds one entry.
     unsafe {
         let tally = &raw mut (*log).tallies[kind];
         let (left_out, arrival_ns) = (&raw mut (*tally).left_out, &raw mut (*tally).arrival_ns);
@@ -197,48 +197,48 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
     true
 }
 
-/// What a look for entry `number` finds.
+/// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It.
+    /// The entry.
     Event(Event),
-    /// It has not happened, or is being written.
+    /// It does not exist yet, or is being written.
     NotYet,
-    /// Newer ones have taken its place.
+    /// A newer entry has overwritten it.
     Gone,
 }
 
-/// Number of the newest entry; 0 = there is none.
+/// Number of the newest entry; 0 = none.
 ///
 /// # Safety
-/// `log` is valid, and written by others only by [`record`].
+/// `log` is valid, and only [`record`] writes to it.
 #[cfg(not(target_arch = "bpf"))]
 #[must_use]
 pub unsafe fn newest(log: *mut EventLog) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: required of the caller.
     unsafe { AtomicU64::from_ptr(&raw mut (*log).newest) }.load(Ordering::Acquire)
 }
 
-/// Looks for entry `number`, from 1.
+/// Reads entry `number`, from 1.
 ///
 /// # Safety
 /// As [`newest`].
 #[cfg(not(target_arch = "bpf"))]
 #[must_use]
 pub unsafe fn look(log: *mut EventLog, number: u64) -> Found {
-    // SAFETY: the caller's promise.
+    // SAFETY: required of the caller.
     let is_over = move || unsafe { newest(log) } >= number.saturating_add(SLOTS as u64);
-    // SAFETY: the caller's promise; the place is inside the log, by the remainder.
+    // SAFETY: required of the caller; the remainder keeps the slot inside the log.
     let slot = unsafe { &raw mut (*log).slots[number as usize % SLOTS] };
-    // SAFETY: the caller's promise.
+    // SAFETY: required of the caller.
     let there = unsafe { AtomicU64::from_ptr(&raw mut (*slot).number) }.load(Ordering::Acquire);
     if there < number {
-        // One that its writer never finished would be waited for until its place is used again.
+        // Never wait for an entry whose slot has already been claimed for a newer one.
         return if is_over() { Found::Gone } else { Found::NotYet };
     }
-    // SAFETY: the caller's promise. Plain numbers: whatever mixture is read is thrown away below.
+    // SAFETY: required of the caller. Plain integers: a torn read is discarded below.
     let event = unsafe { (&raw const (*slot).event).read_volatile() };
-    // A writer takes its number before it writes to the place.
+    // A writer claims its number before it writes to the slot.
     fence(Ordering::Acquire);
     if there > number || is_over() { Found::Gone } else { Found::Event(event) }
 }
@@ -259,12 +259,12 @@ mod tests {
     }
 
     fn find(log: &mut EventLog, number: u64) -> Found {
-        // SAFETY: a log of this test.
+        // SAFETY: the test owns the log.
         unsafe { look(log, number) }
     }
 
     fn enter(log: &mut EventLog, interval_ns: u64, event: Event) -> bool {
-        // SAFETY: a log of this test.
+        // SAFETY: the test owns the log.
         unsafe { record::<Native>(log, interval_ns, event) }
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let mut arrival_ns = 0;
         let at_once = (0..1_000).filter(|_| admitted(&mut arrival_ns, start_ns)).count();
         assert_eq!(at_once, 100);
-        // Ten seconds of a flood, one every 100 us.
+        // Ten seconds of one event every 100 us.
         let later = (1..=100_000).filter(|n| admitted(&mut arrival_ns, start_ns + n * 100_000)).count();
         assert_eq!(later, 1_000);
         assert_eq!(admit(u64::MAX, 1, 1), None);
@@ -330,12 +330,12 @@ mod tests {
         assert_eq!(find(&mut log, 1), Found::Gone);
     }
 
-    /// Writers and a reader at once: what is read is whole, and in order.
+    /// With concurrent writers, a reader sees complete entries, in order.
     #[test]
     fn reader_never_sees_partial_entry() {
         const EACH: u64 = 100_000;
         struct Raw(*mut EventLog);
-        // SAFETY: shared by `record` and `look` only, which are for that.
+        // SAFETY: only `record` and `look` access it, and they support concurrent use.
         unsafe impl Sync for Raw {}
         let raw = Raw(Box::into_raw(Box::new(EventLog::EMPTY)));
         let raw = &raw;
@@ -372,7 +372,7 @@ mod tests {
             });
             reader.join()
         });
-        // SAFETY: the threads have ended.
+        // SAFETY: the threads have exited.
         drop(unsafe { Box::from_raw(raw.0) });
         let read: Vec<Event> = read.unwrap_or_else(|_| panic!("the reader panicked"));
         assert!(!read.is_empty());

@@ -1,12 +1,12 @@
 //! Flow identity and the flow tables.
 //!
-//! A data packet names the receiver's queue pair and where it comes from; so that is what a flow is called everywhere: both
-//! addresses and the number of the QP that receives its data. The reaction point keeps rate and pacing under it, the
-//! notification point its CNP interval. A packet from elsewhere that names the same QP is another flow's.
+//! A data packet names the destination QP and its source address, so a flow is identified everywhere by both addresses
+//! and the destination QPN. The reaction point stores rate and pacing per flow, the notification point the CNP
+//! interval. Packets from another address to the same QP are another flow.
 //!
-//! The tables are set-associative, as a cache is: a hash picks a set of eight, within which the least recently used
-//! goes first. One lookup in an array, one lock, no allocation, and the same result in every engine. (Whom the kernel's
-//! LRU hash evicts depends on the CPU.)
+//! The tables are set-associative, as a cache is: a hash selects a set of eight ways, within which the least recently
+//! used flow is evicted. One array lookup, one lock, no allocation, and the same result in every engine. (Eviction in
+//! the kernel's LRU hash depends on the CPU.)
 
 mod enter;
 mod entry;

@@ -1,21 +1,21 @@
-//! What flows and queue pairs are called, and how a name is hashed.
+//! Identities of flows and queue pairs (QPs), and their hash.
 
-/// A queue pair: an IPv6 or IPv4-mapped address and a 24-bit number, in a VLAN. Tenants in different VLANs may have equal addresses
-/// and numbers.
+/// A QP: an IPv6 or IPv4-mapped address and a 24-bit number, in a VLAN. Tenants in different VLANs may have equal
+/// addresses and numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpId {
-    /// Address, in the byte order of the wire.
+    /// Address, in wire order.
     pub addr: [u32; 4],
-    /// Queue pair number.
+    /// QP number, 24 bits.
     pub qpn: u32,
-    /// VLAN IDs of the packets that name it, 12 bits each, that of the inner tag in the lowest; 0 = no tag. A pair that the
-    /// controller entered has 0, and is of every VLAN.
+    /// VLAN IDs of the packets that name the QP, 12 bits each, the inner tag's lowest; 0 = no tag. A pair that the
+    /// controller entered has 0, which matches every VLAN.
     pub vlan: u32,
 }
 
-/// The VLANs `vlan` with the ID of the next tag in, 12 bits. ID 0 only carries a priority (802.1Q), and counts as no tag. Of more than
-/// two the last two count.
+/// Appends the 12-bit ID of the next inner tag to `vlan`. ID 0 carries only a priority (802.1Q) and is ignored. The
+/// last two IDs are retained.
 #[inline(always)]
 #[must_use]
 pub(crate) const fn tagged(vlan: u32, vid: u32) -> u32 {
@@ -27,32 +27,32 @@ pub(crate) const fn tagged(vlan: u32, vid: u32) -> u32 {
 const VLANS: u32 = 0xff_ffff;
 
 impl QpId {
-    /// No queue pair: what a CNP limit for the whole port is kept under.
+    /// No QP: the key of a CNP limit for the whole port.
     pub const NONE: Self = Self { addr: [0; 4], qpn: 0, vlan: 0 };
 }
 
-/// A flow: the packets from one address to a queue pair.
+/// A flow: the packets from one address to a QP.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId {
-    /// Address they come from, as in [`QpId`].
+    /// Source address, as in [`QpId`].
     pub src: [u32; 4],
-    /// The queue pair they are for.
+    /// Destination QP.
     pub receiver: QpId,
 }
 
 impl FlowId {
-    /// No flow: what a CNP limit for the whole port is kept under.
+    /// No flow: the key of a CNP limit for the whole port.
     pub const NONE: Self = Self { src: [0; 4], receiver: QpId::NONE };
 
-    /// A number over all of it, which nobody can foresee without the keys; see [`HashKeys`].
+    /// Keyed fingerprint of the identity, unpredictable without the keys; see [`HashKeys`].
     #[inline(always)]
     #[must_use]
     pub const fn fingerprint(&self, keys: &HashKeys) -> u64 {
         keys.in_vlan(self.untagged_fingerprint(keys), self.receiver.vlan)
     }
 
-    /// The fingerprint of the flow without a tag that is called the same otherwise.
+    /// Fingerprint of the flow with the same addresses and QPN but without VLAN tags.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn untagged_fingerprint(&self, keys: &HashKeys) -> u64 {
@@ -66,15 +66,15 @@ impl FlowId {
         keys.with(sum, self.receiver.qpn)
     }
 
-    /// The set of the RP table that it is in. Flows that differ in their VLANs only share one, so that a CNP with another tag finds the
-    /// flow there.
+    /// Index of the flow's set in the RP table. Flows that differ only in their VLANs share a set, so that a CNP with
+    /// another tag finds the flow there.
     #[inline(always)]
     #[must_use]
     pub const fn rp_set_index(&self, keys: &HashKeys, mask: u32) -> u32 {
         set_index(hash(self.untagged_fingerprint(keys)), mask)
     }
 
-    /// Hash over all of it: [`hash`] of its fingerprint.
+    /// Hash of the identity: [`hash`] of its fingerprint.
     #[inline(always)]
     #[must_use]
     pub const fn hash(&self, keys: &HashKeys) -> u32 {
@@ -85,32 +85,33 @@ impl FlowId {
 /// The third word of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2), in the byte order of the wire.
 pub(crate) const V4_MAPPED: u32 = 0xffff_u32.to_be();
 
-/// What the fingerprints of flows depend on.
+/// Keys of the flow fingerprint.
 ///
-/// A fingerprint is the sum of Lemire and Kaser's Multilinear-HM ("Strongly universal string hashing is fast", 2013): its products are
-/// independent of each other, so a processor has them all at once. Its upper half alone is the same for two flows with a chance of
-/// 2^-32 if the keys are random, whoever chose the flows. All of it is only if, for one word in which they differ, the difference
-/// times a number that is as good as random is one certain number modulo 2^64: a chance of 2^-64, times the largest power of two that
-/// divides the difference, so 2^-33 at worst. (Addresses are in the byte order of the wire, where neighbours differ by 2^24.) A million
-/// queue pairs of one peer with numbers in a row come to 2^-21; of peers that differ in an IPv4 address alone all have one factor in
-/// common, so that any two of them share a fingerprint is 2^-33 at worst too. Two flows that do are paced as one.
+/// A fingerprint is the sum of Lemire and Kaser's Multilinear-HM ("Strongly universal string hashing is fast", 2013),
+/// whose products are independent, so a processor computes them in parallel. With random keys, two flows have the same
+/// upper half with probability 2^-32, even if an attacker chose them. The full 64 bits are equal only if the difference
+/// in one word, times a random number, has one certain value modulo 2^64. Its probability is 2^-64 times the largest
+/// power of two that divides the difference, so at most 2^-33. (Addresses are in wire order, where neighbours differ by
+/// 2^24.) For a million QPs of one peer with consecutive numbers, the probability of any collision is 2^-21. For peers
+/// that differ only in an IPv4 address it is 2^-33 in total, because they share a factor. Flows that collide are paced
+/// as one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKeys {
-    /// A sum to begin with.
+    /// Initial value of the sum.
     start: u64,
-    /// The same, of a flow between IPv4 addresses: with the products of the words that all those have in common.
+    /// Initial value for IPv4: includes the products of the words that all IPv4-mapped addresses share.
     start_v4: u64,
-    /// Of those flows' two other products, the factors that they have in common.
+    /// For IPv4, the constant factors of the other two products.
     factors_v4: [u64; 2],
-    /// Two for each product.
+    /// Two keys per product.
     keys: [u64; 10],
-    /// The factor of the VLANs, odd: flows that differ in them only never share a fingerprint.
+    /// Odd factor of the VLANs: flows that differ only in VLANs never share a fingerprint.
     vlan: u64,
 }
 
 impl HashKeys {
-    /// Keys from a random number, by SplitMix64 (Steele, Lea and Flood, 2014).
+    /// Derives keys from a random seed, by SplitMix64 (Steele, Lea and Flood, 2014).
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         let (mut keys, mut state, mut index) = ([0; 12], seed, 0);
@@ -128,13 +129,13 @@ impl HashKeys {
         Self { start, start_v4, factors_v4, keys: [a, b, c, d, e, f, g, h, i, j], vlan: k | 1 }
     }
 
-    /// The fingerprint of the flow in these VLANs, from that of the one without a tag.
+    /// Fingerprint of the flow in these VLANs, from its untagged fingerprint.
     #[inline(always)]
     pub(crate) const fn in_vlan(&self, untagged: u64, vlan: u32) -> u64 {
         untagged.wrapping_add(self.vlan.wrapping_mul(vlan as u64))
     }
 
-    /// [`FlowId::untagged_fingerprint`] of a flow between IPv4 addresses, in the byte order of the wire.
+    /// [`FlowId::untagged_fingerprint`] of a flow between IPv4 addresses, in wire order.
     #[inline(always)]
     pub(crate) const fn fingerprint_v4(&self, src: u32, dst: u32, qpn: u32) -> u64 {
         let [of_src, of_dst] = self.factors_v4;
@@ -145,24 +146,24 @@ impl HashKeys {
         self.with(sum, qpn)
     }
 
-    /// The two keys from `at` on.
+    /// The two keys from index `at`.
     #[inline(always)]
     const fn of(&self, at: usize) -> [u64; 2] {
         [self.keys[at], self.keys[at + 1]]
     }
 
-    /// Adds the queue pair.
+    /// Adds the product of the QPN.
     #[inline(always)]
     const fn with(&self, sum: u64, qpn: u32) -> u64 {
         sum.wrapping_add(product(self.of(8), [qpn, 0]))
     }
 }
 
-/// Hash of the flow that has this fingerprint: two flows have the same with a chance of about 2^-32.
+/// Hash of a fingerprint; two flows have the same with probability 2^-32.
 #[inline(always)]
 #[must_use]
 pub const fn hash(fingerprint: u64) -> u32 {
-    // What is linear has regular flows lie in rows; a finalizer of SplitMix64 ends that.
+    // The sum is linear, so regular flows would fall into regular sets; SplitMix64's finalizer prevents that.
     let mixed = (fingerprint ^ (fingerprint >> 32)).wrapping_mul(MIX);
     (mixed >> 32) as u32
 }
@@ -196,7 +197,7 @@ mod tests {
             prop_assert_eq!(keys.fingerprint_v4(src, dst, qpn), id.fingerprint(&keys));
         }
 
-        /// What differs in one bit only, the highest of a word, is the worst case: the keys' lowest bits decide alone.
+        /// Worst case: identities that differ only in the highest bit of a word depend on the keys' lowest bits alone.
         #[test]
         fn distinct_flows_have_distinct_fingerprints(src: [u32; 4], addr: [u32; 4], qpn: u32, vlan in 0..=VLANS, seed: u64, bit in 0usize..312) {
             let id = FlowId { src, receiver: QpId { addr, qpn, vlan } };

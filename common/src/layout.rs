@@ -1,14 +1,14 @@
-//! Sizes of the maps, and the entries of those that need nothing else; shared by the programs, the controller and the
-//! reference engine.
+//! Sizes of the maps, and the entries of the simple ones; shared by the programs, the controller and the reference
+//! engine.
 //!
-//! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`]. A change of
-//! one is a new [`LAYOUT_VERSION`].
+//! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`].
+//! Changing one requires a new [`LAYOUT_VERSION`].
 
 use crate::id::FlowId;
 use crate::rate::Debt;
 use crate::stats::Stat;
 
-/// Version of all structures in the maps.
+/// Version of the layout of all maps.
 pub const LAYOUT_VERSION: u32 = 19;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
@@ -20,19 +20,19 @@ pub const WAYS: usize = 8;
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Largest table: a million flows.
 pub const MAX_FLOWS: u32 = 1 << 20;
-/// Slots of the parameter map: one in use, one for the next change, and some that were used before and that a program may
-/// still be reading.
+/// Slots of the parameter map: the active one, one for the next change, and previous ones that a program may still be
+/// reading.
 pub const PARAMS_SLOTS: u32 = 16;
 /// Virtual queues: [`CLASSES`] for each of the two ports of an inline attachment.
 pub const QUEUES: u32 = 16;
 
-/// Ends of connections between REQ and RTU that are kept in mind; the least recently used go first.
+/// Connections between REQ and RTU that are tracked; the least recently used is evicted.
 pub const CONNECTIONS: u32 = 4_096;
-/// Interfaces of a namespace whose hooks hand CNPs on to each other. One packet runs 33 programs after the first at most
+/// Interfaces of a namespace that pass CNPs to each other. A packet can run at most 33 programs after the first
 /// (`MAX_TAIL_CALL_CNT`, include/linux/bpf.h).
 pub const SIBLINGS: u32 = 32;
 
-/// Who is at the other end of a QP, and how that is known.
+/// The other end of a QP, and the source of that information.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
@@ -40,74 +40,74 @@ pub struct Pair {
     pub qpn: u32,
     /// A [`PairSource`].
     pub source: u32,
-    /// The other end's address; zeros where nobody said.
+    /// The other end's address; zeros = unknown.
     pub addr: [u32; 4],
 }
 
 impl Pair {
-    /// A pair whose other end's address nobody said.
+    /// A pair without the other end's address.
     #[must_use]
     pub const fn new(qpn: u32, source: PairSource) -> Self {
         Self { qpn, source: source as u32, addr: [0; 4] }
     }
 
-    /// Whether the controller entered it: it is of every VLAN then.
+    /// Whether the controller entered it, in which case it matches every VLAN.
     #[must_use]
     pub const fn is_entered(&self) -> bool {
         self.source <= PairSource::Rdma as u32
     }
 }
 
-/// A time that all CPUs share.
+/// Index of a timestamp shared by all CPUs.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// When a mark last became pending at the notification point; 0 = none is, for all that is known.
+    /// Last time that a mark became pending at the notification point; 0 = never.
     NpPending = 0,
-    /// Up to when CNPs are used up, as [`Limit`](crate::limit::Limit) has it.
+    /// State of the CNP rate limit, as in [`Limit`](crate::limit::Limit).
     Cnps = 1,
-    /// Up to when pairs to learn are used up, as [`Limit`](crate::limit::Limit) has it.
+    /// State of the rate limit for learned pairs, as in [`Limit`](crate::limit::Limit).
     Pairs = 2,
-    /// Up to when PFC frames are used up, as [`Limit`](crate::limit::Limit) has it.
+    /// State of the rate limit for PFC frames, as in [`Limit`](crate::limit::Limit).
     Pauses = 3,
-    /// Up to when the neighbour has paused priority 0.
+    /// End of the neighbour's pause of priority 0.
     PausedUntil0 = 4,
-    /// The same of priority 1.
+    /// End of the pause of priority 1.
     PausedUntil1 = 5,
-    /// The same of priority 2.
+    /// End of the pause of priority 2.
     PausedUntil2 = 6,
-    /// The same of priority 3.
+    /// End of the pause of priority 3.
     PausedUntil3 = 7,
-    /// The same of priority 4.
+    /// End of the pause of priority 4.
     PausedUntil4 = 8,
-    /// The same of priority 5.
+    /// End of the pause of priority 5.
     PausedUntil5 = 9,
-    /// The same of priority 6.
+    /// End of the pause of priority 6.
     PausedUntil6 = 10,
-    /// The same of priority 7.
+    /// End of the pause of priority 7.
     PausedUntil7 = 11,
-    /// How long priority 0 will have been paused by then.
+    /// Total pause time of priority 0 up to that end.
     PausedFor0 = 12,
-    /// The same of priority 1.
+    /// Total pause time of priority 1.
     PausedFor1 = 13,
-    /// The same of priority 2.
+    /// Total pause time of priority 2.
     PausedFor2 = 14,
-    /// The same of priority 3.
+    /// Total pause time of priority 3.
     PausedFor3 = 15,
-    /// The same of priority 4.
+    /// Total pause time of priority 4.
     PausedFor4 = 16,
-    /// The same of priority 5.
+    /// Total pause time of priority 5.
     PausedFor5 = 17,
-    /// The same of priority 6.
+    /// Total pause time of priority 6.
     PausedFor6 = 18,
-    /// The same of priority 7.
+    /// Total pause time of priority 7.
     PausedFor7 = 19,
-    /// Which priorities are in a storm of pauses, and when that was said: a [`Storms`](crate::pfc::Storms).
+    /// Priorities in a pause storm, with the time of that report: a [`Storms`](crate::pfc::Storms).
     Storms = 20,
 }
 
 impl Time {
-    /// Up to when the neighbour has paused each priority.
+    /// End of the neighbour's pause, by priority.
     pub(crate) const PAUSED_UNTIL: [Self; CLASSES] = [
         Self::PausedUntil0,
         Self::PausedUntil1,
@@ -118,7 +118,7 @@ impl Time {
         Self::PausedUntil6,
         Self::PausedUntil7,
     ];
-    /// How long each priority will have been paused by then.
+    /// Total pause time, by priority.
     pub(crate) const PAUSED_FOR: [Self; CLASSES] = [
         Self::PausedFor0,
         Self::PausedFor1,
@@ -131,28 +131,28 @@ impl Time {
     ];
 }
 
-/// How many of them there are.
+/// Number of timestamps.
 pub const TIMES: u32 = 21;
 
-/// How a pair came to be known, the most trusted first: of two that contradict each other it counts.
+/// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairSource {
     /// Entered by the operator.
     Static = 1,
-    /// RDMA netlink: what the kernel's own QP says.
+    /// RDMA netlink: state of the kernel's own QP.
     Rdma = 2,
-    /// The messages that set up the connection.
+    /// Connection management messages.
     Cm = 3,
-    /// A UD packet names both ends.
+    /// A UD packet, which names both ends.
     Datagram = 4,
 }
 
 impl PairSource {
-    /// Every one.
+    /// All sources, the most trusted first.
     pub const ALL: [Self; 4] = [Self::Static, Self::Rdma, Self::Cm, Self::Datagram];
 
-    /// Its name.
+    /// Name in commands and JSON.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -164,44 +164,44 @@ impl PairSource {
     }
 }
 
-/// Which slot of the parameters is in use.
+/// The active slot of the parameter map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// Its number, below [`PARAMS_SLOTS`].
+    /// Slot number, below [`PARAMS_SLOTS`].
     pub slot: u32,
-    /// 1 = by the parameters in that slot, packets that are not RoCE have a class too. Elsewhere those do not look at parameters.
+    /// 1 = those parameters classify non-RoCE packets too. If 0, such packets do not read the parameters.
     pub sorts_all: u32,
-    /// When each slot was left, CLOCK_MONOTONIC; 0 = never. The controller's own.
+    /// When each slot became inactive, CLOCK_MONOTONIC; 0 = never. Used by the controller only.
     pub left_ns: [u64; PARAMS_SLOTS as usize],
 }
 
-/// One virtual queue.
+/// A virtual queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// When it would be empty, in the ticks of [`crate::vqueue`].
+    /// When the queue will be empty, in the ticks of [`crate::vqueue`].
     pub empty_at: u64,
-    /// A cache line to itself: two CPUs write two queues without disturbing each other.
+    /// Padding to a cache line: CPUs that write different queues do not contend.
     pub _line: [u64; 7],
 }
 
-/// What really waits for one traffic class to leave, as the controller read it.
+/// Backlog of the real qdisc for one traffic class, as last read by the controller.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Bytes.
     pub bytes: u64,
-    /// When it was read; 0 = never.
+    /// Time of the reading; 0 = never.
     pub read_at_ns: u64,
 }
 
-/// What has come into each queue of a port by one ingress port, bytes, on one CPU.
+/// Bytes that entered each queue of a port from one ingress port, on one CPU.
 pub type IngressBytes = [u64; CLASSES];
-/// Ingress ports that are distinguished; what comes by others, and what this host makes, counts for port 0.
+/// Tracked ingress ports; traffic from further ones, and from this host, counts for port 0.
 pub const INGRESS_PORTS: u32 = 256;
 
-/// How long a [`Backlog`] is believed: a hundred of the controller's readings.
+/// Validity of a [`Backlog`]: a hundred polling intervals.
 pub const BACKLOG_AGE_NS: u64 = 100_000_000;
 
 /// Counters of one traffic class.
@@ -210,9 +210,9 @@ pub const BACKLOG_AGE_NS: u64 = 100_000_000;
 pub struct ClassCounters {
     /// RoCEv2 packets.
     pub packets: u64,
-    /// Their bytes, layer 2.
+    /// Bytes of RoCEv2 packets, layer 2.
     pub bytes: u64,
-    /// Of them, packets able to be marked (ECT or CE).
+    /// ECN-capable RoCEv2 packets (ECT or CE).
     pub ect_packets: u64,
     /// Packets marked CE here.
     pub ecn_marked_packets: u64,
@@ -222,9 +222,9 @@ pub struct ClassCounters {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
-    /// Frames that name it: at XDP those received, at egress those sent.
+    /// PFC frames that name the priority: received ones at XDP, sent ones at egress.
     pub frames: [u64; CLASSES],
-    /// Packets that came while it was paused, and are held by that.
+    /// Packets delayed because the priority was paused.
     pub held: [u64; CLASSES],
 }
 
@@ -232,17 +232,17 @@ pub struct PauseCounters {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// A hook's own, while it looks at a packet.
+    /// Scratch space of the hook for the current packet.
     pub detour: u64,
-    /// The same: what is known of a flow only while it catches up.
+    /// Scratch space for the debt computation.
     pub debt: Debt,
-    /// The same: whom a place is looked for.
+    /// Scratch space for the flow identity of a lookup.
     pub wanted: FlowId,
-    /// By [`Stat`].
+    /// Counter by [`Stat`].
     pub stat: [u64; Stat::COUNT],
-    /// By traffic class.
+    /// Counters by traffic class.
     pub class: [ClassCounters; CLASSES],
-    /// PFC by priority.
+    /// PFC counters by priority.
     pub pause: PauseCounters,
 }
 
@@ -258,49 +258,49 @@ impl Counters {
     };
 }
 
-/// What the reaction point tells the HTB pacer: a CNP has cut the rate of a flow.
+/// Notification from the reaction point to the HTB pacer: a CNP has cut the rate of a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Its set in the RP table.
+    /// Set in the RP table.
     pub set: u32,
-    /// Its way in the set.
+    /// Way in the set.
     pub way: u32,
 }
 
-/// Bytes of the ring that carries [`Cut`]s: a power of two, and of pages.
+/// Bytes of the ring buffer for [`Cut`]s: a power of two and a multiple of the page size.
 pub const CUTS_BYTES: u32 = 1 << 16;
 
-/// What an object is loaded for, once and for all.
+/// Purpose of a loaded object, fixed at load time.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An interface with a host or a router behind it.
+    /// An interface in front of a host or router.
     Host = 0,
-    /// One of two interfaces in line.
+    /// One of two interfaces of an inline attachment.
     Inline = 1,
-    /// Tests: clock and random source are those of [`Test`], and the parameters say whether it is in line.
+    /// Tests: clock and random source come from [`Test`], and the parameters select host or inline.
     Test = 2,
 }
 
-/// Clock and randomness of a program under test, and what it would have done to the outside.
+/// Clock and randomness of a program under test, and its recorded side effects.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// The time.
+    /// Current time.
     pub now_ns: u64,
     /// State of the random sequence ([`crate::rng`]).
     pub random: u64,
-    /// Length a TC program gives its packet before it looks at it: a test run takes no socket buffer longer than a page
-    /// or without a whole IP header. 0 afterwards = it could not.
+    /// Frame length that a TC program sets first: test runs reject socket buffers longer than a page or without a whole
+    /// IP header. 0 afterwards = it failed.
     pub frame_len: u32,
-    /// The mark under which the packet would have been cloned to the own device; 0 = it was not.
+    /// `skb->mark` of the clone that would have been sent to this device; 0 = no clone.
     pub clone_mark: u32,
-    /// The interface a packet would have been sent from; 0 = none.
+    /// Interface the packet would have been redirected to; 0 = none.
     pub redirect_ifindex: u32,
-    /// 1 = the packet would have been sent there to the neighbour the routes say.
+    /// 1 = it would have been redirected to the next hop of the routing table.
     pub redirect_neigh: u32,
-    /// What `skb->hash` would have become; 0 = it was left unchanged.
+    /// New value of `skb->hash`; 0 = unchanged.
     pub flow_hash: u32,
     /// Explicit padding.
     pub _pad: u32,

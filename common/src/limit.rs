@@ -1,17 +1,17 @@
-//! A bound on what others can have this host do: so many a second, and a burst.
+//! Rate limit of actions that a remote host can trigger: a rate and a burst.
 
-/// A bound: the generic cell rate algorithm (ITU-T I.371), whose whole state is one time.
+/// A rate limit: the generic cell rate algorithm (ITU-T I.371), whose state is one timestamp.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Time that one takes; 0 = there is no bound.
+    /// Time per action; 0 = unlimited.
     pub gap_ns: u64,
-    /// How far ahead of the clock they may be.
+    /// Burst, as time ahead of the clock.
     pub burst_ns: u64,
 }
 
 impl Limit {
-    /// `per_second` in the long run, `burst` at once; 0 a second = no bound.
+    /// A limit of `per_second` with a burst of `burst`; 0 a second = unlimited.
     #[must_use]
     pub const fn new(per_second: u64, burst: u64) -> Self {
         match 1_000_000_000_u64.checked_div(per_second) {
@@ -20,7 +20,7 @@ impl Limit {
         }
     }
 
-    /// Whether one more is allowed at `now_ns`: the new value of the state, which was `used_up_to_ns`.
+    /// Returns the new state if one more action is allowed at `now_ns`; `used_up_to_ns` is the current state.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn admit(&self, used_up_to_ns: u64, now_ns: u64) -> Option<u64> {
@@ -36,7 +36,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// In any stretch of time no more than a burst and what the rate gives; and whoever keeps to the rate is let through.
+        /// Any interval admits at most the burst plus the rate, and a source within the rate is never limited.
         #[test]
         fn limiter_bounds_burst_and_rate(
             per_second in 1u64..2_000_000, burst in 1u64..100,

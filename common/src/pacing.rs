@@ -1,49 +1,49 @@
-//! Departure times: each packet leaves when the flow's last one has left at the flow's rate.
+//! Departure times: a packet departs when the last one of its flow has been sent at the flow's rate.
 //!
-//! Earliest departure time, as `fq` takes it from `skb->tstamp`. A pacer that never looks back loses whatever time a
-//! late softirq costs, so a flow may catch up on a bounded credit.
+//! This is the earliest-departure-time model, as `fq` implements it with `skb->tstamp`. Time lost to late softirqs
+//! would reduce the rate, so a flow may catch up with a bounded credit.
 //!
-//! The gap behind the last packet follows the rate ([`crate::rate::Debt`]): what a change finds of it unpaid is paid at the
-//! new rate. The packets before that have their departure times already, and keep them.
+//! The gap behind the last packet follows the rate ([`crate::rate::Debt`]): at a change of rate, the unpaid part of the
+//! gap is paid at the new rate. Packets already scheduled keep their departure times.
 
 use crate::rate::Debt;
 
-/// Where a flow's next packet stands in time; a flow [keeps](crate::flow::RpHot) it in fewer bits.
+/// Pacing state of a flow; stored in fewer bits in [`RpHot`](crate::flow::RpHot).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
-    /// When the last packet will have left, whole nanoseconds.
+    /// End of the last packet's transmission, whole nanoseconds.
     pub next_ns: u64,
-    /// 8·10^9 / rate in 2^-24 ns, rounded up, so that no packet leaves early; 100 kb/s: 1.3·10^12, 800 Gb/s: 167773, at
-    /// most 5 millionths too long. What is owed is being paid at this rate.
+    /// 8·10^9 / rate in 2^-24 ns, rounded up, so that no packet departs early; 100 kbit/s: 1.3·10^12, 800 Gbit/s:
+    /// 167773, at most 5 millionths too long. The debt is paid at this rate.
     pub ns_per_byte_q24: u64,
-    /// Fraction of `next_ns`, in 2^-27 ns: a 64-byte packet lasts 0.64 ns at 800 Gb/s.
+    /// Fraction of `next_ns`, in 2^-27 ns: a 64-byte packet takes 0.64 ns at 800 Gbit/s.
     pub next_frac_q27: u32,
-    /// What the last packet has to wait for, or what a change of rate has left of it: `next_ns` is as far from the time it is
-    /// paid from. Below 2^23.
+    /// Size of the last packet, or what a change of rate has left of it: it is paid in the time up to `next_ns`. Below
+    /// 2^23.
     pub owed_bits: u32,
 }
 
-/// When a packet may leave.
+/// Result of scheduling a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// At this time, which is not before now.
+    /// Departure time, not before the current time.
     At(u64),
-    /// Not within the horizon; the flow's time line was left as it was.
+    /// Beyond the horizon; the flow's state is unchanged.
     BeyondHorizon,
 }
 
-/// 10^-9 bit in a bit.
+/// Units of 10^-9 bit in a bit.
 const NANO: u64 = 1_000_000_000;
 
 impl Pacer {
-    /// A flow that has sent nothing yet, and may send at `rate_bps`.
+    /// State of a flow that has sent nothing yet, at `rate_bps`.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { next_ns: 0, ns_per_byte_q24: ns_per_byte_q24(rate_bps), next_frac_q27: 0, owed_bits: 0 }
     }
 
-    /// What is owed for the last packet, and from when on it is paid.
+    /// Debt of the last packet, and the time from which it is paid.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn debt(&self) -> Debt {
@@ -54,22 +54,22 @@ impl Pacer {
         }
     }
 
-    /// How long it takes to pay what is owed at the current rate, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
+    /// Time to pay the debt at the current rate, in 2^-27 ns. 2^23 bits · 1.3·10^12 = 1.1·10^19 fits.
     #[inline(always)]
     const fn owed_q27(&self) -> u64 {
         (self.owed_bits as u64).wrapping_mul(self.ns_per_byte_q24)
     }
 
-    /// The flow's rate is `rate_bps` now, and another than before; `debt` is what is left of what it owes.
+    /// Changes the rate to `rate_bps`; `debt` is the unpaid remainder.
     #[inline(always)]
     pub(crate) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
-        // The line's rate is not known for now. What is owed is paid at the rate that there was.
+        // The line rate is unknown for now. The debt is paid at the previous rate.
         if rate_bps == 0 {
             return;
         }
         self.ns_per_byte_q24 = ns_per_byte_q24(rate_bps);
         if self.owed_bits != 0 {
-            // Rounded up to a bit: nothing leaves early.
+            // Rounded up to a bit: nothing departs early.
             self.owed_bits = ((debt.nanobits + NANO).wrapping_sub(1) / NANO) as u32;
             let duration_q27 = self.owed_q27();
             self.next_ns = debt.from_ns.wrapping_add(duration_q27 >> 27);
@@ -77,10 +77,10 @@ impl Pacer {
         }
     }
 
-    /// Schedules a packet of `bytes` (below 2^20) of a flow at the rate it was told last.
+    /// Schedules a packet of `bytes` (below 2^20) at the current rate.
     #[inline(always)]
     pub(crate) fn schedule(&mut self, now_ns: u64, bytes: u64, credit_ns: u64, horizon_ns: u64) -> Departure {
-        // No earlier than the credit allows; later than that, nothing is subtracted that could be more than there is.
+        // No earlier than the credit allows. Saturating, because the clock may be smaller than the credit.
         let is_late = self.next_ns.wrapping_add(credit_ns) < now_ns;
         let start_ns = if is_late { now_ns.wrapping_sub(credit_ns) } else { self.next_ns };
         let departure_ns = start_ns.max(now_ns);
@@ -94,12 +94,12 @@ impl Pacer {
         Departure::At(departure_ns)
     }
 
-    /// A packet has been given `departure_ns`, before its turn: what is paid later than that stays owed, and a change of
-    /// rate must not bring the next packet before it.
+    /// A packet departs at `departure_ns`, later than its rate requires: the debt is paid later by as much, so that a
+    /// change of rate does not schedule the next packet before it.
     #[inline(always)]
     pub(crate) fn skip_to(&mut self, departure_ns: u64) {
         let left_ns = self.next_ns.saturating_sub(departure_ns);
-        // At most what was owed, so 84 s and 2^37 ns, where it is not more than one packet's.
+        // At most the debt, so 84 s, plus 2^37 ns, if it exceeds one packet.
         let left_bits = (left_ns << 27).checked_div(self.ns_per_byte_q24).unwrap_or(0);
         self.owed_bits = left_bits.min(self.owed_bits as u64) as u32;
     }
@@ -128,11 +128,11 @@ mod tests {
             Departure::BeyondHorizon => panic!("within the horizon"),
         };
         assert_eq!([at(10_000, 0), at(10_000, 0), at(10_500, 0)], [10_000, 11_000, 12_000]);
-        // 50 us late with 3 us of credit: three packets more go at once, then one per microsecond.
+        // 50 us late with 3 us of credit: three packets more go immediately, then one per microsecond.
         assert_eq!([0; 5].map(|_| at(63_000, 3_000)), [63_000, 63_000, 63_000, 63_000, 64_000]);
     }
 
-    /// 1000 bytes at 40 Gb/s last 200 ns, which no power of two divides.
+    /// 1000 bytes at 40 Gbit/s take 200 ns, which no power of two divides.
     #[test]
     fn no_packet_leaves_early() {
         let mut pacer = Pacer::new(40_000_000_000);
@@ -182,7 +182,7 @@ mod tests {
     fn rate_change_keeps_ns_fraction() {
         let mut pacer = Pacer::new(8_000_000_000);
         let _ = pacer.schedule(0, 125, 0, u64::MAX);
-        // 1000 bits at 3 Gb/s last a third more than 333 ns.
+        // 1000 bits at 3 Gbit/s take a third more than 333 ns.
         pacer.follow(3_000_000_000, &Debt { from_ns: 100, nanobits: 1_000 * NANO, is_due: 0 });
         assert_eq!((pacer.next_ns, pacer.next_frac_q27 / 1_000), (433, (1 << 27) / 3_000));
     }

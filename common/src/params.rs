@@ -1,5 +1,5 @@
-//! Parameters: what an operator sets ([`Config`]), the one place that decides whether it is valid
-//! ([`Config::validate`]), and the form the data plane reads ([`Params`]).
+//! Parameters: the operator's values ([`Config`]), their only validation ([`Config::validate`]), and the form the data
+//! plane reads ([`Params`]).
 
 mod bands;
 mod class;

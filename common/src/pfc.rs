@@ -1,21 +1,21 @@
-//! Priority flow control: what a neighbour's pauses mean for what is sent to it, and what is done when they never end.
+//! Priority flow control: effect of a neighbour's pauses on what is sent to it, and the response to pause storms.
 
 pub mod tx;
 pub mod watchdog;
 
 use crate::layout::{CLASSES, TIMES, Time};
 
-/// How a neighbour has paused one priority.
+/// Pause state of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// Up to when; what is past means nothing.
+    /// End of the pause; a past time means not paused.
     pub until_ns: u64,
-    /// How long the priority will have been paused by then, since the beginning of time.
+    /// Total pause time of the priority up to `until_ns`.
     pub total_ns: u64,
 }
 
 impl Pause {
-    /// Those of all priorities, as the programs keep them.
+    /// Pause state of all priorities, from the map of timestamps.
     #[must_use]
     pub fn all(times_ns: &[u64; TIMES as usize]) -> [Self; CLASSES] {
         core::array::from_fn(|priority| Self {
@@ -24,18 +24,18 @@ impl Pause {
         })
     }
 
-    /// The neighbour asks at `now_ns` for a pause of `duration_ns` from now on; 0 = it may be sent to again. What it asked before
-    /// counts no more.
+    /// State after the neighbour requests a pause of `duration_ns` at `now_ns` (0 = XON), which replaces any earlier
+    /// pause.
     #[inline(always)]
     #[must_use]
-    pub const fn heard(self, now_ns: u64, duration_ns: u64) -> Self {
+    pub const fn updated(self, now_ns: u64, duration_ns: u64) -> Self {
         Self {
             until_ns: now_ns.wrapping_add(duration_ns),
             total_ns: self.paused_ns(now_ns).wrapping_add(duration_ns),
         }
     }
 
-    /// How long it has been paused up to `now_ns`.
+    /// Total pause time up to `now_ns`.
     #[inline(always)]
     #[must_use]
     pub const fn paused_ns(&self, now_ns: u64) -> u64 {
@@ -43,20 +43,20 @@ impl Pause {
     }
 }
 
-/// How long it is believed that there is a storm after it was said last: whoever looks may have gone away.
+/// Validity of a storm report: the watchdog that made it may have exited.
 pub const STORM_AGE_NS: u64 = 5_000_000_000;
 
-/// Priorities in a storm of pauses, as bits, by what is done about it.
+/// Priorities in a pause storm, as bits, by action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Storms {
-    /// They are sent to, whatever the neighbour says.
+    /// Priorities whose pauses are ignored.
     pub forwards: u8,
-    /// What is for them is dropped.
+    /// Priorities whose packets are dropped.
     pub drops: u8,
 }
 
 impl Storms {
-    /// As one number, said at `at_ns`, to 66 us.
+    /// Encodes the report with its time `at_ns`, to 66 us.
     #[must_use]
     pub const fn word(self, at_ns: u64) -> u64 {
         if self.forwards | self.drops == 0 {
@@ -65,7 +65,7 @@ impl Storms {
         (at_ns & !0xffff) | (self.drops as u64) << 8 | self.forwards as u64
     }
 
-    /// What a number says at `now_ns`; none if that was too long ago.
+    /// Decodes a report at `now_ns`; empty if it has expired.
     #[inline(always)]
     #[must_use]
     pub const fn read(word: u64, now_ns: u64) -> Self {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(Storms::read(word, at_ns), storms);
         assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS - 65_536), storms);
         assert_eq!(Storms::read(word, at_ns + STORM_AGE_NS + 1), Storms::default());
-        // To the nanosecond, of what was said at a time that the number has exactly.
+        // Valid to the nanosecond, if the time of the report is a multiple of the resolution.
         let word = storms.word(77 << 16);
         assert_eq!(Storms::read(word, (77 << 16) + STORM_AGE_NS), storms);
         assert_eq!(Storms::read(word, (77 << 16) + STORM_AGE_NS + 1), Storms::default());
@@ -112,17 +112,17 @@ mod tests {
 
     #[test]
     fn pause_ends_by_timeout_or_xon() {
-        let pause = Pause::default().heard(1_000, 300);
+        let pause = Pause::default().updated(1_000, 300);
         assert_eq!((pause.until_ns, pause.paused_ns(1_100), pause.paused_ns(2_000)), (1_300, 100, 300));
-        // Asked again before it is over: from then on, not on top.
-        let again = pause.heard(1_200, 300);
+        // Refreshed before it ends: the new duration starts now, and is not added.
+        let again = pause.updated(1_200, 300);
         assert_eq!((again.until_ns, again.paused_ns(1_200), again.paused_ns(2_000)), (1_500, 200, 500));
-        let xon = again.heard(1_400, 0);
+        let xon = again.updated(1_400, 0);
         assert_eq!((xon.until_ns, xon.paused_ns(1_400), xon.paused_ns(9_000)), (1_400, 400, 400));
     }
 
     proptest! {
-        /// The total is what somebody finds who looks at every nanosecond.
+        /// The total equals that of a check at every nanosecond.
         #[test]
         fn total_is_time_spent_paused(frames in prop::collection::vec((0u64..50, 0u64..60), 1..40)) {
             let (mut pause, mut now_ns, mut slow_ns) = (Pause::default(), 0, 0);
@@ -132,7 +132,7 @@ mod tests {
                     now_ns += 1;
                 }
                 prop_assert_eq!(pause.paused_ns(now_ns), slow_ns);
-                pause = pause.heard(now_ns, duration_ns);
+                pause = pause.updated(now_ns, duration_ns);
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What user space may read and write as bytes.
+//! `Pod` implementations for the map types that user space reads and writes as bytes.
 //!
-//! SAFETY of all: `repr(C)`, no padding that is not a field (asserted by the sizes next to each), every bit pattern valid.
+//! SAFETY of all: `repr(C)`, explicit padding only (asserted by the sizes next to each), every bit pattern valid.
 
 use crate::events::EventLog;
 use crate::flow::{NpSet, QpId, RpSet};

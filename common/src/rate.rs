@@ -2,13 +2,13 @@
 //!
 //! One machine, two variants (`rp_variant`):
 //!
-//! - `paper` (DCQCN, SIGCOMM'15 §3.1 and §5): a CNP cuts at once with the old alpha, then raises alpha; alpha decays when
-//!   no CNP came for a while.
-//! - `firmware` (the machine that NVIDIA's parameters describe; HPCC's simulator and Google's isekai have it in the
-//!   open): alpha and cuts have free-running periods, and all CNPs of a period count once.
+//! - `paper` (DCQCN, SIGCOMM'15 §3.1 and §5): a CNP cuts immediately with the old alpha, then raises alpha; alpha
+//!   decays while no CNPs arrive.
+//! - `firmware` (the machine that NVIDIA's parameters describe; HPCC's simulator and Google's isekai have open
+//!   implementations): alpha and cuts have free-running periods, and all CNPs of a period count once.
 //!
-//! The machine is lazy: a rate only matters when a packet is sent, so [`RateMachine::advance`] catches up on all that fell
-//! due, in the order in which it did. At one instant: alpha, the cut, the increase timer, the byte counter, the CNP.
+//! The machine is lazy: a rate only matters when a packet is sent, so [`RateMachine::advance`] processes all events
+//! that are due, in order. Events at the same instant are ordered: alpha, cut, increase timer, byte counter, CNP.
 //!
 //! Integers only. Rates are below 2^40 bit/s (800 Gb/s); alpha is a fraction of 2^31. Averages round up, so that a
 //! rate reaches its target after at most 40 halvings of the difference instead of staying one below it.
@@ -29,52 +29,52 @@ pub use params::{CLAMP_AFTER_BYTES, CLAMP_AFTER_TIME, CLAMP_ALWAYS, COARSE_STEPS
 /// Alpha = 1.
 pub const ALPHA_ONE: u32 = 1 << 31;
 
-/// [`RateMachine::pending`]: a CNP came in this alpha period.
+/// [`RateMachine::pending`]: a CNP arrived in this alpha period.
 pub const RAISE: u16 = 1;
-/// [`RateMachine::pending`]: a CNP came since the last cut.
+/// [`RateMachine::pending`]: a CNP arrived since the last cut.
 pub const CUT: u16 = 2;
 
-/// The rate machine of one QP. What each packet looks at or changes comes first; see [`RpHot`](crate::flow::RpHot).
+/// The rate machine of one QP. Fields that each packet reads or changes come first; see [`RpHot`](crate::flow::RpHot).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateMachine {
     /// Bytes sent since the byte counter's last event.
     pub bytes: u64,
-    /// When the increase timer expires next.
+    /// Next expiry of the increase timer.
     pub next_increase_ns: u64,
     /// 0 until the first CNP: timers are idle.
     pub active: u16,
-    /// What the last CNP has yet to do: bits for alpha (1) and the cut (2). `firmware` only.
+    /// Pending effects of the last CNP: bits for alpha (1) and the cut (2). `firmware` only.
     pub pending: u16,
-    /// Alpha at `alpha_epoch_ns`, in 2^-31; [`RateMachine::alpha_q31`] gives the present one.
+    /// Alpha at `alpha_epoch_ns`, in 2^-31; see [`RateMachine::alpha_q31`] for the current value.
     pub alpha_at_epoch_q31: u32,
     /// Current rate R_C.
     pub rate_bps: u64,
     /// Target rate R_T.
     pub target_bps: u64,
-    /// An instant of the decrease check: the next one if a cut is pending. `firmware` only.
+    /// An instant of the periodic cut check: the next one if a cut is pending. `firmware` only.
     pub cut_check_ns: u64,
-    /// When alpha had the value stored: at the last CNP, or at a tick of its period before it.
+    /// Reference time of the stored alpha: the last CNP, or a period boundary before it.
     pub alpha_epoch_ns: u64,
-    /// Events of the increase timer since the last cut (T); stays at its end.
+    /// Events of the increase timer since the last cut (T); saturates.
     pub time_stage: u32,
-    /// Events of the byte counter since the last cut (BC); stays at its end.
+    /// Events of the byte counter since the last cut (BC); saturates.
     pub byte_stage: u32,
 }
 
-/// When what happens next inside a machine; `None` = nothing of that kind would change anything.
+/// Next internal events; `None` = no such event would change anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// The end of the alpha period.
+    /// End of the alpha period.
     pub alpha_ns: Option<u64>,
-    /// The decrease check that cuts.
+    /// Check that cuts the rate.
     pub cut_ns: Option<u64>,
-    /// The increase timer.
+    /// Expiry of the increase timer.
     pub increase_ns: Option<u64>,
 }
 
 impl RateMachine {
-    /// A flow that starts: line rate, alpha at its initial value, timers idle.
+    /// A new flow: line rate, alpha at its initial value, timers idle.
     #[inline(always)]
     #[must_use]
     pub const fn new(p: &RpParams) -> Self {
@@ -93,8 +93,8 @@ impl RateMachine {
         }
     }
 
-    /// Whether nothing fell due up to and including `now_ns`, and no parameter was changed that matters to when something does:
-    /// advancing to it changes no rate. A target that is above a line rate just lowered is put right when something falls due.
+    /// Whether no event is due at `now_ns` and no changed parameter affects one: advancing would change no rate. A
+    /// target above a lowered line rate is corrected at the next event.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn is_current(&self, p: &RpParams, now_ns: u64) -> bool {
@@ -104,7 +104,7 @@ impl RateMachine {
         let timer_waits = if p.time_reset_ns == 0 {
             self.next_increase_ns == u64::MAX
         } else {
-            // At least 1 ns from now, and no later than a period.
+            // At least 1 ns ahead, and at most a period.
             self.next_increase_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.time_reset_ns
         };
         timer_waits
@@ -117,8 +117,8 @@ impl RateMachine {
         p.cut_period_ns == 0 || self.cut_check_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.cut_period_ns
     }
 
-    /// Catches up where that changes no rate: only the increase timer expired, and the flow is at the line's rate. That is where each
-    /// flow that was ever cut is most of the time. False: there is more to do, and nothing was done.
+    /// Fast path of [`advance`](Self::advance): at line rate with no cut pending, the usual state, only the increase
+    /// timer moves. Returns `false`, having changed nothing, if the slow path is needed.
     #[inline(always)]
     pub(crate) fn advance_at_line_rate(&mut self, p: &RpParams, now_ns: u64) -> bool {
         let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
@@ -138,18 +138,18 @@ impl RateMachine {
         true
     }
 
-    /// Catches up on all that fell due up to and including `now_ns`.
+    /// Processes all events due up to and including `now_ns`.
     ///
-    /// That is bounded work whatever the gap: a run of increase events of at most `MAX_STEPS` steps, a cut, and another
-    /// run. There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
+    /// The work is bounded for any gap: a run of increase events of at most `MAX_STEPS` steps, a cut, and another run.
+    /// There is at most one cut, as only a CNP, to which the machine is advanced, makes another one due.
     #[inline(always)]
     pub fn advance(&mut self, p: &RpParams, now_ns: u64) {
         let mut none = Debt::NONE;
         self.advance_paying(p, now_ns, &mut none);
     }
 
-    /// As [`RateMachine::advance`], and `debt` is paid at each rate until the last change; at the rate that is then active
-    /// it has still to be paid.
+    /// As [`RateMachine::advance`]; pays `debt` at each rate up to the last change, and leaves the rest to be paid at
+    /// the new rate.
     #[inline(always)]
     pub(crate) fn advance_paying(&mut self, p: &RpParams, now_ns: u64, debt: &mut Debt) {
         if self.active == 0 {
@@ -161,31 +161,32 @@ impl RateMachine {
         self.rate_bps = self.rate_bps.min(p.line_rate_bps);
         self.target_bps = self.target_bps.min(p.line_rate_bps);
         self.next_increase_ns = match p.time_reset_ns {
-            // Off: it starts again when it is turned on.
+            // Off: it restarts when it is enabled again.
             0 => u64::MAX,
             period_ns => self.next_increase_ns.min(now_ns.saturating_add(period_ns)),
         };
         self.cut_check_ns = self.cut_check_ns.min(now_ns.saturating_add(p.cut_period_ns));
         for _ in 0..2 {
             let cuts = p.cut_period_ns != 0 && self.pending & CUT != 0 && self.cut_check_ns <= now_ns;
-            // A cut restarts the timer, one that expires at the same instant too.
+            // A cut restarts the timer, even one that expires at the same instant.
             self.run_timer(p, if cuts { self.cut_check_ns.saturating_sub(1) } else { now_ns }, debt);
             if !cuts {
                 return;
             }
             debt.pay(self.rate_bps, self.cut_check_ns);
             forget(debt);
-            // The compiler would have the address of each table of alpha ready for both rounds, on a stack of 512 bytes.
+            // Otherwise the compiler would keep the address of each alpha table for both rounds, on a stack of 512
+            // bytes.
             let p = opaque(p);
             self.cut(p, self.cut_check_ns, self.alpha_q31(p, self.cut_check_ns));
             forget(self);
         }
     }
 
-    /// The increase timer up to and including `until_ns`.
+    /// Runs the increase timer up to and including `until_ns`.
     #[inline(always)]
     fn run_timer(&mut self, p: &RpParams, until_ns: u64, debt: &mut Debt) {
-        // One step more than a run has: what a debt is paid from may lie within it.
+        // One step more than a run has: the start of the debt may lie within it.
         for _ in 0..MAX_STEPS + 1 {
             let first_ns = self.next_increase_ns;
             let until_ns = if first_ns <= debt.from_ns { until_ns.min(debt.from_ns) } else { until_ns };
@@ -202,7 +203,8 @@ impl RateMachine {
         }
     }
 
-    /// Counts a packet of `bytes` (below 2^32), if the byte counter has no event by that; else false, and nothing is counted.
+    /// Counts a packet of `bytes` (below 2^32) unless that causes an event; returns `false`, having changed nothing, if
+    /// so.
     #[inline(always)]
     pub(crate) const fn on_send_between_events(&mut self, p: &RpParams, bytes: u64) -> bool {
         if !self.counts_bytes(p) {
@@ -227,11 +229,11 @@ impl RateMachine {
         if !self.counts_bytes(p) {
             return;
         }
-        // A line rate that was lowered since, where nothing else has fallen due.
+        // Corrects for a line rate that was lowered since, if no other event was due.
         self.rate_bps = self.rate_bps.min(p.line_rate_bps);
         self.target_bps = self.target_bps.min(p.line_rate_bps);
         self.bytes += bytes;
-        // What is owed is paid in time, and none goes by here.
+        // No time passes here, so no debt is paid.
         let mut none = Debt::NONE;
         for _ in 0..MAX_STEPS {
             if self.bytes < p.byte_reset_bytes {
@@ -291,7 +293,7 @@ impl RateMachine {
         }
     }
 
-    /// What falls due next after `now_ns`, to which the machine has been advanced.
+    /// Next events after `now_ns`, to which the machine has been advanced.
     #[must_use]
     pub fn due(&self, p: &RpParams, now_ns: u64) -> Due {
         if self.active == 0 {
@@ -311,7 +313,7 @@ impl RateMachine {
         }
     }
 
-    /// Whole alpha periods since alpha had the value stored.
+    /// Whole alpha periods since the reference time of the stored alpha.
     #[inline(always)]
     const fn alpha_periods(&self, p: &RpParams, now_ns: u64) -> u64 {
         if self.active == 0 || p.alpha_period_ns == 0 {
@@ -320,7 +322,7 @@ impl RateMachine {
         now_ns.saturating_sub(self.alpha_epoch_ns) / p.alpha_period_ns
     }
 
-    /// Cuts the rate at `at_ns`, when alpha is `alpha_q31`; stages and byte counter start again, the increase timer restarts.
+    /// Cuts the rate at `at_ns` with `alpha_q31`; resets stages and byte counter, and restarts the increase timer.
     #[inline(always)]
     fn cut(&mut self, p: &RpParams, at_ns: u64, alpha_q31: u32) {
         let after_bytes = if self.byte_stage != 0 { CLAMP_AFTER_BYTES } else { 0 };
@@ -350,7 +352,7 @@ impl RateMachine {
     }
 }
 
-/// When an increase timer that starts at `start_ns` expires; off, it never does.
+/// Expiry of an increase timer started at `start_ns`; never if it is off.
 #[inline(always)]
 const fn timer_from(p: &RpParams, start_ns: u64) -> u64 {
     if p.time_reset_ns == 0 { u64::MAX } else { start_ns.wrapping_add(p.time_reset_ns) }

@@ -130,8 +130,8 @@ impl SendWindow {
         newly
     }
 
-    /// The responder waits for `missing`: go back to it. Returns `false`, having changed nothing, for a packet that is acknowledged
-    /// or still to be sent.
+    /// The responder expects `missing`: go back to it. Returns `false`, having changed nothing, for a packet that is
+    /// acknowledged or not yet sent.
     #[inline]
     pub const fn on_nak(&mut self, missing: u64) -> bool {
         let goes_back = missing >= self.acknowledged && missing < self.next;
@@ -148,7 +148,7 @@ impl SendWindow {
     }
 }
 
-/// What a packet is to the responder.
+/// Classification of a packet by the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The expected packet.
@@ -157,12 +157,13 @@ pub enum Arrival {
     Duplicate,
     /// A packet ahead of the expected one, to be dropped.
     Gap {
-        /// The gap is new: send a NAK. One per gap, as a second would make the requester send the window twice (9.7.5.1.1).
+        /// A packet after a new gap: send a NAK. One per gap, as a second would make the requester send the window
+        /// twice (9.7.5.1.1).
         nak: bool,
     },
 }
 
-/// The responder's window: which packet it expects, and whether the requester knows.
+/// The responder's window: the expected packet, and whether its loss was reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveWindow {
     expected: u64,

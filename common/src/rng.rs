@@ -1,4 +1,4 @@
-//! A small deterministic random sequence for replay and simulation; production uses the kernel's.
+//! A small deterministic random sequence for replay and simulation; production uses the kernel's generator.
 
 /// Next state of a xorshift64 generator (Marsaglia, "Xorshift RNGs", 2003); `state` is not 0.
 #[inline(always)]
@@ -21,7 +21,7 @@ pub const fn value(state: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// From 1, by the paper's three shifts in 64 bits: 13, 7, 17.
+    /// The state after 1, computed with the paper's three 64-bit shifts: 13, 7, 17.
     #[test]
     fn sequence_matches_the_paper() {
         let mut state = 1;

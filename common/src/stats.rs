@@ -1,8 +1,8 @@
-//! Everything that is counted, under one name for kernel, command line, metrics and documentation.
+//! All counters, with one name for kernel, command line, metrics and documentation.
 
 macro_rules! stats {
     ($($(#[doc = $doc:literal])+ $variant:ident = $label:literal,)+) => {
-        /// What a hook counts. Names that mlx5 has too are mlx5's.
+        /// A counter. Names that mlx5 has too are mlx5's.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Stat {
@@ -10,18 +10,18 @@ macro_rules! stats {
         }
 
         impl Stat {
-            /// Every one, in the order of the map.
+            /// All counters, in map order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-            /// How many there are.
+            /// Number of counters.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// Its name.
+            /// Name.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }
             }
 
-            /// What it counts.
+            /// Meaning.
             #[must_use]
             pub const fn doc(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+),)+ }

@@ -11,8 +11,8 @@
 //!   writes one into an array and fills reserved bits with zero. `parse(emit(x)) == x` whenever the fields of `x` fit
 //!   their widths; fields wider on the host than on the wire are truncated to their low bits.
 //!
-//! What BPF programs call is `#[inline(always)]`: that target cannot return an aggregate from a function.
-//! Multi-byte fields are in host byte order once read; addresses stay in wire order, arrays or words.
+//! Functions for BPF programs are `#[inline(always)]`: that target cannot return an aggregate from a function. Getters
+//! return multi-byte fields in host byte order; addresses stay in wire order, as arrays or words.
 
 pub mod bth;
 pub mod cm;
@@ -126,7 +126,7 @@ pub(crate) const fn sub<const AT: usize, const LEN: usize, const N: usize>(bytes
     const { assert!(AT + LEN <= N) };
     match bytes.split_at(AT).1.first_chunk() {
         Some(chunk) => chunk,
-        // The assertion above leaves nothing to reach this, and the compiler sees it.
+        // Unreachable by the assertion above; the compiler removes it.
         None => unreachable!(),
     }
 }

@@ -2,25 +2,25 @@
 //!
 //! DCQCN (SIGCOMM'15) §3.1: p = 0 for q ≤ Kmin, rising linearly to Pmax at Kmax, 1 for q > Kmax.
 
-/// WRED thresholds of one class with the slope worked out.
+/// WRED thresholds of one class with the precomputed slope.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wred {
-    /// Nothing is marked up to this depth.
+    /// Depth up to which no packet is marked.
     pub kmin_bytes: u64,
-    /// Everything is marked above this depth.
+    /// Depth above which every packet is marked.
     pub kmax_bytes: u64,
-    /// Growth of the probability per byte above Kmin, in 2^-48: Pmax · 2^48 / (Kmax − Kmin).
+    /// Marking probability per byte above Kmin, in 2^-48: Pmax · 2^48 / (Kmax − Kmin).
     pub slope_q48: u64,
-    /// 1 = this class marks.
+    /// 1 = this class is marked.
     pub enabled: u64,
 }
 
 impl Wred {
-    /// Marks nothing.
+    /// No marking.
     pub(crate) const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
 
-    /// Whether the depth alone decides; then no random number is needed.
+    /// The decision, if the depth determines it without a random number.
     #[inline(always)]
     #[must_use]
     pub const fn certain(&self, depth_bytes: u64) -> Option<bool> {
@@ -33,7 +33,7 @@ impl Wred {
         }
     }
 
-    /// Whether a packet between Kmin and Kmax is marked; `random` is uniform over all of `u32`.
+    /// Whether to mark a packet between Kmin and Kmax; `random` is uniform over all of `u32`.
     #[inline(always)]
     #[must_use]
     pub const fn draw(&self, depth_bytes: u64, random: u32) -> bool {
@@ -94,7 +94,7 @@ mod tests {
             let w = wred(kmin, kmax, pmax);
             let q = (kmin + ((kmax - kmin) as f64 * at) as u64).clamp(kmin + 1, kmax);
             let p = (q - kmin) as f64 / (kmax - kmin) as f64 * pmax as f64 / 1e6;
-            // The threshold of the draw is the probability: look on both sides of it.
+            // Two draws, on each side of the probability.
             let at = |p: f64| (p.clamp(0.0, 1.0) * 4_294_967_295.0) as u32;
             if p > 2e-5 {
                 prop_assert!(mark(&w, q, at(p - 1e-5)));

@@ -188,7 +188,7 @@ impl hooks::Env<'static> for Env {
             }
             .1;
         // SAFETY: as above.
-        unsafe { *own = if is_told { next.share.after_telling() } else { next.share } };
+        unsafe { *own = if is_told { next.share.after_publishing() } else { next.share } };
         Some(next.depth_bytes)
     }
 

@@ -39,7 +39,7 @@ fn attach_to_detach() -> Result<()> {
     says(&lab.ok("get a0 rpg_time_reset")?, "4.4ms");
 
     lab.ok("detach a0")?;
-    says(&lab.ok("status")?, "nothing is attached");
+    says(&lab.ok("status")?, "no interface is attached");
     says(&lab.refused(3, "detach a0")?, "a0 is not attached");
     assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
     Ok(())
@@ -85,7 +85,7 @@ fn change_is_atomic() -> Result<()> {
         (2, "rpg_ai_rate=10mbit rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
         (2, "rpg_time_reset=55", "write a time, as in `55us`"),
         (2, "rpg_gd=99", "rpg_gd = 99 is out of range: allowed is 10 to 15"),
-        (2, "pacer=none", "it follows from `attach --pacer`"),
+        (2, "pacer=none", "use `attach --pacer`"),
     ] {
         says(&lab.refused(code, &format!("set a0 {change}"))?, reason);
     }

@@ -38,7 +38,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     // As `: > file`, and a tool that writes it slowly, table by table.
     fs::write(daemon.file(), "")?;
-    daemon.says(&["refused", "names none of the interfaces that are served", "--allow-empty"])?;
+    daemon.says(&["reload rejected", "drops every served interface", "--allow-empty"])?;
     let mut file = File::options().write(true).truncate(true).open(daemon.file())?;
     for line in HOST.replace("1gbit", "2gbit").split_inclusive('\n') {
         file.write_all(line.as_bytes())?;
@@ -78,7 +78,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
     // A change of the interface is a reason to look.
     pair.a.command("ip link set a0 mtu 1400")?;
-    daemon.says(&["link_rate follows", "200mbit", "300mbit"])?;
+    daemon.says(&["link_rate updated", "200mbit", "300mbit"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 300_000_000);
     let log = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
     ensure!(log.contains("link_rate"), "{log}");
@@ -116,7 +116,7 @@ fn missing_listen_address_retried() -> Result<()> {
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    daemon.says(&["metrics cannot be served there; tried again"])?;
+    daemon.says(&["cannot serve metrics; retrying"])?;
     pair.a.add_v4("a0", 1, 24)?;
     daemon.says(&["serving metrics", "10.0.0.1:9310"])?;
     assert!(get(&pair.a, "10.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));

@@ -186,7 +186,7 @@ fn broken_recordings_are_refused() -> Result<()> {
     let (_, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
     assert_eq!(error, "");
     let (code, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
-    assert!(code == 1 && error.contains("is there already"), "{code}, {error}");
+    assert!(code == 1 && error.contains("exists already"), "{code}, {error}");
     let file = dir.path().join("snapshot.json");
     let text = fs::read_to_string(&file)?;
     fs::write(&file, text.replace("\"version\": 1", "\"version\": 2"))?;

@@ -52,7 +52,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (1, "set a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
         (1, "set --all --profile lab", "profile `lab` is for links up to 1gbit, this one has 10gbit"),
         (2, "set rpg_gd=13", "<IFACE|--all>"),
-        (2, "set --all a0 rpg_gd=13", "one of them"),
+        (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
     ] {
         says(&lab.refused(code, line)?, what);
@@ -117,7 +117,7 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
     freeze(&of_b0.context("b0 has no parameters")?.1)?;
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     let refused = lab.refused(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
-    says(&refused, "nothing was changed: refused for b0");
+    says(&refused, "nothing was changed: rejected for b0");
     says(&refused, "map PARAMS");
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
     let entries = lab.json("log")?["entries"].as_array().cloned().context("no entries")?;

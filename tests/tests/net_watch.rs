@@ -114,7 +114,7 @@ fn watch_ends_cleanly() -> Result<()> {
         ("monitor a0 --count 0", 2, "--count"),
         ("top a0", 1, "`dcqcn monitor` prints the same"),
         ("run --metrics-only --listen 127.0.0.1", 2, "--listen"),
-        ("run --metrics-only --listen 192.0.2.1:9310", 1, "cannot listen at 192.0.2.1:9310"),
+        ("run --metrics-only --listen 192.0.2.1:9310", 1, "cannot listen on 192.0.2.1:9310"),
     ] {
         let mut command = dcqcn(line)?;
         let output = pair.a.run(move || command.output())??;

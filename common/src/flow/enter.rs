@@ -1,4 +1,4 @@
-//! A flow's way into its set, as a function of its own: the verifier looks at it once, as at those of
+//! Insertion of a flow into its set, as a BPF subprogram: the verifier checks it once, as it does those of
 //! [the rate machine](super::subprogram).
 
 use super::shared::{LookupError, Shared, Slot};
@@ -6,8 +6,8 @@ use super::{FlowId, RpSet};
 use crate::layout::WAYS;
 use crate::rate::RpParams;
 
-/// What [`dcqcn_rp_enter`] returns above the way: it found the flow, it put it there, or why not; and above that when the flow that
-/// was in the place had sent last.
+/// Result of [`dcqcn_rp_enter`]: the way, above it the outcome (found, inserted or an error), and above that when the
+/// evicted flow had last sent.
 const PUT: u64 = 1 << 3;
 const BUSY: u64 = 2 << 3;
 const NOWHERE: u64 = 3 << 3;
@@ -24,7 +24,7 @@ extern "C" fn dcqcn_rp_enter(
     fingerprint: u64,
     now_ns: u64,
 ) -> u64 {
-    // SAFETY: called below with references only, and a set that is shared as it is here.
+    // SAFETY: called below with references only, and a set shared under the same rules.
     let (id, rp) = unsafe { (id.as_ref(), rp.as_ref()) };
     let (Some(id), Some(rp)) = (id, rp) else {
         return NOWHERE;
@@ -44,7 +44,7 @@ extern "C" fn dcqcn_rp_enter(
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
 extern "C" fn dcqcn_rp_in_any_vlan(set: *mut RpSet, id: *const FlowId) -> u64 {
-    // SAFETY: called below with a reference only, and a set that is shared as it is here.
+    // SAFETY: called below with a reference only, and a set shared under the same rules.
     let Some(id) = (unsafe { id.as_ref() }) else {
         return WAYS as u64;
     };
@@ -55,7 +55,7 @@ extern "C" fn dcqcn_rp_in_any_vlan(set: *mut RpSet, id: *const FlowId) -> u64 {
     unsafe { Shared::new(set) }.way_in_any_vlan(id) as u64
 }
 
-/// The place of the only flow of a set that is called `id` but for its VLANs.
+/// The way of the only flow of a set that equals `id` apart from its VLANs.
 #[inline(always)]
 #[must_use]
 pub(crate) fn in_any_vlan(set: Shared, id: &FlowId) -> Option<usize> {
@@ -63,11 +63,11 @@ pub(crate) fn in_any_vlan(set: Shared, id: &FlowId) -> Option<usize> {
     (way < WAYS).then_some(way)
 }
 
-/// The place of the flow `id`, whose fingerprint this is, if it is not at home: its own, or one that is out of use at `now_ns`, which
-/// it then has; 0 = its own only.
+/// The way of the flow with this fingerprint if it is not in its primary way: its own, or one that is idle at `now_ns`
+/// and becomes its own; `now_ns` = 0 searches only.
 ///
 /// # Errors
-/// It is nowhere and gets no place, or another CPU is at it.
+/// The flow is absent and no way is idle, or another CPU holds the lock.
 #[inline(always)]
 pub fn enter(
     set: Shared,

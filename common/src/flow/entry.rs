@@ -1,4 +1,4 @@
-//! What the tables keep of a flow, and what a packet or a CNP does to it.
+//! Flow entries: operations for packets and CNPs at the reaction point and the notification point.
 
 use super::table::gap;
 use super::{Cnps, FlowId, NpFlow, RpHot, subprogram};
@@ -11,12 +11,12 @@ use crate::wire::bth::Stream;
 
 entries!(NpFlow: FlowId);
 
-/// How long a flow that was cut keeps its place after its last packet, whoever else asks for one: an empty table is filled
-/// by a million packets, and a rate that is forgotten starts at the line's again.
+/// How long a flow that was cut keeps its slot after its last packet: a million packets can fill an empty table, and
+/// an evicted flow restarts at line rate.
 pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 
 impl RpHot {
-    /// A flow whose first packet leaves.
+    /// A flow before its first packet.
     #[inline(always)]
     #[must_use]
     pub fn new(fingerprint: u64, p: &RpParams) -> Self {
@@ -46,7 +46,7 @@ impl RpHot {
         }
     }
 
-    /// When its last packet with data leaves, or has left; 0 = there is none, the place is empty.
+    /// Departure time of its last data packet; 0 = empty slot.
     #[inline(always)]
     #[must_use]
     pub fn last_seen_ns(&self) -> u64 {
@@ -54,7 +54,7 @@ impl RpHot {
         requests_ns.max(responses_ns)
     }
 
-    /// Until when it is in use: while packets of it wait, and some time more once it was cut; 0 = the place is empty.
+    /// Until when the slot is in use: while packets are queued, and longer if the flow was cut; 0 = empty slot.
     #[inline(always)]
     #[must_use]
     pub(super) fn in_use_until_ns(&self) -> u64 {
@@ -64,8 +64,8 @@ impl RpHot {
         last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
     }
 
-    /// A CNP for this flow at `now_ns`, and `cnps` those that came before; `debt` is a place to reckon in, as in
-    /// [`RpHot::advance`]. False = it came too soon after the last and changes nothing.
+    /// Processes a CNP for this flow at `now_ns`; `debt` is scratch space as in [`RpHot::advance`]. Returns `false`,
+    /// having changed nothing, if it came too soon after the last one.
     #[inline(always)]
     pub fn on_cnp(&mut self, cnps: &mut Cnps, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         if cnps.last_ns != 0 && now_ns.saturating_sub(cnps.last_ns) < rp.guard_ns {
@@ -81,7 +81,7 @@ impl RpHot {
         true
     }
 
-    /// The rate was `rate_bps`, and may be another now; `debt` is what is left of what is owed.
+    /// Adapts the pacer if the rate is no longer `rate_bps`; `debt` is the unpaid remainder.
     #[inline(always)]
     pub(super) fn follow(&mut self, rate_bps: u64, debt: &Debt) {
         if self.machine.rate_bps != rate_bps {
@@ -91,16 +91,16 @@ impl RpHot {
         }
     }
 
-    /// Its rate and its target rate, in bit/s.
+    /// Current rate and target rate, in bit/s.
     ///
-    /// Read from the map, as in [`Set::place`](super::Set::place): the verifier would follow each way they can have come about.
+    /// Read from the map, as in [`Set::place`](super::Set::place), so that the verifier does not explore each origin.
     #[inline(always)]
     #[must_use]
     pub fn rates(&self) -> [u64; 2] {
         [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]
     }
 
-    /// Catches up with the clock: its rate, and the gap behind its last packet. `debt` is a place to reckon in.
+    /// Advances the rate and the gap behind the last packet to `now_ns`. `debt` is scratch space.
     #[inline(always)]
     pub fn advance(&mut self, rp: &RpParams, now_ns: u64, debt: &mut Debt) {
         if !self.machine.is_current(rp, now_ns) && !self.machine.advance_at_line_rate(rp, now_ns) {
@@ -108,14 +108,14 @@ impl RpHot {
         }
     }
 
-    /// A packet with `frame_bytes` (layer 2, below 2^20) of data that is to leave at `now_ns`, or as soon as the
-    /// flow's rate allows where the pacer keeps departure times.
+    /// Charges a packet with `frame_bytes` (layer 2, below 2^20) of data. It departs at `now_ns`, or as early as the
+    /// flow's rate allows if the pacer enforces departure times.
     #[inline(always)]
     pub fn on_send(&mut self, p: &Params, now_ns: u64, frame_bytes: u64, debt: &mut Debt) -> Departure {
         self.on_send_many(p, now_ns, 1, frame_bytes, debt)
     }
 
-    /// As [`on_send`](Self::on_send), of `packets` that leave at once and have `frame_bytes` together.
+    /// As [`on_send`](Self::on_send), for `packets` that depart together and have `frame_bytes` in total.
     #[inline(always)]
     pub(crate) fn on_send_many(
         &mut self,
@@ -154,7 +154,7 @@ impl RpHot {
         departure
     }
 
-    /// A packet that its rate lets leave at `departure_ns` does not before `held_ns`, and those behind it keep their distance.
+    /// Delays a departure from `departure_ns` to `held_ns` at the earliest; packets behind it keep their distance.
     #[inline(always)]
     pub(crate) fn hold_until(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
         let wait_ns = held_ns.saturating_sub(departure_ns);
@@ -162,13 +162,13 @@ impl RpHot {
             return departure_ns;
         }
         self.next_ns = self.next_ns.wrapping_add(wait_ns);
-        // Credit for time it was late would let what comes after an early end of the pause overtake it.
+        // Credit for the delay would let later packets overtake this one if the pause ends early.
         self.delay_until(held_ns);
         held_ns
     }
 
-    /// A packet waits until `departure_ns` for the end of a pause: data behind it does not leave before it, whatever becomes of the
-    /// rate.
+    /// A packet waits until `departure_ns` for the end of a pause: data behind it does not depart before it, whatever
+    /// the rate becomes.
     #[inline(always)]
     pub(crate) fn delay_until(&mut self, departure_ns: u64) {
         self.next_ns = self.next_ns.max(departure_ns);
@@ -183,13 +183,13 @@ impl RpHot {
         self.set_pacer(&pacer);
     }
 
-    /// A packet of `stream` leaves at this time.
+    /// Records the departure time of a packet of `stream`.
     #[inline(always)]
     pub fn set_departure(&mut self, stream: Stream, departure_ns: u64) {
         self.last_ns[stream as usize] = departure_ns;
     }
 
-    /// When a packet of `stream` without data may leave that is to do so at `now_ns`: not before those ahead of it.
+    /// Earliest departure of a packet of `stream` without data at `now_ns`: not before the packets ahead of it.
     #[inline(always)]
     #[must_use]
     pub fn in_order(&self, now_ns: u64, stream: Stream) -> u64 {
@@ -197,11 +197,11 @@ impl RpHot {
     }
 }
 
-/// How many CNP intervals a pending mark lives.
+/// Lifetime of a pending mark, in CNP intervals.
 const PENDING_INTERVALS: u64 = 4;
 
 impl NpFlow {
-    /// A place without a flow.
+    /// An empty slot.
     pub const EMPTY: Self = Self {
         id: FlowId::NONE,
         pending: 0,
@@ -212,7 +212,7 @@ impl NpFlow {
         cnp_sent: 0,
     };
 
-    /// A flow whose first CE mark arrives.
+    /// A flow at its first CE mark.
     #[inline(always)]
     #[must_use]
     pub fn new(id: FlowId) -> Self {
@@ -228,8 +228,8 @@ impl NpFlow {
         }
     }
 
-    /// Counts a CE-marked packet at `now_ns` and says whether it is answered: no CNP within the last `interval_ns`
-    /// (DCQCN §3.1). If not, it is pending.
+    /// Counts a CE-marked packet at `now_ns` and returns whether to answer it: no CNP within the last `interval_ns`
+    /// (DCQCN §3.1). Otherwise the mark becomes pending.
     #[inline(always)]
     pub fn on_ecn_marked(&mut self, now_ns: u64, interval_ns: u64) -> bool {
         self.last_seen_ns = now_ns;
@@ -243,7 +243,7 @@ impl NpFlow {
         is_answered
     }
 
-    /// Whether a mark that is pending is answered at `now_ns`, because the window it came in is over. Nothing else is.
+    /// Returns whether to answer a pending mark at `now_ns` because its CNP interval is over.
     ///
     /// A mark expires `PENDING_INTERVALS` after the last one: the congestion it reported may have passed, and a CNP would cut
     /// the first burst after a pause.
@@ -259,8 +259,8 @@ impl NpFlow {
         is_answered
     }
 
-    /// Takes back the answer of this moment, whose CNP was not sent: the mark is pending, and the interval is that of the CNP before,
-    /// which was sent at `last_cnp_ns`.
+    /// Reverts an answer whose CNP was not sent: the mark becomes pending, and the interval is again that of the
+    /// previous CNP, sent at `last_cnp_ns`.
     #[inline(always)]
     pub(crate) const fn take_back(&mut self, last_cnp_ns: u64) {
         self.last_cnp_ns = last_cnp_ns;
@@ -337,7 +337,7 @@ mod tests {
     fn locked_set_or_flow_returns_contended() {
         let p = params(|_| {});
         let mut set = RpSet { lock: 1, ..RpSet::EMPTY };
-        // SAFETY: it is there until the end, and is looked at while nothing else is done.
+        // SAFETY: it lives until the end of the test, which has one thread.
         let shared = unsafe { Shared::new(&raw mut set) };
         let (id, fingerprint) = (FlowId { src: [1; 4], ..FlowId::NONE }, 5);
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));

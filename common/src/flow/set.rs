@@ -1,27 +1,27 @@
-//! A set of a flow table: who is in which of its eight places.
+//! A set of a flow table: eight ways, their tags, and the choice of a victim.
 
 use crate::layout::WAYS;
 use crate::verifier::{opaque, reread};
 
 /// A flow's entry in a set.
 pub trait Entry: Copy {
-    /// What it is known by.
+    /// Key of the entry.
     type Id: Copy + PartialEq;
 
-    /// Whom it belongs to.
+    /// The flow's identity.
     fn id(&self) -> Self::Id;
-    /// When it was used last; 0 = the place is empty.
+    /// Time of last use; 0 = empty slot.
     fn last_seen_ns(&self) -> u64;
-    /// Until when it is in use; 0 = the place is empty. Who is in use the longest keeps its place.
+    /// Until when the entry is in use; 0 = empty slot. The smallest value is evicted first.
     #[inline(always)]
     fn in_use_until_ns(&self) -> u64 {
         self.last_seen_ns()
     }
-    /// Leaves its place empty.
+    /// Makes the slot empty.
     fn clear(&mut self);
 }
 
-/// Makes entries of structures that have `id` and `last_seen_ns` as fields.
+/// Implements [`Entry`] for structures with the fields `id` and `last_seen_ns`.
 #[macro_export]
 macro_rules! entries {
     ($($ty:ty: $id:ty),+) => { $(
@@ -44,14 +44,14 @@ macro_rules! entries {
     )+ };
 }
 
-/// What looking for a flow in its set found.
+/// Result of a lookup in a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its place, below [`WAYS`].
+    /// The way, below [`WAYS`].
     pub way: usize,
-    /// The flow was not there: what is in its place is another's, or nothing.
+    /// The flow is absent: the slot is empty or holds another flow.
     pub missing: bool,
-    /// It was not there and another flow is in its place.
+    /// The flow is absent and the slot holds another flow.
     pub evicts: bool,
 }
 
@@ -59,30 +59,30 @@ pub struct Place {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<T: Entry> {
-    /// 1 while a program holds it. It guards everything below.
+    /// Lock: 1 while a program holds it. It guards all fields below.
     pub lock: u32,
-    /// The place used last; see [`Set::place`].
+    /// Result of the last lookup; see [`Set::place`].
     pub selected: u32,
-    /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
+    /// Tag of each way's hash, so that a miss reads one cache line; 0 = empty.
     pub tags: [u32; WAYS],
-    /// The flows begin at a cache line.
+    /// Padding: the flows start on a cache line.
     pub _line: [u32; 6],
     /// The flows.
     pub ways: [T; WAYS],
 }
 
-/// Bits of the number of a way.
+/// Bits of a way number.
 pub(super) const WAY_BITS: u32 = WAYS.trailing_zeros();
 /// Bits of [`Set::selected`] above the way.
 const MISSING: u32 = 1 << 8;
 const EVICTS: u32 = 1 << 9;
 
 impl<T: Entry> Set<T> {
-    /// Selects the place of `id`, whose hash is `hash`: its own, or else an empty one, or the least recently used.
+    /// Selects the slot of `id`, whose hash is `hash`: its own, else an empty one, else the least recently used.
     #[inline(always)]
     pub fn find(&mut self, id: &T::Id, hash: u32) -> Place {
         let home = home_way(hash);
-        // Most flows are at home, and there a processor looks before it knows the tags.
+        // Most flows are in their primary way, which a processor reads speculatively before it has the tags.
         self.selected = if self.tags[home] == tag(hash) && self.ways[home].id() == *id {
             home as u32
         } else {
@@ -97,7 +97,7 @@ impl<T: Entry> Set<T> {
     #[inline(always)]
     fn way_of(&self, id: &T::Id, hash: u32) -> Option<usize> {
         let tag = tag(hash);
-        // The tags share a cache line with the lock: who is there is found without a look at anybody else's.
+        // The tags share a cache line with the lock, so a lookup touches no other flow.
         for (way, (entry, &entry_tag)) in self.ways.iter().zip(&self.tags).enumerate() {
             if entry_tag == tag && entry.id() == *id {
                 return Some(way);
@@ -106,25 +106,25 @@ impl<T: Entry> Set<T> {
         None
     }
 
-    /// An empty place, or the least recently used, as `selected` has it.
+    /// An empty way, or the least recently used one, encoded as in `selected`.
     #[inline(always)]
     fn victim(&self, home: usize) -> u32 {
-        // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
+        // Time and way in one number, so that the verifier does not follow each way separately: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for (way, entry) in self.ways.iter().enumerate() {
-            // Of empty ways, the one at home is the first.
+            // Of the empty ways, prefer the primary one.
             oldest = oldest.min(entry.in_use_until_ns() << WAY_BITS | (way ^ home) as u64);
-            // One after the other: side by side they would fill the stack.
+            // Sequential: evaluated in parallel they would fill the stack.
             oldest = opaque(oldest);
         }
         let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
         ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
     }
 
-    /// The place selected last.
+    /// The slot that the last lookup selected.
     ///
-    /// It takes a detour through the map, because the verifier knows every constant of every path: it would follow all
-    /// that is done with a flow once for each way, and again for flows that were there, were not, or push one out.
+    /// Stored in the map, because the verifier tracks constants on every path: it would explore all processing of a
+    /// flow once for each way, and again for hits, misses and evictions.
     #[inline(always)]
     #[must_use]
     pub fn place(&self) -> Place {
@@ -136,14 +136,14 @@ impl<T: Entry> Set<T> {
         }
     }
 
-    /// When the flow in the place selected was used last; 0 = the place is empty.
+    /// Time of last use of the flow in the selected slot; 0 = empty.
     #[inline(always)]
     #[must_use]
     pub(crate) fn victim_last_seen_ns(&self) -> u64 {
         self.ways[self.place().way].last_seen_ns()
     }
 
-    /// Empties the places of flows that were in use last before `before_ns`, and returns how many.
+    /// Removes flows last in use before `before_ns`, and returns their number.
     #[inline(always)]
     pub fn expire(&mut self, before_ns: u64) -> u32 {
         let mut expired = 0;
@@ -157,13 +157,13 @@ impl<T: Entry> Set<T> {
         expired
     }
 
-    /// Whether no program is changing anything in it.
+    /// Whether the set is unlocked.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.lock == 0
     }
 
-    /// Puts a new flow in the place selected.
+    /// Stores a new flow in the selected slot.
     #[inline(always)]
     pub fn insert(&mut self, hash: u32, entry: T) {
         let way = self.place().way;
@@ -172,14 +172,14 @@ impl<T: Entry> Set<T> {
     }
 }
 
-/// The tag a hash leaves in a set; 0 is an empty place.
+/// Tag of a hash, not 0 (an empty slot).
 #[inline(always)]
 #[must_use]
 pub const fn tag(hash: u32) -> u32 {
     hash | 1
 }
 
-/// The way of its set in which a flow of this hash is put if it is empty: by the highest bits, which choose no set.
+/// Primary way of a hash: its highest bits, which do not select the set.
 #[inline(always)]
 #[must_use]
 pub(crate) const fn home_way(hash: u32) -> usize {

@@ -1,9 +1,8 @@
-//! A set of the RP table as programs on several CPUs share it.
+//! A set of the RP table as shared by programs on several CPUs.
 //!
-//! Each flow has a lock of its own, in the cache line that each of its packets changes anyway: who only adds a packet to a flow
-//! touches nobody else's. The set's lock is for putting a flow in; under it nobody else does, and the place is taken under the
-//! lock of the flow that is in it. Who looks for a flow looks without a lock. The lock's word says how often its place has changed
-//! hands, so who then takes the lock of that very word has the flow that was seen.
+//! Each flow has its own lock, on a cache line that its packets dirty anyway, so accounting never contends across
+//! flows. The set's lock serialises insertion, which replaces a flow under that flow's lock. Lookup is lockless: the
+//! lock word carries a generation, so a compare-and-exchange on the observed word fails if the slot was reused.
 
 use core::ops::{Deref, DerefMut};
 
@@ -15,26 +14,26 @@ use crate::layout::WAYS;
 use crate::rate::{Debt, RpParams};
 use crate::verifier::opaque;
 
-/// A set to which others may be writing.
+/// A set that other CPUs may be changing.
 #[derive(Clone, Copy)]
 pub struct Shared(*mut RpSet);
 
-/// What is seen of a flow without its lock.
+/// Fields of a flow read without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowPeek {
-    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves.
+    /// Departure time of the last packet of each [`Stream`](crate::wire::bth::Stream).
     pub last_ns: [u64; 2],
-    /// When its last packet will have left.
+    /// End of its last packet's transmission.
     pub next_ns: u64,
     /// Whether it was ever cut.
     pub active: bool,
 }
 
-/// A flow that was seen in a place: what its lock's word was, with nobody holding it.
+/// The unlocked word of a flow's lock, as observed by a lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct LockWord(u32);
 
-/// A flow that is its holder's until this is dropped.
+/// Exclusive access to a flow; dropping it releases the lock.
 pub(crate) struct FlowGuard {
     flow: *mut RpHot,
     cold: *mut RpCold,
@@ -56,7 +55,7 @@ impl Deref for FlowGuard {
 
     #[inline(always)]
     fn deref(&self) -> &RpHot {
-        // SAFETY: the set is there, as promised to `Shared::new`, and the flow's lock is held.
+        // SAFETY: `Shared::new` requires a live set, and the guard holds the flow's lock.
         unsafe { &*self.flow }
     }
 }
@@ -77,36 +76,36 @@ impl Drop for FlowGuard {
     }
 }
 
-/// Why a flow was not changed.
+/// Reason for not changing a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// Another CPU has it, and did not give it back.
+    /// Another CPU held the lock at every attempt.
     Contended,
-    /// The place is another flow's.
+    /// The slot holds another flow.
     Evicted,
 }
 
-/// Where a flow has its place, and how it came to it.
+/// Slot of a flow, and how it was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// The place, below [`WAYS`].
+    /// The way, below [`WAYS`].
     pub way: usize,
-    /// If it is new: when the flow that was in its place had sent last; 0 = the place was empty.
+    /// For an inserted flow: when the evicted flow had last sent; 0 = the slot was empty.
     pub silent_since_ns: Option<u64>,
 }
 
 impl Shared {
-    /// A set that others may change by this structure's functions only.
+    /// Wraps a set that other CPUs change through this type only.
     ///
     /// # Safety
-    /// `set` points to one for as long as this is used.
+    /// `set` points to a set that outlives the returned value.
     #[inline(always)]
     #[must_use]
     pub const unsafe fn new(set: *mut RpSet) -> Self {
         Self(set)
     }
 
-    /// The set.
+    /// The wrapped pointer.
     #[inline(always)]
     pub(super) const fn pointer(self) -> *mut RpSet {
         self.0
@@ -114,7 +113,7 @@ impl Shared {
 
     #[inline(always)]
     fn flow(self, way: usize) -> *mut RpHot {
-        // SAFETY: the set is there, as promised to `new`, and has this place.
+        // SAFETY: `new` requires a live set, and `way` is below `WAYS`.
         unsafe { &raw mut (*self.0).hot[way % WAYS] }
     }
 
@@ -124,38 +123,38 @@ impl Shared {
         unsafe { &raw mut (*self.0).cold[way % WAYS] }
     }
 
-    /// Has the first cache line of the flow at home fetched, to be written to, while the caller does something else.
+    /// Prefetches, for writing, the first cache line of the flow in the primary way.
     ///
-    /// A load would not do: reading the clock, which comes next, waits for loads.
+    /// A load would not do: the clock is read next, which waits for loads.
     #[inline(always)]
     pub(crate) fn fetch_home(self, hash: u32) {
-        // SAFETY: as in `flow`. The highest byte of the lock's word is 0, whoever holds it: nothing changes.
+        // SAFETY: as in `flow`. The highest byte of the lock's word is always 0: nothing changes.
         unsafe {
             let lock = &raw mut (*self.flow(home_way(hash))).lock;
             lock.cast::<u8>().add(HIGHEST_BYTE).write_volatile(0);
         }
     }
 
-    /// The flow in this place, if it is the one of that fingerprint as it is seen without its lock.
+    /// Lockless check that the flow with this fingerprint is in this way.
     #[inline(always)]
     #[must_use]
     pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`. The word first: a fingerprint that came after it has another word.
+        // SAFETY: as in `flow`. The word is read first: a fingerprint stored later implies another word.
         unsafe {
             let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
             ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(LockWord(seen))
         }
     }
 
-    /// Takes the flow that was seen in this place for the caller.
+    /// Locks the flow that [`look`](Self::look) found in this way.
     ///
     /// # Errors
-    /// The place is another's by now, or another CPU has it.
+    /// The slot was reused, or another CPU holds the lock.
     #[inline(always)]
     pub(crate) fn hold(self, way: usize, fingerprint: u64, seen: LockWord) -> Result<FlowGuard, LookupError> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`; the flow is ours while its lock is held.
+        // SAFETY: as in `flow`; the flow is ours while we hold its lock.
         unsafe {
             match wait::take(flow, seen.0) {
                 Ok(()) => {}
@@ -163,19 +162,19 @@ impl Shared {
                 Err(Refused::Changed) => return Err(LookupError::Evicted),
             }
             let held = FlowGuard { flow, cold: self.cold(way), seen };
-            // The word may have been that of the next owner already, and the fingerprint still that of the last.
+            // The word may already have been the next owner's while the fingerprint was still the last one's.
             if held.fingerprint == fingerprint { Ok(held) } else { Err(LookupError::Evicted) }
         }
     }
 
-    /// Where the flow is; [`WAYS`] = nowhere. The verifier knows which on every path, and would follow all that is done with the
-    /// flow once for each.
+    /// The way of the flow; [`WAYS`] = absent. The verifier knows the result on every path, and would explore all
+    /// processing of the flow once for each.
     #[inline(always)]
     #[must_use]
     pub(crate) fn way_of(self, fingerprint: u64) -> usize {
         let (tag, mut found) = (tag(hash(fingerprint)), WAYS);
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; who is there is asked again under its lock.
+            // SAFETY: as in `flow`; the fingerprint is checked again under the flow's lock.
             let is_here = unsafe {
                 (&raw const (*self.0).tags[way]).read_volatile() == tag
                     && (&raw const (*self.flow(way)).fingerprint).read_volatile() == fingerprint
@@ -188,13 +187,13 @@ impl Shared {
         found
     }
 
-    /// The only flow that is called `id` but for its VLANs; [`WAYS`] = there is none, or more than one.
+    /// The way of the only flow that equals `id` apart from its VLANs; [`WAYS`] = none, or several.
     #[inline(always)]
     #[must_use]
     pub(super) fn way_in_any_vlan(self, id: &FlowId) -> usize {
         let (mut found, mut flows) = (WAYS, 0);
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; who is there is asked again under its lock.
+            // SAFETY: as in `flow`; the fingerprint is checked again under the flow's lock.
             let (of, is_there) =
                 unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
             let is_called_so = of.src == id.src
@@ -207,7 +206,7 @@ impl Shared {
         if flows == 1 { found } else { WAYS }
     }
 
-    /// The fingerprint of the flow in this place, as it is seen without its lock; 0 = the place is empty.
+    /// Fingerprint of the flow in this way, read without its lock; 0 = empty.
     #[inline(always)]
     #[must_use]
     pub(crate) fn fingerprint(self, way: usize) -> u64 {
@@ -215,26 +214,26 @@ impl Shared {
         unsafe { (&raw const (*self.flow(way)).fingerprint).read_volatile() }
     }
 
-    /// An empty place, that at home if it is, or the one that is out of use for the longest, if one is at `now_ns`. Under the set's
-    /// lock.
+    /// An empty way, the primary one if possible, else the one idle for longest, if any is idle at `now_ns`. The caller
+    /// holds the set's lock.
     #[inline(always)]
     fn victim(self, home: usize, now_ns: u64) -> Option<usize> {
-        // Time and place in one number, so that the verifier does not follow each way by itself: 2^61 ns are 73 years.
+        // Time and way in one number, so that the verifier does not follow each way separately: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; a flow that is used in the meantime is one that is not taken.
+            // SAFETY: as in `flow`; a flow used in the meantime is not evicted (`put` checks again).
             let in_use_until_ns = unsafe { (*self.flow(way)).in_use_until_ns() };
-            // Of empty ways, the one at home is the first.
+            // Of the empty ways, prefer the primary one.
             oldest = oldest.min(in_use_until_ns << WAY_BITS | (way ^ home) as u64);
-            // One after the other: side by side they would fill the stack.
+            // Sequential: evaluated in parallel they would fill the stack.
             oldest = opaque(oldest);
         }
-        // Linux 6.1 knows no bounds of what `^` gives: hidden, so that it is made a place's number again where it is used.
+        // Linux 6.1 tracks no bounds through `^`: hidden, so that the mask is applied again where the way is used.
         (oldest >> WAY_BITS <= now_ns).then_some(opaque((oldest % WAYS as u64) as usize ^ home))
     }
 
-    /// Puts a flow in this place, if the one in it is still out of use at `now_ns`. Returns when that had sent last; 0 = the place
-    /// was empty. Under the set's lock.
+    /// Stores a flow in this way if the flow in it is still idle at `now_ns`. Returns when that had last sent; 0 = the
+    /// slot was empty. The caller holds the set's lock.
     #[inline(always)]
     fn put(
         self,
@@ -245,7 +244,7 @@ impl Shared {
         now_ns: u64,
     ) -> Result<u64, LookupError> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`; the flow is ours while its lock is held.
+        // SAFETY: as in `flow`; the flow is ours while we hold its lock.
         unsafe {
             let Some(word) = take(&raw mut (*flow).lock, TRIES) else {
                 return Err(LookupError::Contended);
@@ -255,7 +254,7 @@ impl Shared {
                 return Err(LookupError::Evicted);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
-            // The word before the fingerprint: who is looked for here in the meantime waits, and then looks again whose place it is.
+            // The word before the fingerprint: a concurrent lookup waits, then checks the owner of the slot again.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
             *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
             let cold = self.cold(way);
@@ -266,10 +265,10 @@ impl Shared {
         }
     }
 
-    /// The place of a flow: its own, or one that is out of use at `now_ns`, which it then has; 0 = its own only.
+    /// The slot of a flow: its own, or one idle at `now_ns`, which becomes its own; `now_ns` = 0 searches only.
     ///
     /// # Errors
-    /// It is nowhere and gets no place, or another CPU is at it.
+    /// The flow is absent and no way is idle, or another CPU holds the lock.
     #[inline(always)]
     pub(super) fn find_or_put(
         self,
@@ -291,7 +290,7 @@ impl Shared {
             if take_as_seen(lock, 0, TRIES) != Ok(()) {
                 return Err(LookupError::Contended);
             }
-            // Another CPU may have been faster.
+            // Another CPU may have inserted it first.
             let way = self.way_of(fingerprint);
             let entered = if way != WAYS {
                 Ok(Slot { way, silent_since_ns: None })
@@ -306,12 +305,12 @@ impl Shared {
         }
     }
 
-    /// The flow in this place, as it is seen without its lock.
+    /// The flow in this way, read without its lock.
     #[inline(always)]
     #[must_use]
     pub(crate) fn glance(self, way: usize) -> FlowPeek {
         let flow = self.flow(way).cast_const();
-        // SAFETY: as in `flow`. Each field is read at once; what they are together does not matter.
+        // SAFETY: as in `flow`. Each field is read atomically; they need not be consistent with each other.
         unsafe {
             FlowPeek {
                 last_ns: (&raw const (*flow).last_ns).read_volatile(),
@@ -321,20 +320,20 @@ impl Shared {
         }
     }
 
-    /// Empties the places of flows that were in use last before `before_ns`, and returns how many.
+    /// Removes flows last in use before `before_ns`, and returns their number.
     #[inline(always)]
     pub fn expire(self, before_ns: u64) -> u32 {
         let mut expired = 0;
         for way in 0..WAYS {
             let flow = self.flow(way);
-            // SAFETY: as in `flow`; the flow is ours while its lock is held.
+            // SAFETY: as in `flow`; the flow is ours while we hold its lock.
             unsafe {
-                // Whoever is being used now is not idle.
+                // A locked flow is in use, hence not idle.
                 let Some(mut word) = take(&raw mut (*flow).lock, 1) else {
                     continue;
                 };
                 if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
-                    // Who looks for it looks at no tag.
+                    // Lookups do not read the tags.
                     ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);
                     (&raw mut (*self.0).tags[way]).write_volatile(0);
                     word = other_hands(word);
@@ -347,12 +346,12 @@ impl Shared {
     }
 }
 
-/// A lock's word after its place has changed hands. The highest byte stays 0; see [`Shared::fetch_home`].
+/// A lock's word with the next generation. The highest byte stays 0; see [`Shared::fetch_home`].
 const fn other_hands(word: u32) -> u32 {
     word.wrapping_add(HELD << 1) & 0xff_ffff
 }
 
-/// Of a word's bytes.
+/// Index of the highest byte of a word.
 const HIGHEST_BYTE: usize = if cfg!(target_endian = "little") { 3 } else { 0 };
 
 impl RpHot {

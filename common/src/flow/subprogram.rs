@@ -1,13 +1,13 @@
-//! The rate machine as functions of their own.
+//! The rate machine as BPF subprograms.
 //!
-//! The verifier looks at such a function once, knowing nothing of its arguments, and not at all where it is called: that is what
-//! it does with a function which is global, takes numbers and pointers to structures, and returns a number (Linux 5.12 on,
-//! commit e5069b9c23b3). In line, it would follow every step of the machine again for each way a packet can have come there.
+//! The verifier checks a global function once, with unknown arguments, and does not descend into it at call sites, if
+//! it takes numbers and pointers to structures and returns a number (Linux 5.12 and later, commit e5069b9c23b3).
+//! Inlined, every step of the machine would be explored again for each path that leads to it.
 
 use super::RpHot;
 use crate::rate::{Debt, RpParams};
 
-/// Makes such a function, and a safe one that calls it.
+/// Defines such a function, and a safe wrapper.
 macro_rules! subprogram {
     ($(#[doc = $doc:literal])+ $name:ident as $symbol:ident: $arg:ident, |$flow:ident, $rp:ident, $debt:ident| $body:expr) => {
         #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
@@ -15,7 +15,7 @@ macro_rules! subprogram {
         extern "C" fn $symbol(flow: *mut RpHot, rp: *const RpParams, $arg: u64, debt: *mut Debt) -> u64 {
             // SAFETY: called below with references only.
             let all = unsafe { (flow.as_mut(), rp.as_ref(), debt.as_mut()) };
-            // The verifier wants to see each compared with null.
+            // The verifier requires a null check of each.
             let (Some($flow), Some($rp), Some($debt)) = all else {
                 return 0;
             };
@@ -32,7 +32,7 @@ macro_rules! subprogram {
 }
 
 subprogram! {
-    /// Catches up with the clock; `debt` is a place to reckon in.
+    /// Advances to the current time; `debt` is scratch space.
     advance as dcqcn_rp_advance: now_ns, |flow, rp, debt| {
         let rate_bps = flow.machine.rate_bps;
         *debt = flow.pacer().debt();
@@ -42,7 +42,7 @@ subprogram! {
 }
 
 subprogram! {
-    /// Catches up with a CNP that arrives now, at the rate that it is about to cut; what is owed then is left in `debt`.
+    /// Advances to a CNP that arrives now, at the rate before its cut; leaves the unpaid remainder in `debt`.
     advance_to_cnp as dcqcn_rp_advance_to_cnp: now_ns, |flow, rp, debt| {
         *debt = flow.pacer().debt();
         flow.machine.advance_paying(rp, now_ns, debt);
@@ -51,7 +51,7 @@ subprogram! {
 }
 
 subprogram! {
-    /// Counts bytes that were sent, and has the gap behind the packet follow the rate; `debt` is a place to reckon in.
+    /// Counts sent bytes, and adapts the gap behind the packet to the rate; `debt` is scratch space.
     count as dcqcn_rp_count: bytes, |flow, rp, debt| {
         let rate_bps = flow.machine.rate_bps;
         flow.machine.on_send(rp, bytes);

@@ -1,4 +1,4 @@
-//! The flows of a table: what is kept of each.
+//! Layout of the flow tables.
 
 use super::FlowId;
 use super::set::{Set, tag};
@@ -19,66 +19,66 @@ pub(super) const fn gap(pacer: &Pacer) -> u64 {
     pacer.ns_per_byte_q24 << OWED_BITS | pacer.owed_bits as u64
 }
 
-/// What packets look at and change of a flow at the reaction point.
+/// Hot flow state at the reaction point: read and changed by packets.
 ///
-/// It is two cache lines that are neighbours, which a processor has fetched together. Each packet changes the first, and looks at the
-/// second, the rate machine, which it changes if a timer runs or bytes are counted there.
+/// Two adjacent cache lines, which a processor prefetches together. Each packet changes the first and reads the second,
+/// the rate machine, which it changes if a timer runs or the byte counter is enabled.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpHot {
-    /// Guards the flow: odd while a program holds it, and above the lowest bit how often the place has changed hands, modulo 2^23;
-    /// see [`Shared`](super::Shared).
+    /// Guards the flow: odd while a program holds it; the bits above are the slot's generation, modulo 2^23; see
+    /// [`Shared`](super::Shared).
     pub lock: u32,
     /// [`Pacer::next_frac_q27`].
     pub next_frac_q27: u32,
-    /// [`FlowId::fingerprint`] of whom it belongs to; of an empty place 0, which that of one flow in 2^64 is.
+    /// [`FlowId::fingerprint`] of its flow; 0 = empty slot. (One flow in 2^64 has the fingerprint 0.)
     pub fingerprint: u64,
     /// [`Pacer::next_ns`].
     pub next_ns: u64,
     /// [`Pacer::ns_per_byte_q24`], and in the lowest bits [`Pacer::owed_bits`].
     pub gap: u64,
-    /// When the last packet of each [`Stream`](crate::wire::bth::Stream) leaves; zeros = empty place.
+    /// Departure time of the last packet of each [`Stream`](crate::wire::bth::Stream); zeros = empty slot.
     pub last_ns: [u64; 2],
     /// Data packets sent.
     pub packets: u64,
-    /// Bytes of them, layer 2.
+    /// Data bytes sent, layer 2.
     pub bytes: u64,
-    /// Its rate.
+    /// Rate machine.
     pub machine: RateMachine,
 }
 
-/// CNPs that came for a flow.
+/// CNPs received for a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cnps {
-    /// When one last cut it.
+    /// Time of the last CNP that cut it.
     pub last_ns: u64,
-    /// Those that cut it.
+    /// CNPs that cut it.
     pub handled: u32,
-    /// Those that came too soon.
+    /// CNPs ignored because they came too soon.
     pub ignored: u32,
 }
 
-/// What nobody needs of a flow before a CNP comes for it, or somebody looks.
+/// Cold flow state, used only by CNPs and by user space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpCold {
-    /// Whom it belongs to.
+    /// Identity of the flow.
     pub id: FlowId,
-    /// CNPs for it.
+    /// CNPs received for it.
     pub cnps: Cnps,
-    /// A cache line to itself.
+    /// Padding to a cache line.
     pub _line: u64,
 }
 
-/// A flow at the reaction point, all of it.
+/// All state of a flow at the reaction point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpFlow {
-    /// Whom it belongs to.
+    /// Identity of the flow.
     pub id: FlowId,
-    /// What its packets change.
+    /// State that packets change.
     pub hot: RpHot,
-    /// CNPs for it.
+    /// CNPs received for it.
     pub cnps: Cnps,
 }
 
@@ -86,20 +86,20 @@ pub struct RpFlow {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpSet {
-    /// 1 while a program puts a flow in; see [`Shared`](super::Shared).
+    /// Lock: 1 while a program inserts a flow; see [`Shared`](super::Shared).
     pub lock: u32,
-    /// Tag of each way's hash, so that a miss looks at one cache line; 0 = empty.
+    /// Tag of each way's hash, so that a miss reads one cache line; 0 = empty.
     pub tags: [u32; WAYS],
-    /// The flows begin at a pair of cache lines.
+    /// Padding: the flows start on a pair of cache lines.
     pub _lines: [u32; 23],
-    /// What packets need of each flow.
+    /// Hot state by way.
     pub hot: [RpHot; WAYS],
-    /// The rest.
+    /// Cold state by way.
     pub cold: [RpCold; WAYS],
 }
 
 impl RpHot {
-    /// An empty place.
+    /// An empty slot.
     pub const EMPTY: Self = Self {
         lock: 0,
         next_frac_q27: 0,
@@ -124,7 +124,7 @@ impl RpHot {
         },
     };
 
-    /// Where its next packet stands in time.
+    /// The pacer's state.
     #[inline(always)]
     #[must_use]
     pub const fn pacer(&self) -> Pacer {
@@ -136,7 +136,7 @@ impl RpHot {
         }
     }
 
-    /// Puts it there.
+    /// Stores the pacer's state.
     #[inline(always)]
     pub const fn set_pacer(&mut self, pacer: &Pacer) {
         (self.next_ns, self.next_frac_q27) = (pacer.next_ns, pacer.next_frac_q27);
@@ -145,12 +145,12 @@ impl RpHot {
 }
 
 impl Cnps {
-    /// None came.
+    /// No CNP received.
     pub const NONE: Self = Self { last_ns: 0, handled: 0, ignored: 0 };
 }
 
 impl RpFlow {
-    /// A flow of no table that has sent nothing.
+    /// A flow outside any table that has sent nothing.
     #[must_use]
     pub fn new(id: FlowId, p: &RpParams) -> Self {
         Self { id, hot: RpHot::new(0, p), cnps: Cnps::NONE }
@@ -178,25 +178,25 @@ impl RpSet {
         cold: [RpCold { id: FlowId::NONE, cnps: Cnps::NONE, _line: 0 }; WAYS],
     };
 
-    /// The flow in this place, if one is.
+    /// The flow in this way, if any.
     #[must_use]
     pub fn flow(&self, way: usize) -> Option<RpFlow> {
         let (hot, RpCold { id, cnps, .. }) = (*self.hot.get(way)?, *self.cold.get(way)?);
         (hot.last_seen_ns() != 0).then_some(RpFlow { id, hot, cnps })
     }
 
-    /// Its flows, each with its place.
+    /// All flows, each with its way.
     pub fn flows(&self) -> impl Iterator<Item = (usize, RpFlow)> {
         (0..WAYS).filter_map(|way| Some((way, self.flow(way)?)))
     }
 
-    /// The flow of this name, if it is here.
+    /// The flow with this identity.
     #[must_use]
     pub fn find(&self, id: &FlowId) -> Option<RpFlow> {
         self.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id)
     }
 
-    /// Puts a flow in this place, whoever is there.
+    /// Stores a flow in this way, replacing any other.
     pub fn set_flow(&mut self, way: usize, keys: &HashKeys, flow: &RpFlow) {
         let fingerprint = flow.id.fingerprint(keys);
         if let (Some(tag_of), Some(hot), Some(cold)) =
@@ -213,19 +213,19 @@ impl RpSet {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpFlow {
-    /// Whom it belongs to, or what `cnp_limit` keeps an interval for.
+    /// Identity of the flow, or of the scope of `cnp_limit`.
     pub id: FlowId,
-    /// 1 = it was marked since its last CNP, and is to be answered when the interval is over.
+    /// 1 = marked since its last CNP; to be answered when the interval is over.
     pub pending: u32,
     /// Explicit padding.
     pub _pad: u32,
-    /// When it was last marked; 0 = empty place.
+    /// Time of the last mark; 0 = empty slot.
     pub last_seen_ns: u64,
-    /// When it was last answered.
+    /// Time of the last CNP.
     pub last_cnp_ns: u64,
     /// CE-marked data packets.
     pub ecn_marked_packets: u64,
-    /// CNPs made.
+    /// CNPs sent.
     pub cnp_sent: u64,
 }
 
@@ -245,6 +245,6 @@ const _: () = {
     const PAIR: usize = 128;
     assert!(size_of::<RpHot>() == PAIR && offset_of!(RpHot, machine) == 64 && size_of::<RpCold>() == 64);
     assert!(offset_of!(RpSet, hot) == PAIR && size_of::<RpSet>().is_multiple_of(PAIR));
-    // Nothing of `RpHot::gap` is lost: the longest time for a byte is that at the lowest rate.
+    // Packing into `RpHot::gap` is lossless: the longest time per byte is that of the lowest rate.
     assert!(Pacer::new(crate::params::MIN_RATE_BPS).ns_per_byte_q24 >> (u64::BITS - OWED_BITS) == 0);
 };

@@ -21,7 +21,7 @@ fn ipv4(addr: u32, qpn: u32) -> FlowId {
     FlowId { src: mapped(0x0a00_00fe), receiver: QpId { addr: mapped(addr), qpn, vlan: 0 } }
 }
 
-/// A packet of `id`, as the hooks treat it. `cnp_sent` is the flow's mark of identity here.
+/// A packet of `id`, processed as by the hooks. `cnp_sent` identifies the flow here.
 fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
     let place = set.find(&id, hash);
     if place.missing {
@@ -32,7 +32,7 @@ fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
 }
 
 proptest! {
-    /// Eight flows at most, the least recently used goes first; flows of equal hash are still distinguished.
+    /// At most eight flows, evicted in LRU order; flows of equal hash are still distinguished.
     #[test]
     fn set_is_ordered_by_last_use(
         uses in proptest::collection::vec((0u32..20, 1u64..1_000), 1..300), hashes in 1u32..6, seed: u32,
@@ -64,7 +64,7 @@ proptest! {
         }
     }
 
-    /// A flow whose way is empty is put there, and found there.
+    /// A flow whose primary way is empty is inserted and found there.
     #[test]
     fn flows_live_at_home_while_there_is_room(hashes in proptest::collection::vec(any::<u32>(), 1..=WAYS)) {
         let mut set = EMPTY;
@@ -82,7 +82,7 @@ proptest! {
         }
     }
 
-    /// At most one CNP per interval, and none held back longer than that.
+    /// At most one CNP per interval, and no mark waits longer than that.
     #[test]
     fn cnps_keep_their_distance(
         gaps_ns in proptest::collection::vec(0u64..150_000, 1..200), interval_ns in 0u64..100_000, start_ns: u32,
@@ -115,7 +115,7 @@ fn clock_step_back_answers_nothing() {
     assert!(flow.on_ecn_marked(1_050_000, 50_000));
 }
 
-/// The place that belongs to nobody is not the flow of queue pair 0 at the address 0.
+/// An empty slot is not the flow of QP 0 at address 0.
 #[test]
 fn empty_set_contains_no_flow() {
     for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
@@ -124,7 +124,7 @@ fn empty_set_contains_no_flow() {
     }
 }
 
-/// Flows as they occur: their numbers have patterns, their sets must not.
+/// Flow identities have patterns in practice; their sets must not.
 #[test]
 fn flows_spread_uniformly_over_sets() {
     type Flow = fn(u32) -> FlowId;
@@ -162,7 +162,7 @@ fn flows_spread_uniformly_over_sets() {
             // Mean SETS - 1, standard deviation sqrt(2 (SETS - 1)); six of them are one chance in 10^9.
             let degrees = f64::from(SETS - 1);
             assert!(chi_square < degrees + 6.0 * (2.0 * degrees).sqrt(), "{name}, seed {seed}: {chi_square}");
-            // One pair in 2^31 shares a tag by chance: 1 of these 2^31 pairs.
+            // Two flows share a tag with probability 2^-31; there are 2^31 pairs, so expect 1.
             assert!(DEFAULT_FLOWS - tags.len() as u32 <= 8, "{name}, seed {seed}: {} tags", tags.len());
         }
     }
@@ -175,20 +175,20 @@ fn idle_flow_evicted() {
     for (now_ns, id) in (100..).zip(&ids) {
         touch(&mut set, *id, id.hash(&HashKeys::new(1)), now_ns);
     }
-    // The first comes back to life.
+    // The first flow is used again.
     touch(&mut set, ids[0], ids[0].hash(&HashKeys::new(1)), 200);
     assert_eq!(set.expire(104), 3);
     assert_eq!(set.expire(104), 0);
     for (index, id) in ids.iter().enumerate() {
         assert_eq!(set.find(id, id.hash(&HashKeys::new(1))).missing, (1..4).contains(&index), "{index}");
     }
-    // A newcomer pushes nobody out.
+    // A new flow evicts no flow in use.
     let newcomer = ipv4(0x0a00_0002, 99);
     let place = touch(&mut set, newcomer, newcomer.hash(&HashKeys::new(1)), 300);
     assert!(place.missing && !place.evicts);
 }
 
-/// Maps outlive the programs that filled them: a hash that changes finds nothing there any more.
+/// Maps outlive the programs that filled them: a changed hash would no longer find the flows.
 #[test]
 fn hash_values_are_stable() {
     let hash = |qpn, seed| ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed));
@@ -208,12 +208,12 @@ fn unlocked_set_and_flow_are_at_rest() {
     assert!(!RpHot { lock: 4, ..RpHot::EMPTY }.is_held() && RpHot { lock: 5, ..RpHot::EMPTY }.is_held());
 }
 
-/// Who looked at a flow before its place was given away does not have it, and were it the same flow's again.
+/// A lookup before the slot was reused cannot lock the new flow, even if it is the same flow again.
 #[test]
 fn reused_slot_has_new_generation() {
     let p = params();
     let mut set = RpSet::EMPTY;
-    // SAFETY: it is there until the end, and is looked at while nothing else is done.
+    // SAFETY: it lives until the end of the test, which has one thread.
     let shared = unsafe { Shared::new(&raw mut set) };
     let id = ipv4(0x0a00_0001, 17);
     let fingerprint = id.fingerprint(&HashKeys::new(5));
@@ -228,7 +228,7 @@ fn reused_slot_has_new_generation() {
     assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(LookupError::Evicted));
     let again = shared.look(way, fingerprint).unwrap();
     assert!(shared.hold(way, fingerprint, again).is_ok());
-    // What is stored to fetch the line changes nothing, however often the place changes hands.
+    // The prefetching store changes nothing, however often the slot is reused.
     for n in 0..1_000 {
         shared
             .hold(way, fingerprint, shared.look(way, fingerprint).unwrap())
@@ -241,12 +241,12 @@ fn reused_slot_has_new_generation() {
     }
 }
 
-/// A place is given away in two steps. Who sees the word of the next owner and still the fingerprint of the last does not have it.
+/// Reuse takes two steps. A lookup that sees the new word with the old fingerprint does not get the new flow.
 #[test]
 fn lookup_during_reuse_misses_next_flow() {
     let mut set = RpSet::EMPTY;
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
-    // SAFETY: it is there until the end, and is looked at while nothing else is done.
+    // SAFETY: it lives until the end of the test, which has one thread.
     let shared = unsafe { Shared::new(&raw mut set) };
     let seen = shared.look(3, 17).unwrap();
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
@@ -256,10 +256,10 @@ fn lookup_during_reuse_misses_next_flow() {
     assert!(shared.hold(3, 18, seen).is_ok(), "and its lock is free again");
 }
 
-/// A lock's word while the flow that comes next is put there.
+/// A lock's word while the next flow is being inserted.
 const HELD_OF_THE_NEXT: u32 = 3;
 
-/// Who does not know the seed cannot tell which flows share a set.
+/// Without the seed, it is unpredictable which flows share a set.
 #[test]
 fn seed_changes_set_sharing() {
     let set = |qpn, seed| set_index(ipv4(0x0a00_0002, qpn).hash(&HashKeys::new(seed)), SETS - 1);
@@ -269,7 +269,7 @@ fn seed_changes_set_sharing() {
     assert!(apart.len() * 10 > together.len() * 9, "{} of {}", apart.len(), together.len());
 }
 
-/// The fingerprint with this hash of the `n`th of all that have it: what [`hash`](super::hash) does, undone.
+/// The `n`th fingerprint with this hash: inverts [`hash`](super::hash).
 fn fingerprint_of(hash: u32, n: u32) -> u64 {
     // The multiplier's inverse modulo 2^64.
     let mixed = (u64::from(hash) << 32 | u64::from(n)).wrapping_mul(0x96de_1b17_3f11_9089);
@@ -283,8 +283,8 @@ fn params() -> Params {
 }
 
 proptest! {
-    /// A set of the RP table holds eight flows; who comes when it is full has the place of the one out of use for the longest, if
-    /// one is; who was cut, or has packets waiting, keeps its own.
+    /// A set of the RP table holds eight flows. A new flow in a full set replaces the one idle for longest, if any;
+    /// flows that were cut recently or have queued packets stay.
     #[test]
     fn shared_set_reuses_idle_slot(
         uses in proptest::collection::vec((0u32..20, 1u64..2_000_000, 0u32..10), 1..300), hashes in 1u32..6, seed: u64,
@@ -292,7 +292,7 @@ proptest! {
         let p = params();
         let keys = HashKeys::new(seed);
         let mut set = RpSet::EMPTY;
-        // SAFETY: it is there until the end, and is looked at while nothing else is done.
+        // SAFETY: it lives until the end of the test, which has one thread.
         let shared = unsafe { Shared::new(&raw mut set) };
         let mut model: Vec<(FlowId, u64)> = Vec::new();
         let mut now_ns = 1;
@@ -347,8 +347,8 @@ proptest! {
         prop_assert_eq!(left, expected);
     }
 
-    /// A packet of which nothing falls due is told by a look. It leaves its flow as if it had caught up in full, whatever came
-    /// before, and whoever changed the parameters.
+    /// A packet without due events needs only a peek, which leaves the flow as a full advance would, whatever happened
+    /// before and whichever parameters changed.
     #[test]
     fn peek_equals_full_advance(
         steps in proptest::collection::vec((0u64..30_000, 0u32..12, 64u64..9_000), 1..300), firmware: bool, coarse: bool,
@@ -385,7 +385,7 @@ proptest! {
                     );
                 }
             }
-            // A target above a line rate just lowered is put right later. (Were the line rate raised again before, it would stay.)
+            // A target above a lowered line rate is corrected later. (If the line rate rises first, it stays.)
             let settled = |flow: &RpFlow| {
                 let mut flow = *flow;
                 subprogram::advance(&mut flow.hot, &p.rp, now_ns, &mut { Debt::NONE });

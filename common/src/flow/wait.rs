@@ -1,5 +1,5 @@
-//! Waiting for a flow that another CPU has, as a function of its own: the verifier goes through its loop once, and not once for each
-//! way a packet can have come to it.
+//! Waiting for a flow locked by another CPU, as a BPF subprogram: the verifier checks its loop once, and not for each
+//! path that leads to it.
 
 use super::RpHot;
 use super::lock::{self, Refused};
@@ -14,7 +14,7 @@ extern "C" fn dcqcn_rp_wait(flow: *mut RpHot, seen: u64) -> u64 {
     if flow.is_null() {
         return HELD;
     }
-    // SAFETY: called below with a flow whose lock all take by `lock`.
+    // SAFETY: called below with a flow whose lock only `lock` changes.
     match unsafe { lock::take_as_seen(&raw mut (*flow).lock, seen as u32, lock::TRIES) } {
         Ok(()) => TAKEN,
         Err(Refused::FlowGuard) => HELD,
@@ -22,18 +22,18 @@ extern "C" fn dcqcn_rp_wait(flow: *mut RpHot, seen: u64) -> u64 {
     }
 }
 
-/// Takes the lock of a flow, which nobody held when its word was `seen`.
+/// Takes the lock of a flow whose unlocked word was `seen`.
 ///
 /// # Errors
 /// As [`lock::take_as_seen`].
 ///
 /// # Safety
-/// `flow` points to one whose lock all take by the functions of [`lock`].
+/// `flow` points to a flow whose lock only the functions of [`lock`] change.
 #[inline(always)]
 pub(super) unsafe fn take(flow: *mut RpHot, seen: u32) -> Result<(), Refused> {
-    // Nearly always it is free.
+    // Nearly always uncontended.
     //
-    // SAFETY: the caller's promise.
+    // SAFETY: required of the caller.
     if unsafe { lock::take_as_seen(&raw mut (*flow).lock, seen, 1) } == Ok(()) {
         return Ok(());
     }

@@ -35,7 +35,7 @@ pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
             $(if priorities & (1 << $n) != 0 {
                 let (until, total) = (Time::PAUSED_UNTIL[$n], Time::PAUSED_FOR[$n]);
                 let pause = Pause { until_ns: h.env().time(until), total_ns: h.env().time(total) };
-                let pause = pause.heard(now_ns, p.pauses.duration_ns(pfc.quanta::<$n>()));
+                let pause = pause.updated(now_ns, p.pauses.duration_ns(pfc.quanta::<$n>()));
                 h.env().set_time(until, pause.until_ns);
                 h.env().set_time(total, pause.total_ns);
             })+

@@ -1,17 +1,17 @@
-//! The order in which a port serves its queues, and how much each may hold.
+//! Service order and size of a port's queues.
 
 use super::{Config, QUEUES_MAJOR, QUEUES_NONE, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use crate::layout::CLASSES;
 
-/// A queue holds this many frames of the largest size where nothing else is said, as Linux's own queues do.
+/// Default queue length in frames of the largest size, as in Linux's own qdiscs.
 const DEFAULT_LIMIT_FRAMES: u64 = 1_000;
 
-/// The place of a queue in its qdisc: 0 is served first.
+/// Index of a queue in its qdisc: 0 is served first.
 pub type Band = u8;
 
 impl Config {
-    /// The band of each queue. A scheduler serves its strict bands first, so they come first, the highest queue number
-    /// before the others; then the weighted ones.
+    /// The band of each queue. Strict bands come first, because a scheduler serves them first: the highest queue number
+    /// leads. Weighted bands follow.
     #[must_use]
     pub const fn bands(&self) -> [Band; CLASSES] {
         let mut bands = [0; CLASSES];
@@ -31,7 +31,7 @@ impl Config {
         bands
     }
 
-    /// How many queues are strict.
+    /// Number of strict queues.
     #[must_use]
     pub const fn strict_queues(&self) -> u8 {
         let (mut strict, mut queue) = (0, 0);
@@ -42,8 +42,8 @@ impl Config {
         strict
     }
 
-    /// Bytes that a queue holds at most: the largest `queue_limit` of its traffic classes. Where none is set, a thousand
-    /// frames of `frame_bytes`, and twice the highest Kmax.
+    /// Maximum bytes in a queue: the largest `queue_limit` of its traffic classes. If none is set, a thousand frames of
+    /// `frame_bytes`, or twice the highest Kmax if that is more.
     #[must_use]
     pub fn buffer_bytes(&self, queue: usize, frame_bytes: u64) -> u64 {
         let classes =
@@ -56,12 +56,12 @@ impl Config {
         (DEFAULT_LIMIT_FRAMES * frame_bytes).max(2 * kmax_bytes)
     }
 
-    /// What `skb->priority` is set to for the band that is served first, if the port has queues.
+    /// `skb->priority` for the band that is served first, if the port has queues.
     pub(super) const fn first_priority(&self) -> u32 {
         if self.scalars.queues == QUEUES_NONE { 0 } else { ((QUEUES_MAJOR as u32) << 16) | 1 }
     }
 
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
+    /// `skb->priority` for each traffic class; 0 = unchanged.
     #[must_use]
     pub(super) const fn priorities(&self) -> [u32; CLASSES] {
         let mut priorities = [0; CLASSES];

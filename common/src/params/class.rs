@@ -1,20 +1,20 @@
-//! What a packet's DSCP says of it, in one byte: all that the way of every packet asks.
+//! Meaning of a DSCP for the fast path, packed into one byte.
 
 use super::{Config, Pauses};
 use crate::layout::{CLASSES, DSCPS};
 
-/// The traffic class of a DSCP, and whether there is anything to be done for packets of that class.
+/// The traffic class of a DSCP, and whether packets of that class need any action.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DscpClass(u8);
 
-/// Its packets are given a priority, or are counted by where they came in.
+/// Its packets get a priority, or are counted by ingress port.
 const SORTED: u8 = CLASSES as u8;
-/// Pauses of the neighbour may hold it.
+/// The neighbour may pause it.
 const PAUSED: u8 = SORTED << 1;
 
 impl DscpClass {
-    /// By DSCP.
+    /// Table by DSCP.
     #[must_use]
     pub(super) fn all(config: &Config, priority: &[u32; CLASSES], pauses: &Pauses) -> [Self; DSCPS] {
         config.dscp_to_tc.map(|tc| {
@@ -33,14 +33,14 @@ impl DscpClass {
         self.0 as usize % CLASSES
     }
 
-    /// Whether its packets are given a priority, or are counted by where they came in.
+    /// Whether its packets get a priority, or are counted by ingress port.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn is_sorted(self) -> bool {
         self.0 & SORTED != 0
     }
 
-    /// Whether pauses of the neighbour may hold it.
+    /// Whether the neighbour may pause it.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn may_be_paused(self) -> bool {

@@ -15,32 +15,32 @@ const MBIT: u64 = 1_000_000;
 
 /// Words of `pfc_wd_action`.
 pub(crate) const PFC_WD_ACTIONS: &[&str] = &["forward", "drop"];
-/// `pfc_wd_action`: the pauses of a storm hold nothing.
+/// `pfc_wd_action`: ignore the pauses of a storm.
 pub const PFC_WD_FORWARD: u64 = 0;
-/// `pfc_wd_action`: what they hold is dropped.
+/// `pfc_wd_action`: drop paused packets during a storm.
 pub const PFC_WD_DROP: u64 = 1;
 
-/// Words of `cnp_limit`: what one CNP interval is kept for. NICs differ (Lumina, SIGCOMM'23, checks all three).
+/// Words of `cnp_limit`: scope of a CNP interval. NICs differ (Lumina, SIGCOMM'23, tests all three).
 pub const CNP_LIMITS: &[&str] = &["qp", "peer", "port"];
-/// `cnp_limit`: one interval per QP, as the paper has it.
+/// `cnp_limit`: one interval per QP, as in the paper.
 pub const CNP_LIMIT_QP: u64 = 0;
 /// `cnp_limit`: one interval per data sender's address.
 pub const CNP_LIMIT_PEER: u64 = 1;
 /// `cnp_limit`: one interval for the whole interface.
 pub const CNP_LIMIT_PORT: u64 = 2;
 
-/// Words of `np_window`: when marks are answered that come within `min_time_between_cnps` of a CNP.
+/// Words of `np_window`: when to answer marks that arrive within `min_time_between_cnps` of a CNP.
 pub(crate) const NP_WINDOWS: &[&str] = &["start", "both"];
-/// `np_window`: never; a CNP goes out at once for the first mark after that time, and so at the start of each window.
+/// `np_window`: never; the first mark after that time triggers a CNP, which starts the next window.
 pub const NP_WINDOW_START: u64 = 0;
-/// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which begins the next window.
+/// `np_window`: by a CNP at the end of that time (DCQCN, SIGCOMM'15, §3.1), which starts the next window.
 pub const NP_WINDOW_BOTH: u64 = 1;
 
 /// Words of `pacer`.
 pub(crate) const PACERS: &[&str] = &["none", "fq", "htb"];
-/// `pacer`: flows are not held to their rate.
+/// `pacer`: rates are not enforced.
 pub const PACER_NONE: u64 = 0;
-/// `pacer`: the departure time goes into `skb->tstamp`, the `fq` qdisc keeps it.
+/// `pacer`: `skb->tstamp` carries the departure time, which the `fq` qdisc enforces.
 pub const PACER_FQ: u64 = 1;
 /// `pacer`: one HTB class per QP, chosen by `skb->priority`.
 pub const PACER_HTB: u64 = 2;
@@ -49,19 +49,19 @@ pub const PACER_HTB: u64 = 2;
 pub(crate) const QUEUE_SOURCES: &[&str] = &["virtual", "backlog"];
 /// `queue_source`: a virtual queue that drains at the class's rate.
 pub(crate) const QUEUE_SOURCE_VIRTUAL: u64 = 0;
-/// `queue_source`: the backlog of the real qdisc, which `dcqcn run` reads.
+/// `queue_source`: the backlog of the real qdisc, as polled by `dcqcn run`.
 pub const QUEUE_SOURCE_BACKLOG: u64 = 1;
 
 /// Words of `rp_variant`.
 pub(crate) const RP_VARIANTS: &[&str] = &["paper", "firmware"];
-/// `rp_variant`: the CNP cuts at once (DCQCN, SIGCOMM'15).
+/// `rp_variant`: a CNP cuts immediately (DCQCN, SIGCOMM'15).
 pub const RP_VARIANT_PAPER: u64 = 0;
-/// `rp_variant`: free-running alpha and cut periods, as the parameters of NVIDIA's firmware tell.
+/// `rp_variant`: free-running alpha and cut periods, as described by the parameters of NVIDIA's firmware.
 pub const RP_VARIANT_FIRMWARE: u64 = 1;
 
 /// `alpha_bits`: an integer of 0 to 1023, rounded down at every step, as in NVIDIA's firmware.
 pub const COARSE_ALPHA_BITS: u64 = 10;
-/// `alpha_bits`: as exact as the machine can.
+/// `alpha_bits`: the machine's full precision.
 pub(crate) const FINE_ALPHA_BITS: u64 = 31;
 
 parameters! {
@@ -184,22 +184,23 @@ parameters! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Everything but the tables.
+    /// Parameters other than the tables.
     pub scalars: Scalars,
     /// WRED per traffic class.
     pub wred: [WredConfig; CLASSES],
-    /// Traffic class of each DSCP.
+    /// Traffic class by DSCP.
     pub dscp_to_tc: [u8; DSCPS],
-    /// Queue of each traffic class.
+    /// Queue by traffic class.
     pub tc_to_queue: [u8; CLASSES],
-    /// How each queue is served.
+    /// Scheduling by queue.
     pub queue: [QueueConfig; CLASSES],
-    /// What a neighbour's pauses of each priority mean.
+    /// PFC by priority.
     pub pfc: [PfcConfig; CLASSES],
 }
 
 impl Config {
-    /// The paper's parameters; DSCP 26 in TC 3 / queue 3, DSCP 48 in TC 6 / queue 6, the rest in TC 0 / queue 0.
+    /// The paper's parameters. DSCP 26 is in TC 3 and queue 3, DSCP 48 in TC 6 and queue 6, the rest in TC 0 and queue
+    /// 0.
     pub const DEFAULT: Self = {
         let mut dscp_to_tc = [0; DSCPS];
         dscp_to_tc[26] = 3;
@@ -214,21 +215,21 @@ impl Config {
         }
     };
 
-    /// The rate flows start at and return to: `rpg_max_rate`, or the link's. 0 when neither is known.
+    /// Rate at which flows start and to which they return: `rpg_max_rate`, or the link's; 0 = unknown.
     #[must_use]
     pub const fn line_rate_bps(&self) -> u64 {
         let Scalars { rpg_max_rate_bps: max, link_rate_bps: link, .. } = self.scalars;
         if max == 0 || (link != 0 && link < max) { link } else { max }
     }
 
-    /// The bound on CNPs: `cnp_rate`, and a hundredth of a second's worth at once.
+    /// Rate limit of CNPs: `cnp_rate`, with a burst of a hundredth of a second.
     #[must_use]
     pub const fn cnps(&self) -> Limit {
         let rate = self.scalars.cnp_rate;
         Limit::new(rate, rate.div_ceil(100))
     }
 
-    /// The drain rate of class `tc` (taken modulo 8): its own, or the link's. 0 when neither is known.
+    /// Drain rate of class `tc` (taken modulo 8): its own, or the link's; 0 = unknown.
     #[must_use]
     pub const fn drain_rate_bps(&self, tc: usize) -> u64 {
         match self.wred[tc % CLASSES].drain_rate_bps {
@@ -237,7 +238,7 @@ impl Config {
         }
     }
 
-    /// What is done about storms of pauses; `None` = nothing.
+    /// Settings of the PFC watchdog; `None` = disabled.
     #[must_use]
     pub const fn watchdog(&self) -> Option<Watchdog> {
         let Scalars {
@@ -254,10 +255,10 @@ impl Config {
         Some(Watchdog { detection_ns, restoration_ns, action })
     }
 
-    /// Checks every value against its range and the values against each other.
+    /// Checks the range of every value, and conditions between values.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its key, value and allowed range.
+    /// The first violation, with key, value and allowed range.
     pub fn validate(&self) -> Result<(), Invalid> {
         check(Scalars::SPECS, &self.scalars, None)?;
         for (tc, wred) in self.wred.iter().enumerate() {
@@ -335,7 +336,7 @@ impl Config {
         if s.rp_variant == RP_VARIANT_FIRMWARE && s.rate_reduce_monitor_period_ns < US {
             return Err(Invalid::NoCutPeriod { period_ns: s.rate_reduce_monitor_period_ns });
         }
-        // A byte counter below the largest packet would fire many times per packet and mean nothing.
+        // A byte counter below the largest packet would fire many times per packet.
         if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {
             return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
         }

@@ -1,4 +1,4 @@
-//! The parameters in the form the data plane reads: every division done beforehand.
+//! The parameters in the form the data plane reads, with all divisions precomputed.
 
 use super::{Config, DscpClass, Invalid, Pauses, QUEUES_NONE};
 use crate::id::HashKeys;
@@ -8,17 +8,17 @@ use crate::rate::RpParams;
 use crate::vqueue::Drain;
 use crate::wred::Wred;
 
-/// What `attach` learned about the interface; no operator sets it.
+/// Properties of the interface determined by `attach`; not set by the operator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// [`LAYOUT_VERSION`] of the maps, so that another version's controller refuses them.
+    /// [`LAYOUT_VERSION`] of the maps, so that a controller of another version rejects them.
     pub layout_version: u32,
-    /// The interface; programs attached inline serve `ifindex[0]` and `ifindex[1]`, otherwise the second is 0.
+    /// Interface indices; the second is 0 unless the programs are attached inline.
     pub ifindex: [u32; 2],
-    /// Private `skb->mark` of a clone that is to become a CNP, random per attachment; its lowest bit is free.
+    /// Private `skb->mark` of a clone that will become a CNP, random per attachment; its lowest bit is free.
     pub cnp_mark: u32,
-    /// Keys of the flow tables' hash, random per attachment, so that nobody can aim at one set.
+    /// Keys of the flow tables' hash, random per attachment, so that an attacker cannot target one set.
     pub hash_keys: HashKeys,
     /// Number of sets of the RP flow table, less one; a power of two less one.
     pub rp_set_mask: u32,
@@ -28,18 +28,18 @@ pub struct Port {
     pub htb_major: u32,
     /// CPUs that may run the programs.
     pub cpus: u32,
-    /// MAC addresses that a routed packet leaves with: that of `ifindex[0]`, and that of the bridge or bond it belongs to (its
-    /// own again if there is none). A bridged packet leaves with its sender's.
+    /// Source MAC addresses of a routed packet: that of `ifindex[0]`, and that of its bridge or bond (or its own
+    /// again). A bridged packet keeps its sender's.
     pub macs: [[u8; 6]; 2],
     /// Explicit padding.
     pub _pad: u32,
-    /// The speed of the link, by which its neighbour's pauses are timed, bits per second; 0 = `link_rate` is that speed. It is more
-    /// than `link_rate` where a shaper, or the operator, holds the port to less.
+    /// Link speed, which defines the neighbour's pause quanta, in bits per second; 0 = same as `link_rate`. It exceeds
+    /// `link_rate` if a shaper, or the operator, limits the port.
     pub speed_bps: u64,
 }
 
 impl Port {
-    /// A port for tests and replay: nothing random, tables of the default size.
+    /// A port for tests and replay: no randomness, tables of the default size.
     #[must_use]
     pub const fn new(ifindex: u32, rp_sets: u32, np_sets: u32) -> Self {
         Self {
@@ -62,44 +62,44 @@ impl Port {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// What the operator set, as it stands.
+    /// The operator's configuration, unchanged.
     pub config: Config,
-    /// What `attach` learned.
+    /// Properties of the interface.
     pub port: Port,
-    /// Least time between two entries of a kind in the event log, in the long run; 0 = there are none.
+    /// Average interval between two entries of a kind in the event log; 0 = no events.
     pub event_interval_ns: u64,
-    /// What each DSCP means.
+    /// Class and actions by DSCP.
     pub classes: [DscpClass; DSCPS],
-    /// What `skb->priority` is set to for each traffic class; 0 = it is left unchanged.
+    /// `skb->priority` by traffic class; 0 = unchanged.
     pub priority: [u32; CLASSES],
-    /// What it is set to for frames that control the link: the band that is served first.
+    /// `skb->priority` of link control frames: the band that is served first.
     pub control_priority: u32,
     /// Explicit padding.
     pub _pad: u32,
-    /// CNPs of the notification point.
+    /// Rate limit of CNPs at the notification point.
     pub cnps: Limit,
-    /// What the neighbour's pauses mean.
+    /// Effect of the neighbour's pauses.
     pub pauses: Pauses,
-    /// The rate machine's parameters.
+    /// Parameters of the rate machine.
     pub rp: RpParams,
-    /// Marking per class.
+    /// WRED by class.
     pub wred: [Wred; CLASSES],
-    /// Virtual queue per class.
+    /// Drain of the virtual queue by class.
     pub drain: [Drain; CLASSES],
 }
 
 impl Params {
-    /// Whether the port has queues, and so packets that are not RoCE a class.
+    /// Whether the port has queues, so that non-RoCE packets are classified too.
     #[inline(always)]
     #[must_use]
     pub const fn sorts_all(&self) -> bool {
         self.config.scalars.queues != QUEUES_NONE
     }
 
-    /// Validates `config` and computes what the data plane reads.
+    /// Validates `config` and derives the data plane's values.
     ///
     /// # Errors
-    /// What [`Config::validate`] finds.
+    /// Any error of [`Config::validate`].
     pub fn new(config: &Config, port: Port) -> Result<Self, Invalid> {
         config.validate()?;
         let mut wred = [Wred::OFF; CLASSES];
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(rp.decay_q31[0], ALPHA_ONE - rp.gain_q31);
     }
 
-    /// (1 − g)^(2^k), off by less than 2^k quanta: each power doubles the error of the last.
+    /// (1 − g)^(2^k), with an error below 2^k units: each squaring doubles the previous error.
     #[test]
     fn decay_powers_exact_to_rounding() {
         for dce_tcp_g in [1, 512, 1_020, 1_023] {

@@ -1,16 +1,16 @@
-//! Why a configuration is refused.
+//! Validation errors of a configuration.
 
 use core::fmt;
 
 use super::{Spec, Unit};
 
-/// The first thing wrong with a configuration: what, its value and what is allowed.
+/// The first violation in a configuration, with value and allowed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// A value outside its range; `tc` names the class of a per-class parameter.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
-    /// The same, where 0, below the range, has a meaning of its own and is allowed.
+    /// A value outside its range, where 0, below the range, is allowed with a special meaning.
     #[expect(missing_docs, reason = "the fields are the parameter's own")]
     RangeOrZero { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
     /// A parameter outside its range in a row of the table of queues or PFC priorities.
@@ -24,7 +24,7 @@ pub enum Invalid {
         max: u64,
         unit: Unit,
     },
-    /// Queues of the port's own, and classes of another qdisc.
+    /// The port has its own queues, and `priority_major` names the classes of another qdisc.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     TwoQdiscs { priority_major: u64 },
     /// Thresholds in the wrong order.
@@ -45,10 +45,10 @@ pub enum Invalid {
     /// A rate at the first CNP below the lowest rate.
     #[expect(missing_docs, reason = "the fields are the parameters' own")]
     FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
-    /// A resolution of alpha between the two there are.
+    /// A precision of alpha other than the two supported ones.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     AlphaBits { bits: u64 },
-    /// A neighbour would be told to go on while it is told to wait.
+    /// XON above XOFF.
     #[expect(missing_docs, reason = "the fields are the parameters' own")]
     XonAboveXoff { priority: usize, xon_bytes: u64, xoff_bytes: u64 },
     /// The `firmware` variant without a period between its cuts.
@@ -57,7 +57,7 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// `key` of `specs` is too small although [`Spec::min`] alone allows it: 0 has a meaning of its own there.
+    /// `key` of `specs` is too small although [`Spec::min`] allows it, because only 0 is special there.
     pub(super) fn range<T>(
         specs: &'static [Spec<T>],
         key: &'static str,
@@ -72,7 +72,7 @@ impl Invalid {
         Self::RangeOrZero { key, tc, value, min, max, unit }
     }
 
-    /// The same, in a row of `table`.
+    /// Converts the error to one in a row of `table`.
     pub(super) fn of_row(self, table: &'static str, row: usize) -> Self {
         match self {
             Self::Range { key, tc: _, value, min, max, unit } => {
@@ -83,7 +83,7 @@ impl Invalid {
     }
 }
 
-/// A value in its parameter's unit, as people write it.
+/// A value in its parameter's unit, formatted for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity(pub u64, pub Unit);
 
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// The number a text stands for, by its decimal digits alone.
+    /// The number that a text denotes, computed from its decimal digits.
     fn read(text: &str, suffixes: &[(&str, u32)]) -> Option<u128> {
         let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '%');
         let (_, power) = suffixes.iter().find(|(suffix, _)| *suffix == &text[number.len()..])?;
@@ -286,7 +286,7 @@ mod tests {
             ] {
                 let text = Quantity(value, unit).to_string();
                 prop_assert_eq!(read(&text, suffixes), Some(u128::from(value)), "{}", text);
-                // As short as can be: no zero at the end of a fraction.
+                // Shortest form: no trailing zero in a fraction.
                 let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '%');
                 prop_assert!(!digits.contains('.') || !digits.ends_with(['0', '.']), "{}", text);
             }

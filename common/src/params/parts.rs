@@ -1,4 +1,4 @@
-//! What a configuration means for the rate machine and for WRED: every division done beforehand.
+//! Derivation of the rate machine's and WRED's parameters, with all divisions precomputed.
 
 use super::{COARSE_ALPHA_BITS, Config, RP_VARIANT_FIRMWARE, WredConfig};
 use crate::rate::{
@@ -8,7 +8,7 @@ use crate::rate::{
 use crate::wred::Wred;
 
 impl RpParams {
-    /// What `config` (valid) means for the machine.
+    /// Derives the machine's parameters from a valid `config`.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let s = &config.scalars;
@@ -57,7 +57,7 @@ impl RpParams {
 }
 
 impl Wred {
-    /// Works out the slope; `config` is valid.
+    /// Computes the slope; `config` is valid.
     #[must_use]
     pub const fn new(config: &WredConfig) -> Self {
         let span_bytes = config.kmax_bytes.saturating_sub(config.kmin_bytes);

@@ -1,4 +1,4 @@
-//! PFC: which pauses of the neighbour count, and for which queue.
+//! PFC parameters: which of the neighbour's pauses apply, and to which queue.
 
 use super::spec::parameters;
 use super::{Config, PACER_FQ, QUEUES_NONE, Unit};
@@ -24,7 +24,7 @@ parameters! {
 }
 
 impl PfcConfig {
-    /// Nothing is held; each priority is that of the queue with its number.
+    /// PFC off; each priority maps to the queue with its number.
     pub(super) const DEFAULT_ALL: [Self; CLASSES] = {
         let mut priorities = [Self::DEFAULT; CLASSES];
         let mut at = 0;
@@ -36,26 +36,26 @@ impl PfcConfig {
     };
 }
 
-/// What pauses mean on a port.
+/// Effect of pauses on a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
-    /// How long a quantum lasts, in 2^-24 ns; 0 = the link's speed is not known.
+    /// Duration of a quantum, in 2^-24 ns; 0 = unknown link speed.
     pub quantum_q24: u64,
-    /// Bit per priority whose pauses hold a traffic class.
+    /// By traffic class, the priorities whose pauses apply, as bits.
     pub of_class: [u8; CLASSES],
-    /// 1 = what comes into the queue of a traffic class is counted by ingress port.
+    /// By traffic class, 1 = bytes into its queue are counted by ingress port.
     pub counted: [u8; CLASSES],
 }
 
 impl Pauses {
-    /// Of a valid `config`, on a link of this speed; 0 = `link_rate`. A quantum is 512 bit times of the link, whatever a shaper makes of
-    /// its rate.
+    /// Derives them from a valid `config`, for a link of `speed_bps`; 0 = `link_rate`. A quantum is 512 bit times of
+    /// the link, regardless of shapers.
     #[must_use]
     pub(super) const fn new(config: &Config, speed_bps: u64) -> Self {
         let link_bps = if speed_bps != 0 { speed_bps } else { config.scalars.link_rate_bps };
-        // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kb/s the longest pause is
-        // 65535 · 8.6·10^13 = 5.6·10^18.
+        // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kbit/s the longest
+        // pause is 65535 · 8.6·10^13 = 5.6·10^18.
         let quantum_q24 =
             match (((QUANTUM_BITS * 1_000_000_000) << 24) + link_bps).wrapping_sub(1).checked_div(link_bps) {
                 Some(quantum_q24) => quantum_q24,
@@ -82,7 +82,7 @@ impl Pauses {
         Self { quantum_q24, of_class, counted }
     }
 
-    /// How long a pause of `quanta` lasts.
+    /// Duration of a pause of `quanta`.
     #[inline(always)]
     #[must_use]
     pub const fn duration_ns(&self, quanta: u16) -> u64 {
@@ -102,7 +102,7 @@ mod tests {
             config.scalars.link_rate_bps = bps;
             Pauses::new(&config, 0)
         };
-        // 802.1Q: 51.2 ns at 10 Gb/s, 3.36 ms for the longest; 5.12 ns at 100 Gb/s.
+        // 802.1Q: 51.2 ns at 10 Gbit/s, 3.36 ms for the longest; 5.12 ns at 100 Gbit/s.
         assert_eq!(
             (at(10_000_000_000).duration_ns(1), at(10_000_000_000).duration_ns(u16::MAX)),
             (51, 3_355_392)
@@ -121,7 +121,7 @@ mod tests {
         config.scalars.link_rate_bps = 1_000_000_000;
         let port = Port { speed_bps: 25_000_000_000, ..Port::new(1, 1, 1) };
         let pauses = Params::new(&config, port).unwrap().pauses;
-        // 65,535 quanta of 512 bits: 1.34 ms at 25 Gb/s, and not the 33.5 ms of the shaper's rate.
+        // 65,535 quanta of 512 bits: 1.34 ms at 25 Gbit/s, not the 33.5 ms of the shaper's rate.
         assert_eq!(pauses.duration_ns(u16::MAX), 65_535 * 2_048 / 100);
         assert_eq!(Pauses::new(&config, 0).duration_ns(u16::MAX), 65_535 * 512);
     }

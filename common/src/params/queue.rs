@@ -1,4 +1,4 @@
-//! Queues of a port: how each is served.
+//! Queue parameters of a port.
 
 use super::Unit;
 use super::spec::parameters;
@@ -6,7 +6,7 @@ use crate::layout::CLASSES;
 
 /// Words of `queues`.
 pub(crate) const QUEUES_KINDS: &[&str] = &["none", "ets", "htb"];
-/// `queues`: the port's qdisc is left as it is.
+/// `queues`: the port's qdisc is unchanged.
 pub const QUEUES_NONE: u64 = 0;
 /// `queues`: eight bands of the ets qdisc.
 pub const QUEUES_ETS: u64 = 1;
@@ -19,7 +19,7 @@ pub const QUEUES_MAJOR: u16 = 0xdc03;
 pub const SCHEDULERS: &[&str] = &["strict", "dwrr"];
 /// `scheduler`: served before all weighted queues, and before strict queues of lower numbers.
 pub const SCHEDULER_STRICT: u64 = 0;
-/// `scheduler`: has its share of what the strict queues leave, by weight and counted in bytes.
+/// `scheduler`: gets its share of what the strict queues leave, by weight and in bytes.
 pub const SCHEDULER_DWRR: u64 = 1;
 
 parameters! {
@@ -33,7 +33,7 @@ parameters! {
 }
 
 impl QueueConfig {
-    /// Weights 1 for all but queue 6, which has the CNPs and is strict.
+    /// Weight 1 for all queues but queue 6, which carries the CNPs and is strict.
     pub(super) const DEFAULT_ALL: [Self; CLASSES] = {
         let mut queues = [Self::DEFAULT; CLASSES];
         queues[6].scheduler = SCHEDULER_STRICT;

@@ -1,13 +1,13 @@
-//! What a parameter is: its name, unit, range, default and meaning, once.
+//! Declaration of parameters: name, unit, range, default and meaning, in one place.
 //!
 //! The command line, the TOML file, the JSON schema, the help texts and the validation all read these tables.
 
-/// Highest rate the integer arithmetic is proved for: 800 Gb/s, below 2^40 bit/s.
+/// Highest rate for which the integer arithmetic is proved: 800 Gbit/s, below 2^40 bit/s.
 pub const MAX_RATE_BPS: u64 = 800_000_000_000;
-/// Lowest rate a flow or a queue can be given: 100 kb/s.
+/// Lowest rate of a flow or a queue: 100 kbit/s.
 pub const MIN_RATE_BPS: u64 = 100_000;
 
-/// How a parameter's number is written and read by people.
+/// Unit of a parameter, which defines how it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes (`100KB`, `1.5MB`; K = 1000).
@@ -22,30 +22,30 @@ pub enum Unit {
     Count,
     /// `true` or `false`.
     Switch,
-    /// One of a few words; the value is the word's index.
+    /// One of several words; the value is the word's index.
     Choice(&'static [&'static str]),
 }
 
 /// One parameter of the structure `T`.
 #[derive(Debug)]
 pub struct Spec<T: 'static> {
-    /// The name operators know, as written in files and on the command line.
+    /// Name in files and on the command line.
     pub key: &'static str,
-    /// How the number is written.
+    /// Unit.
     pub unit: Unit,
     /// Smallest valid value.
     pub min: u64,
     /// Largest valid value.
     pub max: u64,
-    /// What applies when nothing is said.
+    /// Default value.
     pub default: u64,
-    /// What it is, with its source.
+    /// Meaning, with its source.
     pub doc: &'static str,
-    /// What a larger value does.
+    /// Effect of a larger value.
     pub larger: &'static str,
-    /// Reads it.
+    /// Getter.
     pub get: fn(&T) -> u64,
-    /// Writes it, unchecked: `Config::validate` decides over the whole.
+    /// Setter, unchecked; `Config::validate` checks the result.
     pub set: fn(&mut T, u64),
 }
 
@@ -57,7 +57,7 @@ impl<T> Spec<T> {
     }
 }
 
-/// Declares a structure of `u64` parameters together with its specs, so that neither can lack what the other has.
+/// Declares a structure of `u64` parameters together with its specs, so that both always have the same fields.
 macro_rules! parameters {
     (
         $(#[$meta:meta])*
@@ -79,7 +79,7 @@ macro_rules! parameters {
         }
 
         impl $name {
-            /// Every parameter, in the order of the structure.
+            /// All parameters, in field order.
             pub const SPECS: &'static [$crate::params::Spec<Self>] = &[
                 $(
                     $crate::params::Spec {

@@ -1,41 +1,42 @@
-//! Asking a neighbour to wait, as an ingress port does whose share of the buffer runs out.
+//! PFC transmission: pausing a neighbour when an ingress port exceeds its share of the buffer.
 //!
-//! A pause is requested when what came in by the port, and still waits, is above XOFF; requested again before it is over while
-//! that is above XON; and reverted (XON) once it is not. Between the two nothing is said, so that it does not flap.
+//! XOFF is sent when the backlog from the port exceeds `xoff`, and refreshed before it expires while the backlog is
+//! above `xon`. XON is sent once it is not. The range between the two is hysteresis, which prevents flapping.
 
-/// Depths of one ingress port and priority at which something is said, bytes.
+/// Thresholds of one ingress port and priority, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A pause is requested above this.
+    /// XOFF is sent above this backlog.
     pub xoff_bytes: u64,
-    /// It is reverted at this and below; not more than XOFF.
+    /// XON is sent at this backlog and below; at most XOFF.
     pub xon_bytes: u64,
 }
 
-/// What is said to the neighbour.
+/// Frame to send to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
-    /// Wait (XOFF).
+    /// XOFF.
     Wait,
-    /// Go on (XON).
+    /// XON.
     GoOn,
 }
 
-/// What one neighbour was requested one priority.
+/// Pause that one neighbour was sent for one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseState {
-    /// Up to when it was asked to wait, if it was.
+    /// End of the requested pause, if any.
     until_ns: Option<u64>,
 }
 
 impl PauseState {
-    /// Whether it was asked to wait, and not yet to go on.
+    /// Whether the neighbour is paused: XOFF was sent, and no XON since.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         self.until_ns.is_some()
     }
 
-    /// Looks at a depth. `lasts_ns` is how long a pause lasts; a look at least every half of that keeps it up.
+    /// Processes a sample of the backlog. A pause of `lasts_ns` is maintained if samples come at least every half of
+    /// that.
     pub fn look(
         &mut self,
         limits: &Limits,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a neighbour believes that hears all of it.
+        /// Model of a neighbour that receives all frames.
         #[test]
         fn xoff_above_limit_xon_below(
             depths in prop::collection::vec(0u64..2_000, 1..200),
@@ -102,7 +103,7 @@ mod tests {
             for depth_bytes in depths {
                 // As late as allowed.
                 now_ns += lasts_ns / 2;
-                // Whoever is told to wait has not gone on by himself in between.
+                // A paused neighbour must not have resumed by timeout in the meantime.
                 prop_assert!(!asked.is_waiting() || paused_until_ns >= now_ns);
                 let said = asked.look(&limits, depth_bytes, now_ns, lasts_ns);
                 match said {
@@ -117,7 +118,7 @@ mod tests {
                 } else if depth_bytes <= limits.xon_bytes {
                     prop_assert!(!is_paused);
                 }
-                // Going on is never said twice.
+                // XON is never repeated.
                 prop_assert!(said != Some(PauseAction::GoOn) || before == Some(true));
                 before = Some(is_paused);
             }

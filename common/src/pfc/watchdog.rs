@@ -1,41 +1,41 @@
-//! The watchdog of one port against PFC storms: a neighbour that pauses and pauses.
+//! Watchdog of a port against PFC storms: a neighbour that pauses continuously.
 //!
-//! The rule is the one that came out of false alarms in SONiC (sonic-swss, pull request 3036): a queue is in a storm when
-//! something waits in it, nothing leaves it, and it is paused for over 99 % of the time between two looks.
+//! The rule follows SONiC's fix for false alarms (sonic-swss, pull request 3036): a queue is in a storm if it has a
+//! backlog, sends nothing, and is paused for over 99 % of the time between two samples.
 
 use core::mem;
 
 use super::Storms;
 use crate::layout::CLASSES;
 
-/// What is to be done about storms, with the names of SONiC's `PFC_WD`.
+/// Settings of the watchdog, with the names of SONiC's `PFC_WD`.
 ///
-/// A queue is in a storm when it had a backlog, sent nothing and was paused for over 99 % of `detection_ns`; it is over when
-/// there was no pause for `restoration_ns`.
+/// A storm is detected when a queue has had a backlog, sent nothing and been paused for over 99 % of `detection_ns`; it
+/// ends after `restoration_ns` without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
-    /// How long a storm lasts before something is done.
+    /// Duration of a storm before the action.
     pub detection_ns: u64,
-    /// How long there must be none.
+    /// Time without a pause that ends a storm.
     pub restoration_ns: u64,
-    /// What is done.
+    /// Action during a storm.
     pub action: StormAction,
 }
 
-/// What is done with a queue in a storm.
+/// Action on a queue in a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StormAction {
-    /// What is in it and what is to go into it is dropped.
+    /// Drop its packets, queued and new.
     Drop,
-    /// It sends on, whatever the pauses say.
+    /// Send in spite of the pauses.
     Forward,
 }
 
-/// Looks per detection time.
+/// Samples per detection time.
 const LOOKS: u64 = 4;
 
 impl Watchdog {
-    /// Time between two looks.
+    /// Time between two samples.
     #[must_use]
     pub const fn poll_ns(&self) -> u64 {
         let poll_ns = self.detection_ns / LOOKS;
@@ -43,25 +43,25 @@ impl Watchdog {
     }
 }
 
-/// What is seen of a queue at one look.
+/// A sample of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Something waits.
+    /// Whether the queue has a backlog.
     pub backlog: bool,
-    /// How long it has been paused, since the beginning of time.
+    /// Total pause time so far.
     pub paused_ns: u64,
-    /// How long ago the look before was; about [`Watchdog::poll_ns`].
+    /// Time since the previous sample, about [`Watchdog::poll_ns`].
     pub since_ns: u64,
 }
 
-/// What a look finds.
+/// Change detected by a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing new.
+    /// No change.
     Same,
-    /// A storm begins.
+    /// A storm was detected.
     Storm,
-    /// A storm is over.
+    /// The storm is over.
     Calm,
 }
 
@@ -69,13 +69,13 @@ pub enum Found {
 struct Watch {
     sent: bool,
     paused_ns: u64,
-    /// Looks in a row with a backlog, nothing sent, and a pause for over 99 % of the time.
+    /// Consecutive samples with a backlog, nothing sent, and a pause for over 99 % of the time.
     stuck: u64,
-    /// How long there has been no pause, since the storm.
+    /// Time without a pause during the storm.
     free_ns: u64,
 }
 
-/// The state of a port's queues.
+/// State of a port's queues.
 #[derive(Debug, Default)]
 pub struct Guard {
     storm: u8,
@@ -85,27 +85,27 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whether what is to go into this queue is dropped.
+    /// Whether packets for this queue are dropped.
     #[inline]
     #[must_use]
     pub const fn drops(&self, class: usize) -> bool {
         self.drops >> class & 1 == 1
     }
 
-    /// Bits of classes that send in spite of a pause.
+    /// Classes that send in spite of a pause, as bits.
     #[inline]
     #[must_use]
     pub const fn forwards(&self) -> u8 {
         self.forwards
     }
 
-    /// The classes in a storm, by what is done.
+    /// Classes in a storm, by action.
     #[must_use]
     pub const fn storms(&self) -> Storms {
         Storms { forwards: self.forwards, drops: self.drops }
     }
 
-    /// Class `class`, below [`CLASSES`], has sent a packet.
+    /// Records that class `class`, below [`CLASSES`], has sent a packet.
     #[inline]
     pub fn sent(&mut self, class: usize) {
         if let Some(watch) = self.watches.get_mut(class) {
@@ -113,7 +113,7 @@ impl Guard {
         }
     }
 
-    /// Looks at the queue of class `class`, below [`CLASSES`].
+    /// Processes a sample of the queue of class `class`, below [`CLASSES`].
     pub fn look(&mut self, watchdog: &Watchdog, class: usize, look: Look) -> Found {
         let Some(watch) = self.watches.get_mut(class) else {
             return Found::Same;
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!([0, 3, 4, 200_000_000].map(poll_ns), [1, 1, 1, 50_000_000]);
     }
 
-    /// The watch of several queues, each of which is paused for so long in a look's 200 ns.
+    /// Several queues, each with its pause time in a sample interval of 200 ns.
     struct Queues {
         guard: Guard,
         watchdog: Watchdog,
@@ -197,7 +197,7 @@ mod tests {
                 [(); 3].map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.look(class, ns, true)));
             assert_eq!(ended, [[Found::Same; 3], [Found::Same; 3], [Found::Calm, Found::Same, Found::Same]]);
             in_storm(&queues.guard, 0b1000_1000);
-            // It may come again, after as long as the first time.
+            // A second storm is detected after the same time as the first.
             let again = [(); 4].map(|()| queues.look(0, 200, true));
             assert_eq!(again, [Found::Same, Found::Same, Found::Same, Found::Storm]);
             in_storm(&queues.guard, 0b1000_1001);
@@ -231,14 +231,14 @@ mod tests {
             }
             guard.look(&WATCHDOG, 3, Look { backlog: true, paused_ns, since_ns: 100 })
         };
-        // One packet in between, or a pause that is not the whole time: no storm.
+        // One packet in between, or a pause for less than the whole time: no storm.
         let told = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
             .map(|(pause_ns, sends)| look(&mut guard, pause_ns, sends));
         assert_eq!(told, [Found::Same; 6]);
         let told = [(); 3].map(|()| look(&mut guard, 100, false));
         assert_eq!(told, [Found::Same, Found::Same, Found::Storm]);
         assert!(guard.drops(3) && !guard.drops(4));
-        // A pause in between puts the end off.
+        // A pause in between postpones the end.
         for (pause_ns, drops) in [(0, true), (0, true), (50, true), (0, true), (0, true), (0, false)] {
             let found = look(&mut guard, pause_ns, false);
             assert_eq!((guard.drops(3), found == Found::Calm), (drops, !drops));
@@ -257,11 +257,11 @@ mod tests {
         let (mut storms, mut calms) = (0, 0);
         let mut paused_ns = 0;
         for poll in 0..20 * 60 * 1_000 * MS / poll_ns {
-            // A storm's own rhythm: each pause runs out for an instant before the next frame, and a look may come late.
+            // Typical pattern: each pause expires briefly before the next frame, and a sample may be late.
             let since_ns = poll_ns + if poll % 7 == 0 { 3 * MS } else { 0 };
             paused_ns += since_ns - since_ns / 500;
             for class in 0..CLASSES {
-                // What is dropped does not wait.
+                // Dropped packets are no backlog.
                 let backlog = !guard.drops(class);
                 match guard.look(&watchdog, class, Look { backlog, paused_ns, since_ns }) {
                     Found::Storm => storms += 1,

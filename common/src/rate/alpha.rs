@@ -1,4 +1,4 @@
-//! Alpha, the estimate of congestion: what any number of its periods does to it, without a loop over them.
+//! Alpha, the congestion estimate: closed forms for any number of periods.
 
 use super::params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 
@@ -6,7 +6,7 @@ use super::params::{COARSE_STEPS, CoarseDecay, DECAYS, RpParams};
 pub const COARSE_SHIFT: u32 = 21;
 /// Largest coarse alpha, in 1/1024.
 pub const COARSE_MAX: u32 = 1023;
-/// The same in 2^-31.
+/// Largest coarse alpha in 2^-31.
 pub(crate) const COARSE_MAX_Q31: u32 = COARSE_MAX << COARSE_SHIFT;
 
 /// (`g_1024ths` / 1024)^(2^k) in 2^-31.
@@ -20,7 +20,7 @@ pub(crate) fn decay_powers(g_1024ths: u32) -> [u32; DECAYS] {
     powers
 }
 
-/// alpha ← `g_1024ths` · alpha / 1024, rounded down, applied 2^k times to every alpha of 0 to 1023.
+/// alpha ← `g_1024ths` · alpha / 1024, rounded down and applied 2^k times, for every alpha from 0 to 1023.
 pub(crate) fn coarse_steps(g_1024ths: u32) -> CoarseDecay {
     let mut steps = [[0; 1024]; COARSE_STEPS];
     let mut step = [0; 1024];
@@ -34,7 +34,7 @@ pub(crate) fn coarse_steps(g_1024ths: u32) -> CoarseDecay {
     CoarseDecay(steps)
 }
 
-/// `alpha_q31` after `periods` without a CNP: (1 − g)^periods times as much.
+/// `alpha_q31` after `periods` without a CNP: multiplied by (1 − g)^periods.
 #[inline(always)]
 pub(super) fn decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
     if p.alpha_is_coarse != 0 {
@@ -57,7 +57,7 @@ fn coarse_decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
     if periods >> COARSE_STEPS != 0 {
         return 0;
     }
-    // A fine alpha of 1, from before the parameter was changed, is one more than a coarse one can be.
+    // A fine alpha of 1, from before a change of the parameter, is one more than the largest coarse one.
     let mut alpha = (alpha_q31 >> COARSE_SHIFT).min(COARSE_MAX);
     for (bit, step) in p.coarse_decay.0.iter().enumerate() {
         if (periods >> bit) & 1 == 1 {
@@ -67,7 +67,7 @@ fn coarse_decayed(p: &RpParams, alpha_q31: u32, periods: u64) -> u32 {
     alpha << COARSE_SHIFT
 }
 
-/// `alpha_q31` after a period in which a CNP came: (1 − g) alpha + g.
+/// `alpha_q31` after a period with a CNP: (1 − g) alpha + g.
 #[inline(always)]
 pub(super) fn raised(p: &RpParams, alpha_q31: u32) -> u32 {
     (decayed(p, alpha_q31, 1) + p.gain_q31).min(p.max_alpha_q31)

@@ -1,40 +1,39 @@
-//! What a flow still owes for the last packet it sent, paid at the current rate.
+//! Debt of a flow: the unpaid part of its last packet, paid at the current rate.
 //!
-//! A packet of b bits that leaves at t keeps the next one waiting until the flow's rate, integrated from t on, has come to
-//! b. That is what a token bucket in a NIC does, and what the simulators of HPCC do when they time a pending gap again at
-//! each change of rate. While the rate is constant the gap is b / rate, and nobody has to look here.
+//! A packet of b bits that departs at t delays the next one until the integral of the flow's rate from t reaches b.
+//! That is how a token bucket in a NIC works, and how HPCC's simulators reschedule a pending gap at each change of
+//! rate. At a constant rate the gap is b / rate, and this module is not needed.
 
-/// Bits that are to be paid, and the time up to which that is settled.
+/// Bits to pay, and the time up to which they have been paid.
 ///
-/// A program keeps it in a map, because the verifier would follow all that it knows of these numbers through every step.
+/// Programs store it in a map; in registers, the verifier would track its bounds through every step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt {
-    /// Everything up to here is paid; once nothing is owed any more, when the last of it was.
+    /// Time up to which everything is paid; without debt, the time of the last payment.
     pub from_ns: u64,
-    /// What is owed, in 10^-9 bit: rate times time, in bit/s and ns. A packet has less than 2^20 bytes, so this is below
-    /// 2^53.
+    /// Debt in 10^-9 bit: rate times time, in bit/s and ns. A packet has less than 2^20 bytes, so this is below 2^53.
     pub nanobits: u64,
-    /// 1 = the run of increases that is being taken lies after `from_ns`.
+    /// 1 = the current run of increases is after `from_ns`.
     pub is_due: u64,
 }
 
-/// The rates after each of some increase events in a row: the target climbs, by more and more perhaps, and the rate halves
-/// its distance to what it tends to. After the k-th event the rate is
-/// base + k · slope + k (k − 1) / 2 · growth − off / 2^k, the last rounded down.
+/// Rates after each event of a run of increases: the target grows, perhaps faster and faster, and the rate halves its
+/// distance to the target's line. After the k-th event the rate is base + k · slope + k (k − 1) / 2 · growth − off /
+/// 2^k, the last rounded down.
 pub(super) struct Climb {
-    /// What the rate would be before the first event if it were not off.
+    /// Value of that line before the first event.
     pub(super) base_bps: u64,
-    /// What each event adds.
+    /// Growth of the line per event.
     pub(super) slope_bps: u64,
-    /// What each adds more than the one before.
+    /// Increase of the growth per event.
     pub(super) growth_bps: u64,
-    /// How far the rate is below that, before the first event.
+    /// Distance of the rate below the line, before the first event.
     pub(super) off_bps: i64,
 }
 
 impl Debt {
-    /// Nothing is owed.
+    /// No debt.
     pub const NONE: Self = Self { from_ns: 0, nanobits: 0, is_due: 0 };
 
     /// Pays at `rate_bps` until `until_ns`.
@@ -44,7 +43,7 @@ impl Debt {
             return;
         }
         let time_ns = until_ns.wrapping_sub(self.from_ns);
-        // Rounded up: nothing leaves early.
+        // Rounded up: nothing departs early.
         let Some(needed_ns) = (self.nanobits + rate_bps).wrapping_sub(1).checked_div(rate_bps) else {
             return;
         };
@@ -52,25 +51,25 @@ impl Debt {
             self.from_ns = self.from_ns.wrapping_add(needed_ns);
             self.nanobits = 0;
         } else {
-            // Less than is owed.
+            // Less than the debt.
             self.nanobits = self.nanobits.wrapping_sub(rate_bps.wrapping_mul(time_ns));
             self.from_ns = until_ns;
         }
     }
 
-    /// Pays at `rate_bps` until a run of increases begins at `first_ns`. Events up to where a debt is paid from come in a run of
-    /// their own, which pays nothing.
+    /// Pays at `rate_bps` until a run of increases starts at `first_ns`. Events before the start of the debt form a
+    /// separate run, which pays nothing.
     #[inline(always)]
     pub(super) const fn pay_until_run(&mut self, rate_bps: u64, first_ns: u64) {
         self.is_due = (first_ns > self.from_ns) as u64;
         self.pay(rate_bps, first_ns);
     }
 
-    /// Pays at each of the rates after the first `events` of `climb`, every one for `period_ns`; `highest_bps` is a target
-    /// at least as high as all of theirs, but at most three times the last one's.
+    /// Pays at each rate after the first `events` of `climb`, each for `period_ns`. `highest_bps` is a target at least
+    /// as high as all of theirs, and at most three times the last one's.
     ///
-    /// If that is more than is owed, the last of it counts as paid at the end: which event it was would take a search. It
-    /// has been paid by then, so this only ever costs credit for time a flow was late.
+    /// If the run pays more than the debt, the debt counts as paid at its end: finding the event would take a search.
+    /// It has been paid by then, so this only costs credit of a late flow.
     #[inline(always)]
     pub(super) const fn pay_climb(&mut self, climb: &Climb, events: u64, period_ns: u64, highest_bps: u64) {
         if self.nanobits == 0 || self.is_due == 0 || events == 0 {
@@ -80,9 +79,9 @@ impl Debt {
         let Some(budget_bps) = self.nanobits.checked_div(period_ns) else {
             return;
         };
-        // Each rate is at least half its target, and the targets are at least a third of the last one on average: 18 times
-        // the sum is no less than events · highest. Beyond 32 times the budget the sum need not be known, and up to there
-        // nothing of it overflows: 2^53 · 32 = 2^58.
+        // Each rate is at least half its target, and the targets average at least a third of the last one: 18 times the
+        // sum is no less than events · highest. Beyond 32 times the budget the sum is not needed, and below it nothing
+        // overflows: 2^53 · 32 = 2^58.
         let enough = match (budget_bps << 5).checked_div(highest_bps) {
             Some(most_events) => events > most_events,
             None => true,
@@ -112,8 +111,9 @@ impl Climb {
 
 /// value / 2 + value / 4 + … (n terms), each rounded down.
 ///
-/// For what is not negative the infinite sum is the value less the number of ones in it (Legendre's formula for 2), so n
-/// terms are that less the same of what is left after n halvings. A negative value v has −1 − (−1 − v) / 2^k for terms.
+/// For a non-negative value the infinite sum is the value minus the number of its one bits (Legendre's formula for 2).
+/// So n terms are that minus the same of the value halved n times. A negative value v has the terms −1 − (−1 − v) /
+/// 2^k.
 #[inline(always)]
 const fn sum_of_halves(value: i64, n: u64) -> i64 {
     let sign = value >> 63;
@@ -142,13 +142,13 @@ mod tests {
             (debt.from_ns, debt.nanobits)
         };
         assert_eq!(paid(owes(50_000, 1), &FLAT, 2), (120, 30_000));
-        // A remainder below a period's worth of one bit a second is still owed; what is more than owed is not paid back.
+        // A remainder below a period's worth of one bit a second stays; overpayment is not returned.
         assert_eq!(paid(owes(20_005, 1), &FLAT, 2), (120, 5));
         assert_eq!(paid(owes(19_999, 1), &FLAT, 2), (120, 0));
         for (debt, events) in [(owes(0, 1), 2), (owes(50_000, 0), 2), (owes(50_000, 1), 0)] {
             assert_eq!(paid(debt, &FLAT, events), (100, debt.nanobits));
         }
-        // Twice as many as would fit 64 bits.
+        // Twice as many as fit 64 bits.
         let fast = Climb { base_bps: 1 << 38, ..FLAT };
         assert_eq!(paid(owes(50_000, 1), &fast, 1 << 26).1, 0);
     }
@@ -197,7 +197,7 @@ mod tests {
             }
             let needed_ns = (bits * 1_000_000_000).div_ceil(rate_bps);
             if debt.nanobits == 0 {
-                // A remainder below one nanosecond's worth is rounded up where the payment ends.
+                // A remainder below a nanosecond's worth is rounded up at the end of the payment.
                 prop_assert_eq!(debt.from_ns, 1_000 + needed_ns);
             } else {
                 prop_assert!(now_ns < 1_000 + needed_ns);

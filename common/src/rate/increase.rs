@@ -1,20 +1,19 @@
-//! Increase events, any number of them at once.
+//! Increase events, any number at a time.
 //!
-//! Gaps cost no loops: a run of increase events has a closed form in integers, the same to the last bit as one step per
-//! event.
+//! Idle gaps need no loops: a run of increase events has a closed form in integers, bit-exact to one step per event.
 
 use super::debt::{Climb, Debt};
 use super::{RateMachine, RpParams};
 use crate::verifier::forget;
 
-/// Most steps one run of increase events takes, however long it is.
+/// Maximum steps of a run of increase events, however long.
 ///
-/// A run has at most three phases, each done at once in closed form: fast recovery, additive and growing hyper increase,
-/// or, when the other counter is past F already, additive, growing and constant hyper increase. Reaching the line rate
-/// takes one step more, and what follows it another.
+/// A run has at most three phases, each computed in closed form: fast recovery, additive and growing hyper increase;
+/// or, if the other counter is already past F, additive, growing and constant hyper increase. Reaching the line rate
+/// takes one more step, and the events after it another.
 pub(crate) const MAX_STEPS: u32 = 5;
 
-/// Which counter an increase event counts on.
+/// Counter of an increase event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Timer,
@@ -25,7 +24,7 @@ pub(super) enum Source {
 struct Phase {
     step_bps: u64,
     growth_bps: u64,
-    /// How often R_HAI the step is, where it grows.
+    /// The step as a multiple of R_HAI, where it grows.
     factor: u64,
     events: u64,
 }
@@ -34,7 +33,7 @@ struct Phase {
 const FOR_GOOD: u64 = u64::MAX >> 1;
 
 impl RateMachine {
-    /// The phase that the next event of `source` is in, of at most `left` events.
+    /// Phase of the next event of `source`, of at most `left` events.
     #[inline(always)]
     fn phase(&self, p: &RpParams, source: Source, left: u64) -> Phase {
         let threshold = p.threshold as u64;
@@ -49,13 +48,13 @@ impl RateMachine {
             factor,
             events: left.min(last_stage.wrapping_sub(stage).wrapping_add(1)),
         };
-        // `other_is_on == false` leaves that counter out of min and max.
+        // `other_is_on == false` excludes that counter from min and max.
         let fast = stage < threshold && (!other_is_on || other < threshold);
         let hyper = stage > threshold && (!other_is_on || other > threshold);
         if fast {
             run(0, 0, 0, threshold - 1)
         } else if !hyper {
-            // Additive until this counter passes F, if the other is already past it; else for good.
+            // Additive until this counter passes F if the other is already past it; otherwise forever.
             let last =
                 if stage <= threshold && (!other_is_on || other > threshold) { threshold } else { FOR_GOOD };
             run(p.ai_rate_bps, 0, 0, last)
@@ -71,8 +70,8 @@ impl RateMachine {
         }
     }
 
-    /// Takes as many of `left` events (not 0) of one counter in a row as have one closed form, and returns how many. The
-    /// timer's pay `debt` at the rates up to the last of them.
+    /// Processes as many of `left` consecutive events (not 0) of one counter as share a closed form, and returns how
+    /// many. Events of the timer pay `debt` at the rates up to the last of them.
     #[inline(always)]
     pub(super) fn increase(&mut self, p: &RpParams, source: Source, left: u64, debt: &mut Debt) -> u64 {
         let taken = self.leap(p, &self.phase(p, source, left), left, debt);
@@ -84,11 +83,11 @@ impl RateMachine {
         taken
     }
 
-    /// Takes as many events of `phase` as have one closed form, and returns how many: at least one.
+    /// Processes as many events of `phase` as share a closed form, and returns how many: at least one.
     ///
-    /// One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded down;
-    /// and with e = d − (step − 2 growth), which follows the line that d tends to, e ← e / 2, rounded down. So after n
-    /// events e has been shifted right by n, exactly.
+    /// One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded
+    /// down. With e = d − (step − 2 growth), the distance from the line that d approaches, it is e ← e / 2, rounded
+    /// down. So n events shift e right by n, exactly.
     #[inline(always)]
     fn leap(&mut self, p: &RpParams, phase: &Phase, left: u64, debt: &mut Debt) -> u64 {
         let Phase { step_bps, growth_bps, factor, events } = *phase;
@@ -103,7 +102,7 @@ impl RateMachine {
         forget(debt);
         let below_cap = match (2 * room_bps).checked_div(growth_bps) {
             Some(twice_room) => growing_events(twice_room, factor),
-            // In fast recovery the target stays, and so below the cap.
+            // In fast recovery the target does not change, so it stays below the cap.
             None => room_bps.checked_div(step_bps).unwrap_or(events),
         };
         let (taken, step_bps, growth_bps) =
@@ -114,8 +113,8 @@ impl RateMachine {
             self.rate_bps = (self.rate_bps + self.target_bps).wrapping_add(1) / 2;
             return 1;
         }
-        // Growing: taken < 2^16 and factor < 2^23 where there is room (see `growing_events`), so every product here stays
-        // below 2^63; else the products are at most the room or 0.
+        // Growing: taken < 2^16 and factor < 2^23 where there is room (see `growing_events`), so every product here
+        // stays below 2^63; otherwise the products are at most the room, or 0.
         let growth_taken_bps = growth_bps.wrapping_mul(taken);
         let climb_bps =
             taken.wrapping_mul(step_bps) + growth_taken_bps.wrapping_mul(taken.wrapping_sub(1)) / 2;
@@ -130,13 +129,13 @@ impl RateMachine {
         };
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
-        // The last of these rates is active for longer than a period, perhaps.
+        // The last of these rates may last longer than a period.
         debt.pay_climb(&climb, taken.wrapping_sub(1), p.time_reset_ns, self.target_bps);
         taken
     }
 }
 
-/// Largest factor of R_HAI: 2^23 steps of even 1 kb/s are far beyond any line rate, and 2^40 · 2^23 fits.
+/// Largest factor of R_HAI: 2^23 steps of even 1 kbit/s are far beyond any line rate, and 2^40 · 2^23 fits.
 pub(crate) const MAX_HYPER: u32 = 1 << 23;
 
 /// `value` halved `times` times, rounded down each time.
@@ -147,20 +146,20 @@ const fn halved(value: i64, times: u64) -> i64 {
 
 /// Largest n with factor + (factor + 1) + … (n terms) ≤ `twice_room` / 2, that is n² + (2 factor − 1) n ≤ `twice_room`.
 ///
-/// `twice_room` < 2^41 / 1000 (R_HAI is at least 1 kb/s) and `factor` ≤ 2^23, so the root's argument is below 2^49 and
-/// n < 2^16.
+/// `twice_room` < 2^41 / 1000 (R_HAI is at least 1 kbit/s) and `factor` ≤ 2^23, so the argument of the root is below
+/// 2^49 and n < 2^16.
 #[inline(always)]
 const fn growing_events(twice_room: u64, factor: u64) -> u64 {
     let linear = (2 * factor).wrapping_sub(1);
     (square_root(linear.wrapping_mul(linear) + 4 * twice_room).wrapping_sub(linear)) / 2
 }
 
-/// Integer square root, rounded down, by Newton's method: the verifier would follow both ways of every bit of the usual
-/// one, here it sees straight code.
+/// Integer square root, rounded down, by Newton's method: straight-line code, while the verifier would explore both
+/// branches of every bit of the usual algorithm.
 #[inline(always)]
 const fn square_root(n: u64) -> u64 {
-    // From above: within a factor of two of the root. The relative error is squared, and halved, by each step: 1, 1/4,
-    // 1/40, 3·10^-4, 5·10^-8, 10^-15.
+    // From above: within a factor of two of the root. Each step squares and halves the relative error: 1, 1/4, 1/40,
+    // 3·10^-4, 5·10^-8, 10^-15.
     let mut root = 1u64 << ((65 - n.leading_zeros()) / 2);
     let mut step = 0;
     while step < 6 {
@@ -180,7 +179,7 @@ mod tests {
     use crate::params::{Config, MAX_RATE_BPS};
     use proptest::prelude::*;
 
-    /// Highest number of hyper increase events that still tells states apart: no flow gets there below the line rate.
+    /// Highest stage that distinguishes states: a flow reaches the line rate before it.
     const FAR: u32 = 1 << 22;
 
     /// `events` increase events of one counter, in at most [`MAX_STEPS`] steps.
@@ -254,7 +253,7 @@ mod tests {
             .prop_flat_map(|(p, source)| (Just(p), Just(source), any_machine(p)))
     }
 
-    /// One increase event, as the paper and the firmware's parameters tell it.
+    /// One increase event, as the paper and the firmware's parameters define it.
     fn naive_event(m: &mut RateMachine, p: &RpParams, source: Source) {
         let is_paper = p.count_first == 1;
         let mut counted = *m;
@@ -312,7 +311,7 @@ mod tests {
             };
             let counted = (u64::from(stage(&start)) + first + then).min(u64::from(u32::MAX)) as u32;
             prop_assert_eq!(stage(&whole), counted);
-            // The factor of hyper increase has an end, which runs that begin before and after it see differently.
+            // Hyper increase has a maximum factor, which runs that start before and after it see differently.
             if first < u64::from(FAR) || [whole, parts].iter().all(|m| m.target_bps == p.line_rate_bps) {
                 prop_assert_eq!(whole, parts);
             }
@@ -325,7 +324,7 @@ mod tests {
                 root * root <= n && n < (root + 1) * (root + 1)
             };
             prop_assert!(exact(n), "{}", n);
-            // Where a root that is one off would show.
+            // Values next to a square, where an error of one shows.
             let square = root * root;
             prop_assert!(exact(square) && exact(square.saturating_sub(1)) && exact(square + 2 * root), "{}", square);
         }
@@ -341,8 +340,8 @@ mod tests {
         }
     }
 
-    /// Every combination of the ends of all ranges, stages beyond any real one included: the first event is right, and
-    /// however many follow, the rate stays within its bounds. (Arithmetic not proved to fit would panic in a test.)
+    /// Every combination of range limits, impossible stages included: the first event is exact, and any number of
+    /// further events keep the rate within its bounds. (Arithmetic overflow panics in a test.)
     #[test]
     fn range_limits_fit() {
         let rates = [100_000, 1_000_000, 40_000_000_000, MAX_RATE_BPS];

@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-/// Powers of the decay kept: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
+/// Stored powers of the decay: after 2^16 periods alpha is 0 for every gain (1023/1024 ^ 65536 = e^-64).
 pub(crate) const DECAYS: usize = 16;
-/// Tables of a coarse alpha: every step takes at least 1 from it, so 1023 steps leave nothing.
+/// Tables for a coarse alpha: every step subtracts at least 1, so 1023 steps leave nothing.
 pub const COARSE_STEPS: usize = 10;
 /// [`RpParams::clamp`]: every cut.
 pub const CLAMP_ALWAYS: u32 = 1;
@@ -13,7 +13,7 @@ pub const CLAMP_AFTER_BYTES: u32 = 2;
 /// [`RpParams::clamp`]: a cut after an event of the increase timer.
 pub const CLAMP_AFTER_TIME: u32 = 4;
 
-/// 2^k steps of decay, by alpha in 1/1024; zeros where alpha is not coarse.
+/// 2^k steps of decay, indexed by alpha in 1/1024; zeros unless alpha is coarse.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CoarseDecay(pub [[u16; 1024]; COARSE_STEPS]);
@@ -28,7 +28,7 @@ impl fmt::Debug for CoarseDecay {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpParams {
-    /// Rate of a new flow and cap of every flow; 0 = not known, the machine does not run.
+    /// Rate of a new flow and cap of every flow; 0 = unknown, the machine does not run.
     pub line_rate_bps: u64,
     /// Floor of every cut.
     pub min_rate_bps: u64,
@@ -44,21 +44,21 @@ pub struct RpParams {
     pub byte_reset_bytes: u64,
     /// Alpha timer tau'.
     pub alpha_period_ns: u64,
-    /// Period at whose end a CNP that came makes a cut; 0 = the CNP cuts at once, which is the `paper` variant.
+    /// Period after whose end a CNP causes a cut; 0 = the CNP cuts immediately, which is the `paper` variant.
     pub cut_period_ns: u64,
     /// A CNP this soon after the last one changes nothing. `paper` only.
     pub guard_ns: u64,
     /// F.
     pub threshold: u32,
-    /// 1 = an increase event counts on its stage before it looks at the stages (`paper`), 0 = after (`firmware`).
+    /// 1 = an increase event increments its stage before comparing the stages (`paper`), 0 = after (`firmware`).
     pub count_first: u32,
-    /// Largest multiple of R_HAI in one step: it grows from event to event in `paper`, and does not (1) in `firmware`.
+    /// Largest multiple of R_HAI in one step: it grows with each event in `paper`, and is constant (1) in `firmware`.
     pub max_hyper: u32,
-    /// When a cut sets R_T to R_C first: bits for always (1), after a byte stage (2), after a time stage (4).
+    /// When a cut first sets R_T to R_C: bits for always (1), after a byte stage (2), after a time stage (4).
     pub clamp: u32,
     /// A cut takes rate · alpha >> this, alpha in 2^-31: 31 + (rpg_gd − 10).
     pub cut_shift: u32,
-    /// Lowest percentage of the rate a cut leaves.
+    /// Lowest percentage of the rate that a cut leaves.
     pub min_dec_percent: u32,
     /// g in 2^-31.
     pub gain_q31: u32,

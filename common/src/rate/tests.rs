@@ -1,4 +1,4 @@
-//! The machine's parts, one by one.
+//! Unit tests of the machine's parts.
 
 use super::*;
 use crate::params::{Config, MAX_RATE_BPS};
@@ -82,7 +82,7 @@ fn byte_counter_only_counts_between_events() {
     assert_eq!(m.bytes, 999, "it is not counted yet");
     m.on_send(&p, 1);
     assert_eq!((m.bytes, m.byte_stage), (0, 1));
-    // Where it does not count, there are no events.
+    // Disabled, it causes no events.
     assert!(m.on_send_between_events(&RpParams { byte_reset_bytes: 0, ..p }, 5_000));
     let firmware = RpParams { cut_period_ns: 4_000, ..p };
     let mut idle = RateMachine::new(&firmware);
@@ -90,8 +90,8 @@ fn byte_counter_only_counts_between_events() {
     assert_eq!((m.bytes, idle.bytes), (0, 0));
 }
 
-/// Additive, growing and constant hyper increase, the step to the line rate and what follows it: and a debt that is paid from
-/// within the first of them.
+/// Additive, growing and constant hyper increase, the step to the line rate and the events after it, with a debt that
+/// starts within the first phase.
 #[test]
 fn longest_run_is_one_step() {
     let p = RpParams { time_reset_ns: 1_000, ..params(100_000_000_000) };
@@ -136,7 +136,7 @@ fn next_due_is_reported() {
         m = RateMachine { rate_bps, target_bps, ..m };
         assert_eq!(due(&m, &p, 5_000).2, Some(60_000));
     }
-    // An alpha of 0 changes only where a CNP came.
+    // An alpha of 0 changes only after a CNP.
     m = RateMachine { alpha_at_epoch_q31: 0, alpha_epoch_ns: 5_000, ..m };
     for (pending, alpha_ns, cut_ns) in [(0, None, None), (RAISE, Some(6_000), None), (CUT, None, Some(5_000))]
     {
@@ -164,7 +164,7 @@ proptest! {
         prop_assert_eq!(u128::from(m.rate_after_cut(&p, alpha)), expected);
     }
 
-    /// Where the short way says that it has caught up, the long one comes to the same, whatever is owed; else it leaves all as it was.
+    /// If the fast path succeeds, the slow path gives the same result, for any debt; otherwise the state is unchanged.
     #[test]
     fn machine_at_line_rate_catches_up_alike(
         off_bps in prop_oneof![3 => Just([0u64; 2]), 1 => [0u64..3, 0u64..3]], active in 0u16..2, pending in 0u16..4,

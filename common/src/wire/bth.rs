@@ -25,7 +25,7 @@ impl Bth<'_> {
         Opcode(self.0[0])
     }
 
-    /// SE: the receiver wants an event.
+    /// SE: requests an event at the receiver.
     #[inline(always)]
     pub(crate) const fn solicited(&self) -> bool {
         self.0[1] & 0x80 != 0
@@ -55,7 +55,7 @@ impl Bth<'_> {
         be16::<2, _>(self.0)
     }
 
-    /// FECN: congestion met on the way (InfiniBand's own mark; RoCEv2 uses ECN of IP instead).
+    /// FECN: congestion on the path (InfiniBand's own mark; RoCEv2 uses IP's ECN instead).
     #[inline(always)]
     pub(crate) const fn fecn(&self) -> bool {
         self.0[4] & FECN != 0
@@ -67,14 +67,14 @@ impl Bth<'_> {
         self.0[4] & BECN != 0
     }
 
-    /// Queue pair the packet is for, 24 bits: the receiver's.
+    /// Destination QPN, 24 bits.
     #[inline(always)]
     pub fn dest_qpn(&self) -> u32 {
         // The last three bytes of four.
         load::be32_at::<4, _>(self.0) & 0xff_ffff
     }
 
-    /// A: the sender asks for an acknowledgement.
+    /// A: requests an acknowledgement.
     #[inline(always)]
     pub const fn ack_request(&self) -> bool {
         self.0[8] & 0x80 != 0
@@ -87,16 +87,16 @@ impl Bth<'_> {
     }
 }
 
-/// A [`Bth`] as values. Fields that few packets use are last.
+/// A [`Bth`] as values, rarely used fields last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BthRepr {
     /// Operation and transport.
     pub opcode: Opcode,
-    /// Queue pair the packet is for, 24 bits.
+    /// Destination QPN, 24 bits.
     pub dest_qpn: u32,
     /// Packet sequence number, 24 bits.
     pub psn: u32,
-    /// A: ask for an acknowledgement.
+    /// A: requests an acknowledgement.
     pub ack_request: bool,
     /// Bytes of padding after the payload, 0 to 3.
     pub pad_count: u8,
@@ -104,9 +104,9 @@ pub struct BthRepr {
     pub becn: bool,
     /// FECN.
     pub fecn: bool,
-    /// Partition key, [`DEFAULT_P_KEY`] as a rule.
+    /// Partition key, usually [`DEFAULT_P_KEY`].
     pub p_key: u16,
-    /// SE: ask for an event.
+    /// SE: requests an event at the receiver.
     pub solicited: bool,
     /// M: path migration state.
     pub migrated: bool,
@@ -115,7 +115,7 @@ pub struct BthRepr {
 }
 
 impl BthRepr {
-    /// A header with everything beyond these three at its usual value.
+    /// A header with default values apart from these three.
     #[inline(always)]
     pub const fn new(opcode: Opcode, dest_qpn: u32, psn: u32) -> Self {
         Self {

@@ -1,12 +1,12 @@
-//! Connection management datagrams (IBTA vol. 1, 12.6): how two queue pairs learn of each other.
+//! Connection management (CM) datagrams (IBTA vol. 1, 12.6), by which two QPs learn of each other.
 //!
-//! They travel to and from QP1 as UD SEND only packets: BTH, DETH with the GSI Q_Key, then these 256 bytes. A network
-//! element that sees REQ and REP knows both queue pairs of a connection; RTU says that it is in use, DREQ and DREP
-//! that it is over. "Local" and "remote" in the messages are those of the message's sender.
+//! They are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A network element
+//! that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and DREP its end. "Local" and
+//! "remote" in the messages refer to the message's sender.
 
 use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, put16, put24, put32, put64, sub, sub_mut, view};
 
-/// The queue pair of the general services interface, to and from which these datagrams go.
+/// QPN of the general services interface, which sends and receives these datagrams.
 pub const GSI_QPN: u32 = 1;
 
 /// Version of the MAD header.
@@ -43,12 +43,12 @@ impl Attribute {
 }
 
 view! {
-    /// A management datagram: its header, with the class's message behind it.
+    /// A management datagram: its header and the message.
     Mad, 256
 }
 
 impl Mad<'_> {
-    /// Whether the header is that of a connection management message, whichever.
+    /// Whether the header is that of a connection management message, of any kind.
     #[inline(always)]
     pub(crate) const fn is_cm(&self) -> bool {
         self.0[0] == BASE_VERSION
@@ -63,17 +63,17 @@ impl Mad<'_> {
         be64::<8, _>(self.0)
     }
 
-    /// Which message it is, if [`Mad::is_cm`].
+    /// Kind of message, if [`Mad::is_cm`].
     #[inline(always)]
     pub(crate) const fn attribute(&self) -> Attribute {
         Attribute(be16::<16, _>(self.0))
     }
 }
 
-/// A connection management message. Fields that no one here needs are not kept.
+/// A connection management message. Fields that this project does not use are omitted.
 ///
-/// For the host. In a BPF program the variants' fields share registers that not every variant fills, which the verifier
-/// refuses; there, match on `Mad::attribute` and parse the message it names.
+/// Not for BPF programs: the variants' fields share registers that not every variant initialises, which the verifier
+/// rejects. There, match on `Mad::attribute` and parse that message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmMessage {
     /// Request for a connection.
@@ -92,23 +92,23 @@ pub enum CmMessage {
     Drep(CommIds),
 }
 
-/// The two ends' names for a connection in the making; unique per host only.
+/// Both ends' identifiers of a connection being set up; each is unique per host only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommIds {
-    /// The message sender's.
+    /// Identifier of the message's sender.
     pub local: u32,
-    /// The message receiver's.
+    /// Identifier of the message's receiver.
     pub remote: u32,
 }
 
 /// Request for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The requester's name for the connection.
+    /// The requester's identifier of the connection.
     pub local_comm_id: u32,
-    /// Service requested; rdma_cm puts port space and port here.
+    /// Service requested; rdma_cm encodes port space and port here.
     pub service_id: u64,
-    /// The requester's queue pair, 24 bits.
+    /// The requester's QPN, 24 bits.
     pub local_qpn: u32,
     /// First PSN the requester will send, 24 bits.
     pub starting_psn: u32,
@@ -124,23 +124,23 @@ pub struct Req {
     pub traffic_class: u8,
 }
 
-/// Message receipt acknowledgement.
+/// Message receipt acknowledgement: the reply will take longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
-    /// The two ends' names for the connection.
+    /// Identifiers of the connection.
     pub comm_ids: CommIds,
-    /// What is acknowledged, 2 bits: 0 REQ, 1 REP, 2 LAP.
+    /// Acknowledged message, 2 bits: 0 REQ, 1 REP, 2 LAP.
     pub message: u8,
-    /// Time the answer will take, encoded, 5 bits: 4.096 us times two to this power.
+    /// Time until the reply, encoded, 5 bits: 4.096 us times two to this power.
     pub service_timeout: u8,
 }
 
 /// Reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// The two ends' names for the connection; the local one is 0 if none was given yet.
+    /// Identifiers of the connection; the local one is 0 if none was assigned yet.
     pub comm_ids: CommIds,
-    /// What is rejected, 2 bits: 0 REQ, 1 REP, 2 neither.
+    /// Rejected message, 2 bits: 0 REQ, 1 REP, 2 neither.
     pub message: u8,
     /// Reason code (IBTA vol. 1, 12.6.7.2).
     pub reason: u16,
@@ -149,9 +149,9 @@ pub struct Rej {
 /// Reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// The two ends' names for the connection.
+    /// Identifiers of the connection.
     pub comm_ids: CommIds,
-    /// The responder's queue pair, 24 bits.
+    /// The responder's QPN, 24 bits.
     pub local_qpn: u32,
     /// First PSN the responder will send, 24 bits.
     pub starting_psn: u32,
@@ -160,14 +160,14 @@ pub struct Rep {
 /// Disconnect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dreq {
-    /// The two ends' names for the connection.
+    /// Identifiers of the connection.
     pub comm_ids: CommIds,
-    /// The message receiver's queue pair, 24 bits.
+    /// The message receiver's QPN, 24 bits.
     pub remote_qpn: u32,
 }
 
 impl CmMessage {
-    /// Reads a message; `None` if the datagram is of another class or version, or of an attribute not listed here.
+    /// Reads a message; `None` for another class or version, or an attribute not listed here.
     pub const fn parse(mad: Mad<'_>) -> Option<Self> {
         if !mad.is_cm() {
             return None;
@@ -185,7 +185,7 @@ impl CmMessage {
         Some(message)
     }
 
-    /// Writes the whole datagram; what the message does not keep is zero.
+    /// Writes the whole datagram; omitted fields are zero.
     pub const fn emit(&self, transaction_id: u64, out: &mut [u8; Mad::LEN]) {
         *out = [0; Mad::LEN];
         out[0] = BASE_VERSION;
@@ -234,11 +234,11 @@ impl CmMessage {
     }
 }
 
-// Each `parse` below reads the fields of a datagram that the caller knows to be such a message, by `Mad::is_cm` and
-// `Mad::attribute`; of another, it reads the bytes at their places.
+// Each `parse` below expects a datagram of its message, as checked by `Mad::is_cm` and `Mad::attribute`; for any other
+// it returns the bytes at the same offsets.
 
 impl CommIds {
-    /// Reads the fields of a message of any kind but REQ, which has no remote one yet.
+    /// Reads the identifiers of a message of any kind but REQ, which has no remote one yet.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self { local: be32::<{ HEADER }, _>(mad.0), remote: be32::<{ HEADER + 4 }, _>(mad.0) }
@@ -339,7 +339,7 @@ impl Req {
 mod tests {
     use super::*;
 
-    // REQ, REP, RTU, DREQ and DREP are tested on a capture; these two are in none.
+    // REQ, REP, RTU, DREQ and DREP are tested with a capture, which lacks these two.
 
     #[test]
     fn rej_fields_at_standard_offsets() {

@@ -1,12 +1,12 @@
 //! The congestion notification packet (IBTA Annex A17).
 //!
-//! A CNP is IP, UDP, a BTH with opcode 0x81 and BECN set that names the *data sender's* queue pair, 16 reserved bytes
+//! A CNP consists of IP, UDP, a BTH with opcode 0x81 and BECN set that names the *data sender's* QP, 16 reserved bytes
 //! and the ICRC. It is built and checked as one array from the IP header on: its length never varies.
 //!
 //! # The hint
 //!
 //! Data packets do not carry their sender's QPN, so a notification point that has not learned it cannot fill in the
-//! BTH. It then says in the reserved bytes which queue pair the data was for:
+//! BTH. Instead, it puts the destination QPN of the data into the reserved bytes:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | 5 to 7 | receiver's QPN |
 //! | 8 to 15 | zero |
 //!
-//! A sender that runs this project finds its flow by (peer address, receiver's QPN). A CNP whose sender QPN is known
-//! keeps the reserved bytes zero, as the standard has it.
+//! A sender that runs this project finds its flow by peer address and receiver's QPN. A CNP with a known sender QPN
+//! keeps the reserved bytes zero, as the standard requires.
 
 use super::{
     be24,
@@ -38,58 +38,58 @@ pub const V4_LEN: usize = Ipv4::LEN + UDP_LEN;
 /// Length of a CNP over IPv6 from the IP header on, bytes.
 pub const V6_LEN: usize = Ipv6::LEN + UDP_LEN;
 
-/// A hint that is not there. Outside the 24 bits of a QPN.
+/// No hint. Outside the 24 bits of a QPN.
 pub const NO_HINT: u32 = u32::MAX;
 
 /// First bytes of a hint.
 pub const HINT_MAGIC: [u8; 4] = *b"DCQC";
-/// The hint's version: the byte after them.
+/// Version of the hint: the byte after the magic.
 pub const HINT_VERSION: u8 = 1;
 
-/// What to write into a CNP, besides its addresses.
+/// Fields of a CNP other than its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CnpRepr {
-    /// UDP source port. No receiver looks at it; it picks the path where paths are many.
+    /// UDP source port. Receivers ignore it; it selects the path in multipath networks.
     pub udp_sport: u16,
-    /// The data sender's queue pair, 24 bits, for the BTH; with a hint it is not known.
+    /// The data sender's QPN, 24 bits, for the BTH; unknown if there is a hint.
     pub dest_qpn: u32,
-    /// The receiver's queue pair, 24 bits, or [`NO_HINT`].
+    /// The receiver's QPN, 24 bits, or [`NO_HINT`].
     pub hint: u32,
-    /// DSCP (48 is the class that switches serve first) and ECN. Whatever the ECN bits are, nobody marks a CNP.
+    /// DSCP (switches usually give 48 the highest priority) and ECN. CNPs are never marked, whatever the ECN bits.
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
 }
 
-/// What a valid CNP tells the sender of data.
+/// Content of a valid CNP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cnp {
-    /// The queue pair that shall slow down, 24 bits; with a hint it is not known.
+    /// The data sender's QPN, 24 bits; unknown if there is a hint.
     pub dest_qpn: u32,
-    /// The receiver's queue pair, 24 bits, or [`NO_HINT`].
+    /// The receiver's QPN, 24 bits, or [`NO_HINT`].
     pub hint: u32,
 }
 
-/// What [`verify_v4`] and [`verify_v6`] find.
+/// Result of [`verify_v4`] and [`verify_v6`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// A CNP with a right ICRC.
+    /// A CNP with a correct ICRC.
     Valid,
-    /// Some field is not as in a CNP, or the IPv4 checksum is wrong.
+    /// A field differs from that of a CNP, or the IPv4 checksum is wrong.
     Malformed,
-    /// A CNP but for its ICRC: damaged, or forged by someone careless.
+    /// A CNP apart from its ICRC: damaged, or a careless forgery.
     BadIcrc,
 }
 
-/// The same packet, as the compiler sees it only in memory: bytes it kept in registers instead would index the CRC table
-/// with bounds that Linux 6.1's verifier has lost sight of.
+/// Hides the packet from the compiler, except as memory: bytes kept in registers would index the CRC table with bounds
+/// that Linux 6.1's verifier has lost.
 #[inline(always)]
 fn in_memory<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
     opaque(packet)
 }
 
-/// Writes a CNP over IPv4 from `src`, who met congestion, to `dst`, who caused it, with header checksum and ICRC.
+/// Writes a CNP over IPv4 from `src`, which met congestion, to `dst`, which caused it, with header checksum and ICRC.
 ///
 /// DF is set and the identification is 0, which RFC 6864 allows for packets that are never fragmented.
 #[inline(always)]
@@ -112,7 +112,8 @@ pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRe
     *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 
-/// Writes a CNP over IPv6 from `src`, who met congestion, to `dst`, who caused it, with its ICRC. The flow label is 0.
+/// Writes a CNP over IPv6 from `src`, which met congestion, to `dst`, which caused it, with its ICRC. The flow label is
+/// 0.
 ///
 /// The UDP checksum is 0 over IPv6 too, as RoCE hardware and Linux's `rdma_rxe` send it: the ICRC protects what the
 /// checksum would, which is the case RFC 6935 and RFC 6936 make for tunnels.
@@ -133,13 +134,13 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
     *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 
-/// Its ICRC over IPv4.
+/// ICRC of a CNP over IPv4.
 #[inline(always)]
 pub(super) fn icrc_v4(packet: &[u8; V4_LEN]) -> u32 {
     icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V4_MASK)
 }
 
-/// Its ICRC over IPv6.
+/// ICRC of a CNP over IPv6.
 #[inline(always)]
 pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
     icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
@@ -177,7 +178,7 @@ pub fn parse_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     peek_v6(packet).filter(|_| has_icrc_v6(packet))
 }
 
-/// As [`parse_v4`], but does not compute the ICRC, which costs more than everything else.
+/// As [`parse_v4`], but without the ICRC, which costs more than all other checks.
 #[inline(always)]
 pub(crate) fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
     let ip = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet));
@@ -191,7 +192,7 @@ pub(crate) fn peek_v4(packet: &[u8; V4_LEN]) -> Option<Cnp> {
     is_cnp.then(|| parse_udp(udp))
 }
 
-/// As [`parse_v6`], but does not compute the ICRC.
+/// As [`parse_v6`], but without the ICRC.
 #[inline(always)]
 pub(crate) fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet));
@@ -203,13 +204,13 @@ pub(crate) fn peek_v6(packet: &[u8; V6_LEN]) -> Option<Cnp> {
     is_cnp.then(|| parse_udp(udp))
 }
 
-/// Whether the ICRC of a CNP over IPv4 is right.
+/// Whether the ICRC of a CNP over IPv4 is correct.
 #[inline(always)]
 pub(crate) fn has_icrc_v4(packet: &[u8; V4_LEN]) -> bool {
     icrc_v4(packet) == u32::from_le_bytes(*sub::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
 }
 
-/// Whether the ICRC of a CNP over IPv6 is right.
+/// Whether the ICRC of a CNP over IPv6 is correct.
 #[inline(always)]
 pub(crate) fn has_icrc_v6(packet: &[u8; V6_LEN]) -> bool {
     icrc_v6(packet) == u32::from_le_bytes(*sub::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(packet))
@@ -254,7 +255,7 @@ fn parse_udp(bytes: &[u8; UDP_LEN]) -> Cnp {
     Cnp { dest_qpn: bth.dest_qpn(), hint: parse_hint(reserved) }
 }
 
-/// The last eight bytes are not looked at, so that a later version may use them.
+/// Ignores the last eight bytes, which are reserved for later versions.
 #[inline(always)]
 fn parse_hint(reserved: &[u8; RESERVED_LEN]) -> u32 {
     if *sub::<0, 4, _>(reserved) == HINT_MAGIC && reserved[4] == HINT_VERSION {
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(packet[40..56], *b"DCQC\x01\xab\xcd\xef\0\0\0\0\0\0\0\0");
         assert_eq!(parse_v4(&packet), Some(Cnp { dest_qpn: 0, hint: 0x00ab_cdef }));
 
-        // An unknown version is no hint; the CNP stands.
+        // An unknown version is not a hint; the CNP is still valid.
         packet[44] = 2;
         icrc::seal(&mut packet).unwrap();
         assert_eq!(parse_v4(&packet), Some(Cnp { dest_qpn: 0, hint: NO_HINT }));

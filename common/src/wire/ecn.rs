@@ -3,14 +3,14 @@
 /// Mask of the ECN bits in a TOS or traffic class octet.
 pub(crate) const ECN_MASK: u8 = 0b11;
 
-/// An ECN codepoint. Holds two bits, whatever it was made from.
+/// An ECN codepoint, always two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecn(u8);
 
 impl Ecn {
     /// Not ECN-capable: must never be marked.
     pub const NOT_ECT: Self = Self(0b00);
-    /// ECN-capable transport, codepoint 1 (RFC 8311 gives it to experiments such as L4S).
+    /// ECN-capable transport, codepoint 1 (RFC 8311 reserves it for experiments such as L4S).
     pub const ECT1: Self = Self(0b01);
     /// ECN-capable transport, codepoint 0: what RoCE NICs send.
     pub const ECT0: Self = Self(0b10);
@@ -29,7 +29,7 @@ impl Ecn {
         self.0
     }
 
-    /// Whether the packet may be marked: ECT(0) or ECT(1). A packet that is CE already is not asked again.
+    /// Whether the packet may be marked: ECT(0) or ECT(1). CE packets need no second mark.
     #[inline(always)]
     pub const fn is_ect(self) -> bool {
         self.0 == Self::ECT0.0 || self.0 == Self::ECT1.0

@@ -1,6 +1,6 @@
-//! Extension transport headers (IBTA vol. 1, 9.3): what may stand between BTH and payload.
+//! Extension transport headers between BTH and payload (IBTA vol. 1, 9.3).
 //!
-//! Which of them follow which opcode is [`Opcode`](super::bth::Opcode)'s to say.
+//! [`Opcode`](super::bth::Opcode) determines which of them follow.
 
 use super::{be24, be32, be64, put24, put32, put64, view};
 
@@ -120,7 +120,7 @@ impl RethRepr {
     }
 }
 
-/// What an acknowledgement says (IBTA vol. 1, 9.7.5, "AETH Syndrome Field").
+/// Syndrome of an acknowledgement (IBTA vol. 1, 9.7.5, "AETH Syndrome Field").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Everything up to the PSN has arrived.
@@ -133,11 +133,11 @@ pub enum Syndrome {
         /// Time to wait, encoded, 5 bits (IBTA vol. 1, 9.7.5, "RNR NAK Timer Field").
         timer: u8,
     },
-    /// The packet was refused.
+    /// The packet was rejected.
     Nak(NakCode),
-    /// A kind that is not assigned.
+    /// An unassigned kind.
     Reserved {
-        /// Its low 5 bits.
+        /// The low 5 bits.
         value: u8,
     },
 }
@@ -171,7 +171,7 @@ impl Syndrome {
     }
 }
 
-/// Why a packet was refused, 5 bits.
+/// Reason of a NAK, 5 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NakCode(pub u8);
 

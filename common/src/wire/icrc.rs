@@ -1,8 +1,8 @@
 //! The invariant CRC that ends every RoCEv2 packet (IBTA Annex A17).
 //!
-//! CRC-32 of Ethernet (reflected polynomial 0xEDB88320, initial value and final inversion all ones) over eight bytes
-//! of ones (they stand for the InfiniBand local route header), the IP header, UDP, BTH and the rest up to the ICRC
-//! itself. What a router may change counts as ones:
+//! CRC-32 of Ethernet (reflected polynomial 0xEDB88320, initial value and final inversion all ones) over eight bytes of
+//! ones (in place of the InfiniBand local route header), the IP header, UDP, BTH and the rest up to the ICRC itself.
+//! Fields that a router may change count as ones:
 //!
 //! | header | masked |
 //! |---|---|
@@ -22,7 +22,7 @@ pub const LEN: usize = 4;
 const V4_HEAD_LEN: usize = Ipv4::LEN + Udp::LEN + Bth::LEN;
 const V6_HEAD_LEN: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
 
-/// Ones where the ICRC of a packet over IPv4 is blind.
+/// Ones where the ICRC over IPv4 ignores the packet.
 pub(super) const V4_MASK: [u8; V4_HEAD_LEN] = {
     let mut mask = [0; V4_HEAD_LEN];
     mask[1] = 0xff;
@@ -32,7 +32,7 @@ pub(super) const V4_MASK: [u8; V4_HEAD_LEN] = {
     mask_transport(mask, Ipv4::LEN)
 };
 
-/// Ones where the ICRC of a packet over IPv6 is blind.
+/// Ones where the ICRC over IPv6 ignores the packet.
 pub(super) const V6_MASK: [u8; V6_HEAD_LEN] = {
     let mut mask = [0; V6_HEAD_LEN];
     mask[0] = 0x0f;
@@ -43,7 +43,7 @@ pub(super) const V6_MASK: [u8; V6_HEAD_LEN] = {
     mask_transport(mask, Ipv6::LEN)
 };
 
-/// Adds what is masked in UDP and BTH, which start at `udp`.
+/// Adds the mask of UDP and BTH, which start at `udp`.
 const fn mask_transport<const N: usize>(mut mask: [u8; N], udp: usize) -> [u8; N] {
     mask[udp + 6] = 0xff;
     mask[udp + 7] = 0xff;
@@ -98,8 +98,8 @@ impl Crc {
     }
 }
 
-/// ICRC of a packet over IPv4 that ends with an ICRC: `l3` starts with the IP header, may go on behind the packet
-/// (Ethernet padding), and the trailer is not read.
+/// ICRC of a packet over IPv4. `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the
+/// trailer is not read.
 ///
 /// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
 /// `l3` or is too short for UDP, BTH and ICRC.
@@ -114,7 +114,7 @@ pub(crate) fn icrc_v6(l3: &[u8]) -> Option<u32> {
     Some(Crc::START.masked(head, &V6_MASK).bytes(rest).finish())
 }
 
-/// Whether a packet over IPv4 or IPv6 ends with its right ICRC; false for what `icrc_v4` and `icrc_v6` refuse.
+/// Whether a packet over IPv4 or IPv6 ends with its correct ICRC; false where `icrc_v4` and `icrc_v6` return `None`.
 pub fn verify(l3: &[u8]) -> bool {
     let (computed, len) = match ip_len(l3) {
         Some((4, len)) => (icrc_v4(l3), len),
@@ -127,7 +127,7 @@ pub fn verify(l3: &[u8]) -> bool {
 
 /// Computes the ICRC of a packet over IPv4 or IPv6 and writes it into the packet's last four bytes.
 ///
-/// `None`, and nothing written, for what `icrc_v4` and `icrc_v6` refuse.
+/// `None`, with nothing written, where `icrc_v4` and `icrc_v6` return `None`.
 #[must_use]
 pub fn seal(l3: &mut [u8]) -> Option<()> {
     let (version, len) = ip_len(l3)?;
@@ -136,7 +136,7 @@ pub fn seal(l3: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// ICRC of a packet of known length, for programs that have all of it as an array: `mask` over its headers, then `REST` bytes.
+/// ICRC of a packet of known length, as one array, for programs: `mask` over its headers, then `REST` bytes.
 #[inline(always)]
 pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(
     packet: &[u8; LEN],
@@ -146,7 +146,7 @@ pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(
     Crc::START.masked(head, mask).bytes(rest).finish()
 }
 
-/// IP version and length of the packet without what may follow it, bytes.
+/// IP version, and packet length without padding, bytes.
 fn ip_len(l3: &[u8]) -> Option<(u8, usize)> {
     let version = l3.first()? >> 4;
     let len = match version {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn crc_matches_ethernet() {
-        // The check value of CRC-32 in every catalogue.
+        // The check value of CRC-32 in all catalogues.
         assert_eq!(Crc(!0).bytes(b"123456789").finish(), 0xcbf4_3926);
         assert_eq!(Crc(!0).bytes(&[0xff; 8]).0, Crc::START.0);
     }
@@ -276,7 +276,7 @@ mod tests {
         assert!(!verify(&[0x50; 64]));
     }
 
-    /// Every bit of the packet is either one that routers may change, or one whose change breaks the ICRC.
+    /// Every bit of the packet is either mutable by routers, or covered by the ICRC.
     fn check_each_bit<const N: usize>(packet: [u8; N], free: impl Fn(usize, u8) -> bool) {
         for at in 0..N {
             for bit in 0..8 {

@@ -30,7 +30,7 @@ impl Ipv4<'_> {
         self.0[0] & 0x0f
     }
 
-    /// Whether this is version 4 without options, the only kind of header this project looks behind.
+    /// Whether this is version 4 without options, the only header that the project parses beyond.
     #[inline(always)]
     pub const fn is_plain(&self) -> bool {
         self.0[0] == 0x45
@@ -54,13 +54,13 @@ impl Ipv4<'_> {
         be16::<4, _>(self.0)
     }
 
-    /// DF.
+    /// DF: don't fragment.
     #[inline(always)]
     pub const fn dont_fragment(&self) -> bool {
         be16::<6, _>(self.0) & DONT_FRAGMENT != 0
     }
 
-    /// MF.
+    /// MF: more fragments follow.
     #[inline(always)]
     pub(crate) const fn more_fragments(&self) -> bool {
         be16::<6, _>(self.0) & MORE_FRAGMENTS != 0
@@ -72,7 +72,7 @@ impl Ipv4<'_> {
         be16::<6, _>(self.0) & FRAGMENT_OFFSET
     }
 
-    /// Whether this is any fragment, the first one included: none of them holds a whole RoCE packet.
+    /// Whether this is a fragment, the first one included: no fragment contains a whole RoCE packet.
     #[inline(always)]
     pub fn is_fragment(&self) -> bool {
         load::be16_at::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
@@ -90,7 +90,7 @@ impl Ipv4<'_> {
         self.0[9]
     }
 
-    /// Header checksum as it stands in the packet.
+    /// Header checksum in the packet.
     #[inline(always)]
     pub const fn checksum(&self) -> u16 {
         be16::<CHECKSUM_AT, _>(self.0)
@@ -108,13 +108,13 @@ impl Ipv4<'_> {
         *sub::<16, 4, 20>(self.0)
     }
 
-    /// Source and destination address, in the byte order of the wire.
+    /// Source and destination address, in wire order.
     #[inline(always)]
     pub(crate) fn addresses(&self) -> (u32, u32) {
         (load::u32_at::<12, _>(self.0), load::u32_at::<16, _>(self.0))
     }
 
-    /// Whether the checksum in the packet is that of its 20 bytes (so only for a header without options).
+    /// Whether the checksum matches the 20 bytes (so only for a header without options).
     #[inline(always)]
     pub const fn checksum_ok(&self) -> bool {
         self.checksum() == header_checksum(self.0)
@@ -130,9 +130,9 @@ pub struct Ipv4Repr {
     pub total_len: u16,
     /// Identification.
     pub id: u16,
-    /// DF.
+    /// DF: don't fragment.
     pub dont_fragment: bool,
-    /// MF.
+    /// MF: more fragments follow.
     pub more_fragments: bool,
     /// Fragment offset, in units of 8 bytes, 13 bits.
     pub fragment_offset: u16,
@@ -147,7 +147,7 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
-    /// That of a UDP datagram of `udp_len` bytes, which is not to be cut into fragments.
+    /// Header of a UDP datagram of `udp_len` bytes, with DF set.
     #[must_use]
     pub const fn of_udp(tos: u8, src: Ipv4Addr, dst: Ipv4Addr, udp_len: u16) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Ipv4Repr {
         }
     }
 
-    /// Reads the header; `None` unless it is version 4, without options and its checksum is right.
+    /// Reads the header; `None` unless it is version 4, without options and its checksum is correct.
     #[inline(always)]
     pub fn parse(ip: Ipv4<'_>) -> Option<Self> {
         if !ip.is_plain() || !ip.checksum_ok() {
@@ -234,13 +234,13 @@ pub const fn header_checksum(header: &[u8; Ipv4::LEN]) -> u16 {
     !fold(sum)
 }
 
-/// Checksum after one 16-bit word covered by it changed from `old` to `new` (RFC 1624, equation 3).
+/// Checksum after one covered 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
 #[inline(always)]
 pub const fn checksum_update16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u32 + !old as u32 + new as u32)
 }
 
-/// Folds a sum of at most 65,537 words to one's complement 16 bits.
+/// Folds a sum of at most 65,537 words to 16 bits of one's complement.
 #[inline(always)]
 const fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);

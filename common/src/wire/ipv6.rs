@@ -35,7 +35,7 @@ impl Ipv6<'_> {
         load::be16_at::<4, _>(self.0)
     }
 
-    /// What follows: an upper-layer protocol, or an extension header.
+    /// Next header: an upper-layer protocol, or an extension header.
     #[inline(always)]
     pub const fn next_header(&self) -> u8 {
         self.0[6]
@@ -59,7 +59,7 @@ impl Ipv6<'_> {
         *sub::<24, 16, 40>(self.0)
     }
 
-    /// Source and destination address, in the byte order of the wire.
+    /// Source and destination address, in wire order.
     #[inline(always)]
     pub(crate) fn addresses(&self) -> ([u32; 4], [u32; 4]) {
         let at = self.0;
@@ -89,7 +89,7 @@ pub struct Ipv6Repr {
     pub flow_label: u32,
     /// Length of everything after these 40 bytes.
     pub payload_len: u16,
-    /// What follows.
+    /// Next header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -100,7 +100,7 @@ pub struct Ipv6Repr {
 }
 
 impl Ipv6Repr {
-    /// That of a UDP datagram of `udp_len` bytes.
+    /// Header of a UDP datagram of `udp_len` bytes.
     #[must_use]
     pub const fn of_udp(traffic_class: u8, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> Self {
         Self {
@@ -144,8 +144,8 @@ impl Ipv6Repr {
     }
 }
 
-/// The header's second octet, which holds the ECN bits in its middle, with `ecn` in place. No checksum covers it, nor
-/// does the ICRC.
+/// The header's second octet with its ECN bits, in the middle, set to `ecn`. Neither a checksum nor the ICRC covers
+/// them.
 #[inline(always)]
 pub(crate) const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
     (octet & 0b1100_1111) | (ecn.bits() << 4)
@@ -153,7 +153,7 @@ pub(crate) const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
 
 /// Whether a next-header value is an extension header (IANA "IPv6 Extension Header Types") rather than a protocol.
 ///
-/// RoCEv2 puts UDP right after the base header, so such packets are passed and counted, not walked.
+/// RoCEv2 has UDP directly after the base header, so packets with extension headers are counted and passed.
 #[inline(always)]
 pub const fn is_extension_header(next_header: u8) -> bool {
     matches!(

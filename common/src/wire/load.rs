@@ -1,18 +1,18 @@
-//! Fields of two and four bytes, read at once: those that are read of every packet.
+//! Single loads of two- and four-byte fields, for those read of every packet.
 //!
-//! Headers are arrays of bytes, and begin anywhere. Of such an array the compiler for BPF reads byte after byte and puts the value
-//! together, as not every machine reads a word where none begins. Those that this is for do, and the verifier lets programs read
-//! packets and maps so, but not their stack. Hence by hand, and only for headers that nobody copies before they are read.
+//! Headers are byte arrays of alignment 1, so the compiler for BPF reads them byte by byte: not every machine supports
+//! unaligned loads. Supported machines do, and the verifier allows them in packets and maps, but not on the stack.
+//! Hence these loads, only for headers that are not copied before they are read.
 
 #[cfg(target_arch = "bpf")]
 macro_rules! load {
     ($name:ident, $width:literal, $value:ty) => {
-        /// The bytes at `AT`, as they lie in memory.
+        /// The bytes at `AT`, in memory order.
         #[inline(always)]
         pub(super) fn $name<const AT: usize, const N: usize>(bytes: &[u8; N]) -> $value {
             const { assert!(AT + size_of::<$value>() <= N) };
             let value: u64;
-            // SAFETY: a load from inside the array, as just checked.
+            // SAFETY: a load inside the array, as asserted above.
             unsafe {
                 core::arch::asm!(
                     concat!("{value} = *(", $width, " *)({bytes} + {at})"),
@@ -22,7 +22,7 @@ macro_rules! load {
                     options(pure, readonly, nostack, preserves_flags),
                 );
             }
-            // SAFETY: the load clears the rest of the register, which the compiler would do again.
+            // SAFETY: the load zero-extends; the compiler would do it again.
             unsafe { core::hint::assert_unchecked(value <= <$value>::MAX as u64) };
             value as $value
         }
@@ -32,7 +32,7 @@ macro_rules! load {
 #[cfg(not(target_arch = "bpf"))]
 macro_rules! load {
     ($name:ident, $width:literal, $value:ty) => {
-        /// The bytes at `AT`, as they lie in memory.
+        /// The bytes at `AT`, in memory order.
         #[inline(always)]
         pub(super) fn $name<const AT: usize, const N: usize>(bytes: &[u8; N]) -> $value {
             <$value>::from_ne_bytes(*super::sub::<AT, { size_of::<$value>() }, N>(bytes))

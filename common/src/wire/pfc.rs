@@ -4,34 +4,34 @@ use super::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use super::{be16, put16, sub, sub_mut, view};
 use crate::layout::CLASSES;
 
-/// Where MAC control frames go: no bridge passes them on (IEEE 802.3, 31B.1).
+/// Destination of MAC control frames, which bridges do not forward (IEEE 802.3, 31B.1).
 pub const GROUP: MacAddr = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01];
-/// MAC control opcode of PFC; that of a pause of the whole link is 0x0001.
+/// MAC control opcode of PFC; 0x0001 pauses the whole link.
 pub(crate) const OPCODE: u16 = 0x0101;
-/// Shortest frame of Ethernet without its FCS: what a PFC frame is padded to.
+/// Minimum Ethernet frame length without FCS, to which a PFC frame is padded.
 pub const FRAME_LEN: usize = 60;
 /// Duration of a pause quantum on the wire, in bits.
 pub const QUANTUM_BITS: u64 = 512;
 
 view! {
-    /// What follows the Ethernet header: opcode, priority enable vector, and a pause for each priority.
+    /// PFC payload: opcode, priority enable vector, and a pause for each priority.
     Pfc, 20
 }
 
 impl Pfc<'_> {
-    /// MAC control opcode; the rest means what it does here if it is 0x0101.
+    /// MAC control opcode; the other fields are valid if it is 0x0101.
     #[inline(always)]
     pub const fn opcode(&self) -> u16 {
         be16::<0, _>(self.0)
     }
 
-    /// Bit per priority whose pause counts. The vector's other half is reserved, and ignored on receipt.
+    /// Priorities whose pause applies, as bits. The vector's other half is reserved, and ignored on receipt.
     #[inline(always)]
     pub const fn priorities(&self) -> u8 {
         self.0[3]
     }
 
-    /// Pause of priority `N` from now on, in quanta of 512 bits; 0 = it may send (XON).
+    /// Pause of priority `N`, in quanta of 512 bits; 0 = resume (XON).
     #[inline(always)]
     pub const fn quanta<const N: usize>(&self) -> u16 {
         const { assert!(N < CLASSES) };
@@ -42,14 +42,14 @@ impl Pfc<'_> {
 /// A [`Pfc`] frame as values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PfcRepr {
-    /// Bit per priority whose pause counts.
+    /// Priorities whose pause applies, as bits.
     pub priorities: u8,
-    /// By priority, in quanta.
+    /// Pause by priority, in quanta.
     pub quanta: [u16; CLASSES],
 }
 
 impl PfcRepr {
-    /// Reads it; whether it is PFC is for the opcode to say.
+    /// Reads the payload without checking the opcode.
     #[must_use]
     pub const fn parse(pfc: Pfc<'_>) -> Self {
         let mut quanta = [0; CLASSES];
@@ -61,7 +61,7 @@ impl PfcRepr {
         Self { priorities: pfc.priorities(), quanta }
     }
 
-    /// Writes it.
+    /// Writes the payload.
     pub const fn emit(&self, out: &mut [u8; Pfc::LEN]) {
         put16::<0, _>(out, OPCODE);
         put16::<2, _>(out, self.priorities as u16);
@@ -72,7 +72,7 @@ impl PfcRepr {
         }
     }
 
-    /// The whole frame, as a port with the address `src` sends it.
+    /// The whole frame, as sent by a port with the address `src`.
     #[must_use]
     pub const fn frame(&self, src: MacAddr) -> [u8; FRAME_LEN] {
         let mut frame = [0; FRAME_LEN];
@@ -85,7 +85,7 @@ impl PfcRepr {
         frame
     }
 
-    /// The PFC frame that these bytes are; `None` if they are another.
+    /// Parses a PFC frame; `None` for any other frame.
     #[must_use]
     pub fn read(frame: &[u8; FRAME_LEN]) -> Option<Self> {
         let eth = Ethernet::new(sub::<0, { Ethernet::LEN }, _>(frame));
@@ -103,7 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// As tcpdump prints an XOFF of priority 3 with the longest pause and an XON of priority 4, by hand from 802.1Q figure 36-1.
+    /// XOFF of priority 3 with the longest pause, and XON of priority 4, as tcpdump decodes them; by hand from 802.1Q
+    /// figure 36-1.
     #[test]
     fn pfc_frame_matches_the_standard() {
         let mut golden = [0; FRAME_LEN];

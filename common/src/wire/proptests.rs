@@ -1,4 +1,4 @@
-//! Properties of all wire formats: no bytes make a parser panic, and what is emitted is parsed back.
+//! Properties of all wire formats: parsers never panic, and `parse` inverts `emit`.
 
 use core::fmt::Debug;
 use std::vec::Vec;
@@ -18,7 +18,7 @@ use super::{
     udp::{self, Udp, UdpRepr},
 };
 
-/// Asserts that `parse` undoes `emit`, into an array that held something else before.
+/// Asserts that `parse` inverts `emit`, with an array that contained other data.
 fn round_trip<const N: usize, R: Debug + PartialEq>(
     repr: R,
     emit: impl Fn(&R, &mut [u8; N]),
@@ -144,7 +144,7 @@ fn cm_message() -> impl Strategy<Value = CmMessage> {
     ]
 }
 
-/// A packet over IPv4 with an ICRC, of any payload.
+/// A packet over IPv4 with an ICRC and a random payload.
 fn sealed_v4() -> impl Strategy<Value = Vec<u8>> {
     (ipv4_repr(), any::<[u8; 8]>(), bth(), proptest::collection::vec(any::<u8>(), 0..1100)).prop_map(
         |(ip, udp, bth, payload)| {
@@ -208,7 +208,7 @@ proptest! {
         if let [first, ..] = &mut bytes[..] {
             *first = version << 4 | 5;
         }
-        // Lengths below 512, which fit as often as not, and UDP.
+        // Lengths below 512, about half of which fit, and UDP.
         if let [_, _, v4_high, _, v6_high, _, next_header, ..] = &mut bytes[..] {
             *v4_high &= 1;
             *v6_high &= 1;

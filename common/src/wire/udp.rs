@@ -8,7 +8,7 @@ pub const IP_PROTOCOL: u8 = 17;
 /// Destination port of every RoCEv2 packet (IBTA Annex A17). The source port only spreads flows over paths.
 pub const ROCE_V2_PORT: u16 = 4791;
 
-/// Destination port of Ultra Ethernet's transport (IANA). It is not RoCE, and not looked into.
+/// Destination port of Ultra Ethernet Transport (IANA), which is not RoCE and not inspected.
 pub const UET_PORT: u16 = 4793;
 
 view! {
@@ -35,7 +35,7 @@ impl Udp<'_> {
         load::be16_at::<4, _>(self.0)
     }
 
-    /// Checksum as it stands in the packet; 0 means none, which is what RoCE endpoints send.
+    /// Checksum in the packet; 0 means none, which is what RoCE endpoints send.
     #[inline(always)]
     pub const fn checksum(&self) -> u16 {
         be16::<6, _>(self.0)
@@ -51,7 +51,7 @@ pub struct UdpRepr {
     pub dst_port: u16,
     /// Length of header and payload, bytes.
     pub length: u16,
-    /// Checksum as it stands in the packet; 0 means none.
+    /// Checksum; 0 means none.
     pub checksum: u16,
 }
 

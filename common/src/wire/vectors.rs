@@ -1,6 +1,6 @@
-//! Packets from elsewhere, from the IP header to the ICRC, that the tests must agree with.
+//! Reference packets from other implementations, from the IP header to the ICRC.
 
-/// Bytes of a text of hexadecimal digits, evaluated at compile time.
+/// Bytes of a hexadecimal text, evaluated at compile time.
 const fn hex<const N: usize>(text: &str) -> [u8; N] {
     const fn digit(character: u8) -> u8 {
         match character {
@@ -38,7 +38,7 @@ pub(super) const CONNTRACK_CM_CNP: [u8; 60] = hex(concat!(
     "dafc1bef"
 ));
 
-/// What an article of the vendor prints as the ICRC of [`CONNTRACK_CM_CNP`]. It is wrong.
+/// ICRC of [`CONNTRACK_CM_CNP`] as printed in an article of the vendor. It is wrong.
 pub(super) const CONNTRACK_CM_CNP_MISPRINTED_ICRC: [u8; 4] = hex("e42dad81");
 
 /// The payload and the ICRC of the UC SEND only packet in the tests of scapy's RoCE layer.
@@ -46,7 +46,7 @@ pub(super) const SCAPY_UC_SEND_PAYLOAD: [u8; 20] = hex("4630818be28935d90e9a9550
 /// See [`SCAPY_UC_SEND_PAYLOAD`].
 pub(super) const SCAPY_UC_SEND_ICRC: [u8; 4] = hex("78f353f3");
 
-/// A CNP over IPv6, made by hand; the rule that gives its ICRC was checked on captures.
+/// A handmade CNP over IPv6; captures confirmed the rule for its ICRC.
 pub(super) const V6_CNP: [u8; 80] = hex(concat!(
     "6c00000000281140",
     "fd000000000000000000000000000001",

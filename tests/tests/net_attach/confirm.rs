@@ -173,7 +173,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
     // A file is refused in the meantime, and taken afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
-    daemon.says(&["refused: all stays as it was", "dcqcn confirm a0"])?;
+    daemon.says(&["reload rejected; configuration unchanged", "dcqcn confirm a0"])?;
     lab.ok("confirm a0 --revert")?;
     daemon.signal(Signal::SIGHUP)?;
     is(&lab, 11)?;
@@ -231,6 +231,6 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
     says(&lab.refused(1, &apply("a0"))?, "does not name a0");
-    says(&lab.refused(1, &apply("--all"))?, "names nothing that is attached");
+    says(&lab.refused(1, &apply("--all"))?, "names no attached interface");
     lab.ok("detach a0").map(drop)
 }

@@ -167,7 +167,7 @@ fn name_moved_to_another_interface() -> Result<()> {
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     assert!(problems(&lab, "a0")?.is_empty() && problems(&lab, "old")?.is_empty());
     lab.ok("detach --all")?;
-    says(&lab.ok("status")?, "nothing is attached");
+    says(&lab.ok("status")?, "no interface is attached");
     Ok(())
 }
 

@@ -201,7 +201,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     lab.ok(attach)?;
     fs::write(&path, &without)?;
     says(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
-    says(&lab.ok("status")?, "nothing is attached");
+    says(&lab.ok("status")?, "no interface is attached");
     Ok(())
 }
 

@@ -81,7 +81,7 @@ fn status_verifies_every_part() -> Result<()> {
     says(&lab.ok("status")?, "INCOMPLETE");
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
         let said = lab.refused(1, upgrade)?;
-        says(&said, "a0 has not every program it was given: egress: expected, not found");
+        says(&said, "a0 lacks some of its programs: egress: expected, not found");
     }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;

@@ -95,7 +95,7 @@ fn other_layout_keeps_running() -> Result<()> {
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;
             before.again(&pair.a)?;
-            before.says(&["not served; tried again", "layout version"])?;
+            before.says(&["not served; retrying", "layout version"])?;
             receiver.expect_all(50).map(drop)
         };
         let worked = work();

@@ -111,7 +111,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
     refused[2].text = refused[2].text.replace("a*", "c*");
     refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
-    let reasons = ["500mbit to 5gbit", "2gbitt", "names none of the interfaces", "only [[interface]]"];
+    let reasons =
+        ["500mbit to 5gbit", "2gbitt", "matches none of the served interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
         let error = door.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
@@ -280,7 +281,7 @@ fn trial_revert_restores_everything() -> Result<()> {
     let refused = door.ask::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
     daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
-    daemon.says(&["refused: all stays as it was", "\"tried_again\":true"])?;
+    daemon.says(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
     wait(|| {
         let found = scalars()?;
         let is_taken = found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11;

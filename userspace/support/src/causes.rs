@@ -1,8 +1,8 @@
-//! An error and what caused it, as text.
+//! An error and its causes, as text.
 
 use std::error::Error;
 
-/// An error and its causes, outermost first; a cause that is told already is left out.
+/// An error and its causes, outermost first; causes included in the previous text are omitted.
 #[must_use]
 pub fn told(error: &dyn Error) -> Vec<String> {
     let mut told = vec![error.to_string()];
@@ -17,7 +17,7 @@ pub fn told(error: &dyn Error) -> Vec<String> {
     told
 }
 
-/// The same on one line.
+/// An error and its causes on one line.
 #[must_use]
 pub fn one_line(error: &dyn Error) -> String {
     told(error).join(": ")

@@ -1,5 +1,4 @@
-//! What the commands share: output as text or JSON, exit codes, settings on the command line, manual pages and
-//! completions.
+//! Shared parts of the commands: output as text or JSON, exit codes, settings, manual pages and completions.
 
 mod complete;
 #[cfg(any(test, feature = "testing"))]

@@ -1,4 +1,4 @@
-//! Files that take the place of others at once, and files that are read whole.
+//! Atomic replacement of files, and bounded reading of whole files.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A file that is written next to another and takes its place once it is complete, so that a reader sees the old one or the
-/// new one, whole, and a failure leaves the old one. What is no plain file (a pipe, a terminal) cannot be replaced and is written
-/// as it is.
+/// A file that is written next to another and replaces it once complete: readers see either the old or the new one, and
+/// a failure leaves the old one. Special files (a pipe, a terminal) cannot be replaced and are written directly.
 #[derive(Debug)]
 pub struct Replacement {
     writer: BufWriter<File>,
@@ -17,11 +16,10 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins to replace `path`; a link stays one, and what it leads to is replaced. A file that was not there can be read
-    /// by whom the umask lets.
+    /// Starts replacing `path`; of a link, the target is replaced. A new file gets permissions according to the umask.
     ///
     /// # Errors
-    /// There can be no file next to it.
+    /// The directory is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path)?;
@@ -37,10 +35,10 @@ impl Replacement {
         Ok(Self { writer, pending: Some((temporary, path)) })
     }
 
-    /// Puts it in the place of the old one, whose permissions it takes.
+    /// Replaces the old file, and takes over its permissions.
     ///
     /// # Errors
-    /// Not all could be written; the old one is still there.
+    /// The write failed; the old file is still there.
     pub fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {
@@ -70,7 +68,7 @@ impl Seek for Replacement {
     }
 }
 
-/// Puts a file with this content in the place of `path`.
+/// Replaces the file at `path` by one with this content.
 ///
 /// # Errors
 /// As [`Replacement`].
@@ -80,13 +78,13 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Most bytes of a file that is read whole: settings of a thousand interfaces have less than one of these megabytes.
+/// Maximum size of a file to read: the settings of a thousand interfaces take less than a megabyte.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads a file of text, which may be a pipe.
+/// Reads a text file, which may be a pipe.
 ///
 /// # Errors
-/// It cannot be read, is no text, or has more than 16 MiB.
+/// It cannot be read, is not text, or has more than 16 MiB.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let bytes = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;

@@ -1,7 +1,7 @@
-//! The end as a value: a signal, a terminal that is gone, or a reader that is.
+//! Orderly exit on a signal, a closed terminal, or a closed reader.
 //!
-//! Commands that run on must end in order: a lab removes its network, a dashboard puts its terminal back. They must also end
-//! at all: one that waits in a write that nobody takes, or reads a terminal that is gone again and again, is ended from
+//! Long-running commands must exit in order: a lab removes its network, a dashboard restores its terminal. They must
+//! also exit in any case: a command that is blocked in a write, or reads a closed terminal in a loop, is ended from
 //! another thread.
 
 use std::io::{self, PipeReader, PipeWriter};
@@ -17,29 +17,27 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// How long a command has to end in order, if it says what is to be done after that.
+/// Time limit of an orderly exit, for commands with a last resort.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What is done if a command does not end in order: as little as possible, for the rest of the process may be stuck.
+/// Action if a command does not exit in order: minimal, because the rest of the process may be blocked.
 pub(crate) type LastResort = fn();
 
-/// While this exists, SIGINT, SIGTERM and SIGHUP do not end the process but set a flag, and so does the end of what the
-/// process writes to or reads from. Threads started in the meantime inherit that; those started before do not, so it is made
-/// first.
+/// While this exists, SIGINT, SIGTERM and SIGHUP set a flag instead of killing the process, and so does closing the
+/// other end of its input or output. Threads inherit that if started later, so it is created first.
 #[derive(Debug)]
 pub struct Interrupt {
     previous_mask: SigSet,
     signals: Arc<SignalFd>,
     received: Arc<AtomicBool>,
-    /// Its other end is closed when the end has come.
+    /// Becomes readable by end of file when the exit is requested.
     came: PipeReader,
-    /// Closed when this is dropped, which ends the thread.
+    /// Closed on drop, which ends the thread.
     _alive: PipeWriter,
 }
 
 impl Interrupt {
-    /// Takes the signals over, and looks whether somebody is still at the other end of standard output. The command has all
-    /// the time it needs to end.
+    /// Handles the signals, and watches standard output. The time for the exit is unlimited.
     ///
     /// # Errors
     /// The process has no file descriptor or thread left.
@@ -47,8 +45,8 @@ impl Interrupt {
         Self::new(vec![dup(io::stdout())?], None)
     }
 
-    /// As [`Self::catch`], for a command that has nothing to revert: should it not have ended after half a second,
-    /// `last_resort` is done and the process ended.
+    /// As [`Self::catch`], for a command without cleanup: if it has not exited after half a second, `last_resort` runs
+    /// and the process is killed.
     ///
     /// # Errors
     /// As [`Self::catch`].
@@ -56,7 +54,7 @@ impl Interrupt {
         Self::new(vec![dup(io::stdout())?], Some(last_resort))
     }
 
-    /// As [`Self::catch_or`], for a command that also needs somebody at its standard input.
+    /// As [`Self::catch_or`], for a command that also needs its standard input.
     ///
     /// # Errors
     /// As [`Self::catch`].
@@ -90,13 +88,13 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the end has come.
+    /// Whether the exit was requested.
     #[must_use]
     pub fn has_come(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
 
-    /// Sleeps for `time` or until the end comes. Returns whether it has come.
+    /// Sleeps for `time` or until the exit is requested, and returns whether it was.
     ///
     /// # Errors
     /// The kernel refuses to wait.
@@ -104,7 +102,7 @@ impl Interrupt {
         self.wait(None, time)
     }
 
-    /// As [`Self::sleep`]; something to read from `input` ends it too.
+    /// As [`Self::sleep`]; input from `input` ends it too.
     ///
     /// # Errors
     /// As [`Self::sleep`].
@@ -132,14 +130,14 @@ impl Drop for Interrupt {
     }
 }
 
-/// Waits until nobody is at the other end of `fd` any more: its pipe has no reader, its terminal is gone. That never
-/// comes for a file.
+/// Waits until the other end of `fd` is closed: its pipe has no reader, or its terminal is closed. Never returns for a
+/// file.
 ///
 /// # Errors
 /// The kernel refuses to wait.
 pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     loop {
-        // Errors and hang-ups are told without being requested.
+        // Errors and hang-ups are always reported.
         let mut fds = [PollFd::new(fd.as_fd(), PollFlags::empty())];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(0) | Err(Errno::EINTR) => {}
@@ -153,7 +151,7 @@ fn dup(fd: impl AsFd) -> Result<OwnedFd> {
     fd.as_fd().try_clone_to_owned().context("cannot watch standard input and output")
 }
 
-/// What the thread looks at.
+/// File descriptors watched by the thread.
 struct Watch {
     signals: Arc<SignalFd>,
     needed: Vec<OwnedFd>,
@@ -171,11 +169,11 @@ impl Watch {
                 PollFd::new(alive.as_fd(), PollFlags::POLLIN),
                 PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             ];
-            // Errors and hang-ups are told without being requested.
+            // Errors and hang-ups are always reported.
             fds.extend(needed.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::empty())));
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(0) | Err(Errno::EINTR) => continue,
-                // Without this thread nothing would end the command: it ends now.
+                // Without this thread the command could not be ended: exit now.
                 Err(_) => break false,
                 Ok(_) => break fds.first().is_some_and(|fd| fd.any() == Some(true)),
             }

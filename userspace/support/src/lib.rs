@@ -1,5 +1,4 @@
-//! What every crate above needs and that knows nothing of DCQCN: tables and figures as people read them, times, the kernel's
-//! clock, Ctrl-C as a value, what is logged.
+//! Utilities without knowledge of DCQCN: tables, numbers and times as text, the kernel's clock, interrupts, logging.
 
 pub mod causes;
 #[cfg(feature = "cli")]
@@ -14,6 +13,6 @@ pub mod render;
 pub mod statistics;
 pub mod time;
 
-/// Version of the JSON forms, in every object that `--json` prints. It grows when a field goes away or gets another meaning;
-/// a new field does not change it. The forms are in docs/reference/json.md.
+/// Version of the JSON output, in every object of `--json`. It changes when a field is removed or gets another meaning,
+/// not for new fields. Documented in docs/reference/json.md.
 pub const JSON_VERSION: u32 = 1;

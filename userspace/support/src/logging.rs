@@ -1,12 +1,12 @@
-//! Which lines of the log are let through.
+//! Log filters.
 
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
-/// Reads a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Where it says nothing of the others,
-/// their errors are let through.
+/// Parses a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Unspecified modules log
+/// errors only.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a filter.
 pub fn filter(text: &str) -> Result<Targets, ParseError> {
     let targets: Targets = text.parse()?;
     let says_all = targets.default_level().is_some();

@@ -1,7 +1,7 @@
 //! Charts over time, as SVG and PNG.
 //!
-//! What is drawn is data ([`Chart`], [`Line`]); the drawing code knows no file format: it is generic over plotters'
-//! backend.
+//! A picture is described as data ([`Chart`], [`Line`]); the drawing code is generic over plotters' backend, so it is
+//! independent of the file format.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -18,13 +18,13 @@ const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 48;
 /// Height of each chart.
 const CHART_HEIGHT: u32 = 270;
-/// Room in a chart: above the axes for the caption, left of them for their labels, right of them for the legend, below
+/// Margins of a chart: above the axes for the caption, left of them for labels, right of them for the legend, below
 /// them for labels.
 const TOP: u32 = 32;
 const LEFT: u32 = 76;
 const RIGHT: u32 = 150;
 const BOTTOM: u32 = 42;
-/// Of the room left, what stays empty: half of the axis description would be cut off.
+/// Part of the margin that stays empty, without which the axis description would be cut off.
 const EDGE: u32 = 12;
 /// Distance between the lines of a legend.
 const LEGEND_STEP: u32 = 19;
@@ -32,14 +32,14 @@ const LEGEND_STEP: u32 = 19;
 const TITLE_TEXT: u32 = 26;
 const CAPTION_TEXT: u32 = 18;
 const TEXT: u32 = 15;
-/// Size of rows' names.
+/// Text size of row names.
 const ROW_TEXT: u32 = 12;
 /// Pixels per unit of the PNG, so that it is sharp on any screen. The SVG needs none.
 const PNG_SCALE: u32 = 2;
-/// Name plotters knows the font by. SVG viewers use a font of their own in its place.
+/// Font name registered with plotters. SVG viewers use their own font.
 const FONT: &str = "sans-serif";
-/// Colours that all kinds of colour vision tell apart (Okabe and Ito, "Color Universal Design", 2008), without yellow, which
-/// is faint on white.
+/// Colours distinguishable with any colour vision (Okabe and Ito, "Color Universal Design", 2008), without yellow,
+/// which is faint on white.
 pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -49,14 +49,14 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x00, 0x00, 0x00),
 ];
-/// For levels that something is compared with.
+/// For reference levels.
 pub const LEVEL: RGBColor = RGBColor(0x80, 0x80, 0x80);
 /// For text and axes.
 pub const AXIS: RGBColor = RGBColor(0x44, 0x44, 0x44);
 const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
-/// Curves named in a legend; there is no room for more.
+/// Maximum number of curves in a legend.
 pub const MAX_LEGEND: usize = 10;
-/// More points than this along an axis the picture cannot show.
+/// Maximum number of points along an axis that the picture can show.
 const STRETCHES: f64 = 1000.0;
 
 /// Points, in the units of the axes.
@@ -65,15 +65,15 @@ pub type Curve = Vec<(f64, f64)>;
 /// A curve and how it is drawn.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What the legend calls it; `None` leaves it out there.
+    /// Name in the legend; `None` omits it there.
     pub label: Option<String>,
-    /// Its points; those above the chart's top are drawn at the top.
+    /// Points; those above the chart's top are drawn at the top.
     pub curve: Curve,
-    /// Its colour.
+    /// Colour.
     pub colour: RGBAColor,
-    /// Its width; 1 is thin.
+    /// Width; 1 is thin.
     pub width: u32,
-    /// Whether it is interrupted.
+    /// Whether it is dashed.
     pub dashed: bool,
 }
 
@@ -94,48 +94,48 @@ impl Line {
 /// One pair of axes with curves.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// What it shows.
+    /// Caption.
     pub caption: String,
-    /// What is along the horizontal axis, as in `time, s`.
+    /// Label of the horizontal axis, as in `time, s`.
     pub across: &'static str,
-    /// What is along the vertical axis, as in `Mb/s`.
+    /// Label of the vertical axis, as in `Mbit/s`.
     pub up: &'static str,
-    /// Where the horizontal axis ends; it begins at 0.
+    /// End of the horizontal axis, which starts at 0.
     pub end: f64,
-    /// Where the vertical axis ends; it begins at 0.
+    /// End of the vertical axis, which starts at 0.
     pub top: f64,
-    /// The curves; later ones over earlier ones.
+    /// Curves; later ones cover earlier ones.
     pub lines: Vec<Line>,
-    /// Rectangles behind them.
+    /// Rectangles behind the curves.
     pub cells: Vec<Cell>,
-    /// What stands at the horizontal axis.
+    /// Scale of the horizontal axis.
     pub marks: Marks,
-    /// Names of rows, from the bottom, each one unit of the vertical axis high; none: numbers stand there.
+    /// Names of rows, from the bottom, each one unit high; if empty, the vertical axis has numbers.
     pub rows: Vec<String>,
 }
 
 /// A rectangle, in the units of the axes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// From where to where it goes across.
+    /// Horizontal range.
     pub across: [f64; 2],
-    /// And up.
+    /// Vertical range.
     pub up: [f64; 2],
-    /// Its colour.
+    /// Colour.
     pub colour: RGBColor,
 }
 
-/// What stands at an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Marks {
-    /// The value.
+    /// Linear.
     #[default]
     Value,
-    /// Ten to the power of the value, where that is whole, in bytes.
+    /// Logarithmic: powers of ten, in bytes.
     Decades,
 }
 
-/// The colour of a share, 0 to 1: from white over yellow and red to black.
+/// Colour of a fraction, 0 to 1: from white through yellow and red to black.
 #[must_use]
 pub fn heat(share: f64) -> RGBColor {
     const STOPS: [[f64; 3]; 5] = [
@@ -153,13 +153,13 @@ pub fn heat(share: f64) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// Writes `NAME.svg` and `NAME.png` into `directory`, which is made if need be. The charts are stacked in order.
+/// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. Charts are stacked in order.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        .with_context(|| format!("cannot create the directory {}", directory.display()))?;
     let files = ["svg", "png"].map(|format| directory.join(format!("{name}.{format}")));
     for file in &files {
         write(file, title, charts)?;
@@ -167,7 +167,7 @@ pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -
     Ok(files)
 }
 
-/// Writes one picture; the name says in which format. The charts are stacked in order.
+/// Writes one picture in the format of the name's extension. Charts are stacked in order.
 ///
 /// # Errors
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
@@ -199,11 +199,11 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
             }
             write_png(file, size, &pixels).map_err(|error| failed(&error))
         }
-        _ => bail!("{} is not a picture: its name must end in .svg or .png", file.display()),
+        _ => bail!("cannot write {}: its name must end in .svg or .png", file.display()),
     }
 }
 
-/// Writes pixels of three bytes each, red, green and blue.
+/// Writes RGB pixels of three bytes.
 fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
     let mut encoder = png::Encoder::new(BufWriter::new(File::create(file)?), width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -213,7 +213,7 @@ fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<
     writer.finish()
 }
 
-/// Gives plotters a font: it has none, and to look for one on the machine needs C libraries.
+/// Registers an embedded font: plotters has none, and finding one on the machine needs C libraries.
 fn register_font() -> Result<()> {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     let register = || {
@@ -224,14 +224,14 @@ fn register_font() -> Result<()> {
 
 type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Something to draw on, and how many pixels a unit of it has.
+/// A drawing area, and its pixels per unit.
 struct Canvas<'a, DB: DrawingBackend> {
     area: &'a DrawingArea<DB, Shift>,
     scale: u32,
 }
 
 impl<DB: DrawingBackend> Canvas<'_, DB> {
-    /// Draws everything.
+    /// Draws the picture.
     fn draw(&self, title: &str, charts: &[Chart]) -> Drawn<DB> {
         self.area.fill(&WHITE)?;
         self.text(title, LEFT, 12, TITLE_TEXT)?;
@@ -298,7 +298,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         Ok(())
     }
 
-    /// The names of rows, as many as there is room for.
+    /// Names of rows, up to the space available.
     fn names(&self, rows: &[String]) -> Drawn<DB> {
         let height = CHART_HEIGHT - TOP - BOTTOM;
         let count = rows.len().max(1) as u32;
@@ -319,13 +319,13 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         ))
     }
 
-    /// Where a point is, in pixels. All are far inside 31 bits.
+    /// Position of a point, in pixels, far inside 31 bits.
     fn at(&self, x: u32, y: u32) -> (i32, i32) {
         ((x * self.scale) as i32, (y * self.scale) as i32)
     }
 }
 
-/// The end of an axis, which must have some length.
+/// End of an axis, which must have a positive length.
 fn positive(end: f64) -> f64 {
     if end.is_finite() && end > 0.0 { end } else { 1.0 }
 }
@@ -344,12 +344,12 @@ impl Marks {
     }
 }
 
-/// A number at an axis, without needless zeros.
+/// A number at an axis, without trailing zeros.
 fn tick(value: f64) -> String {
     format!("{:.2}", value).trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Reduces a curve to one point per stretch of 1/1000 of the axis up to `end`, more than which the picture cannot show.
+/// Reduces a curve to one point per 1/1000 of the axis up to `end`, the resolution of the picture.
 pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&[f64]) -> f64) -> Curve {
     let stretch = |time: f64| (time / end * STRETCHES) as u64;
     let mut thin = Curve::new();
@@ -369,13 +369,13 @@ pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&
     thin
 }
 
-/// The mean of some values: for [`thin_out`].
+/// Mean of values, for [`thin_out`].
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The largest of some values that are not negative: for [`thin_out`].
+/// Largest of non-negative values, for [`thin_out`].
 #[must_use]
 pub fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)

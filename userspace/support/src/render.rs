@@ -1,13 +1,13 @@
-//! What people read: tables, and figures with three digits and a unit.
+//! Text output: tables, and numbers with three digits and a unit.
 
 use std::fmt;
 
-/// On which side of its column a cell stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// Text, on the left.
     Left,
-    /// Numbers.
+    /// Numbers, on the right.
     Right,
 }
 
@@ -29,7 +29,7 @@ impl Table {
         Self { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row; it has a cell for each column.
+    /// Adds a row with a cell for each column.
     pub fn row(&mut self, cells: impl Into<Vec<String>>) {
         let cells = cells.into();
         debug_assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
@@ -82,7 +82,7 @@ pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// A time given in ns, in seconds with no needless digit.
+/// A time given in ns, in seconds without trailing zeros.
 #[must_use]
 pub fn seconds(ns: u64) -> String {
     format!("{} s", ns as f64 / 1e9)
@@ -100,7 +100,7 @@ pub fn ns(ns: u64) -> String {
     }
 }
 
-/// Three significant digits and the unit that keeps them before the point.
+/// Three significant digits with a unit prefix that keeps the value below 1000.
 fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter();
@@ -122,7 +122,7 @@ fn scaled(value: f64, units: &[&str]) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Text from elsewhere without what would move a terminal's cursor.
+/// Untrusted text without control characters, which could move a terminal's cursor.
 #[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

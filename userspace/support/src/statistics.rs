@@ -3,10 +3,10 @@
 /// Bins per power of two: values in a bin differ by less than 1/32, about 3 %.
 const SUB_BINS: u64 = 32;
 const SUB_BITS: u32 = SUB_BINS.trailing_zeros();
-/// Values below `SUB_BINS` have bins of their own; each of the other powers of two up to 2^64 has `SUB_BINS`.
+/// Values below `SUB_BINS` have exact bins; each further power of two up to 2^64 has `SUB_BINS`.
 const BINS: usize = ((64 - SUB_BITS as usize) + 1) * SUB_BINS as usize;
 
-/// Counts values by size, in bins that widen with the value.
+/// A histogram whose bins widen with the value.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -35,7 +35,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Adds all that `other` counted.
+    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -44,19 +44,19 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many values were counted.
+    /// Number of values.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.total
     }
 
-    /// The largest value, exactly; 0 if there is none.
+    /// The largest value, exactly; 0 if empty.
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value that `percent` of the values do not exceed, at most 1/32 too large; 0 if there is none.
+    /// The value that `percent` of the values do not exceed, at most 1/32 too large; 0 if empty.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = rank(self.total, percent);
@@ -90,7 +90,7 @@ fn bin_of(value: u64) -> usize {
         return value as usize;
     }
     let shift = value.ilog2() - SUB_BITS;
-    // The top SUB_BITS + 1 bits, the highest of which is one, select the bin.
+    // The top SUB_BITS + 1 bits, of which the highest is one, select the bin.
     ((u64::from(shift) * SUB_BINS) + (value >> shift)) as usize
 }
 

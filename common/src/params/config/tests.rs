@@ -5,7 +5,7 @@ use std::string::ToString;
 
 const GBIT: u64 = 1_000 * MBIT;
 
-/// The defaults but for what `set` changes.
+/// The defaults as modified by `set`.
 fn with(set: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::DEFAULT;
     set(&mut config);
@@ -23,7 +23,7 @@ fn defaults_are_valid_at_any_link_rate() {
     }
 }
 
-/// What must hold of every entry of a table of parameters.
+/// Invariants of every entry of a parameter table.
 fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
     for spec in specs {
         let key = spec.key;
@@ -38,7 +38,7 @@ fn check_specs<T: Copy>(specs: &'static [Spec<T>], default: &T) {
             Unit::PartsPerMillion => assert_eq!(spec.max, 1_000_000, "{key}"),
             Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds | Unit::Count => {}
         }
-        // Each writes what it reads, and nothing else.
+        // Each setter writes the field that its getter reads, and no other.
         let mut changed = *default;
         (spec.set)(&mut changed, u64::MAX);
         for other in specs {
@@ -56,13 +56,13 @@ fn specs_complete_and_unique() {
     let keys = Scalars::SPECS.iter().map(|s| s.key).chain(WredConfig::SPECS.iter().map(|s| s.key));
     let keys = keys.chain(QueueConfig::SPECS.iter().map(|s| s.key));
     assert_eq!(keys.clone().collect::<BTreeSet<_>>().len(), keys.count());
-    // A field without a spec would be a field nobody can set.
+    // A field without a spec could not be set.
     assert_eq!(size_of::<Scalars>(), 8 * Scalars::SPECS.len());
     assert_eq!(size_of::<WredConfig>(), 8 * WredConfig::SPECS.len());
     assert_eq!(size_of::<QueueConfig>(), 8 * QueueConfig::SPECS.len());
 }
 
-/// One beyond either end of its range a parameter is refused by name; at its ends it is not.
+/// Values just outside a parameter's range are rejected by name; the limits themselves are not.
 fn check_ranges<T>(specs: &'static [Spec<T>], tc: Option<usize>, put: impl Fn(&Spec<T>, u64) -> Config) {
     for spec in specs {
         let Spec { key, min, max, unit, .. } = *spec;
@@ -96,7 +96,7 @@ fn queue_parameter_rejected_by_name() {
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }
 
-/// Where 0 means off or unknown, the range begins again above it.
+/// Where 0 means off or unknown, the range starts above it.
 #[test]
 fn next_to_0_is_too_small() {
     let refused = |config: Config, wanted: &str, min: u64| match config.validate() {

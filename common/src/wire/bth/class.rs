@@ -1,11 +1,11 @@
-//! What the hooks ask of an opcode: does it congest, has it a place that it must keep, and in which sequence?
+//! Classes of opcodes for the hooks: congesting or not, sequenced or not, and in which sequence.
 
 use super::opcode::{Opcode, Transport};
 
-/// What the hooks ask of an opcode, in one look-up.
+/// Class of an opcode, found by one table lookup.
 ///
-/// Each question is a comparison of the whole number, in this order, because the verifier learns from those: of single bits
-/// it would believe in every combination, and follow each.
+/// Each query compares the whole number, in this order, because the verifier learns ranges from comparisons; with
+/// single bits it would explore every combination.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
@@ -15,11 +15,11 @@ pub enum Class {
     Data,
     /// A message's payload, from the responder: READ response.
     ReadResponse,
-    /// Whatever else a responder sends: ACK, NAK, atomic ACK.
+    /// Other packets of a responder: ACK, NAK, atomic ACK.
     Acknowledge,
-    /// Whatever else a requester sends: READ request, atomics, FLUSH, ATOMIC WRITE, RESYNC.
+    /// Other packets of a requester: READ request, atomics, FLUSH, ATOMIC WRITE, RESYNC.
     Request,
-    /// Assigned, and none of the others: InfiniBand's own CNP.
+    /// Any other assigned opcode: InfiniBand's own CNP.
     Other,
     /// A RoCEv2 congestion notification.
     Cnp,
@@ -27,21 +27,21 @@ pub enum Class {
     Unknown,
 }
 
-/// Who sends a packet, and so which sequence of packets it has its place in.
+/// Origin of a packet, which determines its sequence.
 ///
-/// A queue pair has two (IBTA vol. 1, 9.7.2): what it asks counts in its own PSNs, what it answers in the other end's. The
-/// receiver takes each in order, and has everything after a gap sent again.
+/// A QP has two sequences (IBTA vol. 1, 9.7.2): its requests use its own PSNs, its responses the other end's. The
+/// receiver accepts each in order, and after a gap requires retransmission.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Of the requester: SEND, WRITE, READ requests, atomics, FLUSH, ATOMIC WRITE.
+    /// Requester: SEND, WRITE, READ requests, atomics, FLUSH, ATOMIC WRITE.
     Requests = 0,
-    /// Of the responder: READ responses, ACKs, atomic ACKs.
+    /// Responder: READ responses, ACKs, atomic ACKs.
     Responses = 1,
 }
 
 impl Class {
-    /// By opcode.
+    /// Class by opcode.
     const OF: [Self; 256] = {
         let mut all = [Self::Unknown; 256];
         let mut code = 0;
@@ -69,21 +69,21 @@ impl Class {
         all
     };
 
-    /// Whether it carries a message's payload: that congests, is answered by CNPs, and is what a flow's rate is for.
+    /// Whether it carries payload, which causes congestion, triggers CNPs and is rate limited.
     #[inline(always)]
     #[must_use]
     pub const fn congests(self) -> bool {
         self as u8 <= Self::ReadResponse as u8
     }
 
-    /// Whether it has a place among the packets of its queue pair, which it must keep.
+    /// Whether it belongs to its QP's sequence and must not be reordered.
     #[inline(always)]
     #[must_use]
     pub const fn is_sequenced(self) -> bool {
         self as u8 <= Self::Request as u8
     }
 
-    /// Whose sequence it is in, if it is in one.
+    /// The sequence it belongs to, if it is sequenced.
     #[inline(always)]
     #[must_use]
     pub const fn stream(self) -> Stream {
@@ -96,7 +96,7 @@ impl Class {
 }
 
 impl Opcode {
-    /// What the hooks ask.
+    /// The opcode's class.
     #[inline(always)]
     pub const fn class(self) -> Class {
         Class::OF[self.0 as usize]

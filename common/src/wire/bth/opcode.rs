@@ -1,4 +1,4 @@
-//! Opcodes: their names, and what follows the header.
+//! Opcodes: their names, and the headers that follow.
 
 use crate::wire::ext;
 
@@ -20,7 +20,7 @@ pub enum Transport {
     Xrc = 5,
     /// Not assigned.
     Reserved = 6,
-    /// Left to manufacturers.
+    /// Reserved for manufacturers.
     Manufacturer = 7,
 }
 
@@ -168,14 +168,14 @@ mod ops {
     pub(super) const FLUSH: u32 = 1 << 0x1c;
     pub(super) const ATOMIC_WRITE: u32 = 1 << 0x1d;
 
-    /// Everything a responder sends.
+    /// All operations of a responder.
     pub(super) const RESPONSE: u32 = READ_RESPONSE | ACKNOWLEDGE | ATOMIC_ACKNOWLEDGE;
-    /// Everything that carries a message's payload.
+    /// All operations that carry a message's payload.
     pub(super) const DATA: u32 = SEND | WRITE | READ_RESPONSE;
 }
 
 impl Opcode {
-    /// The first of those left to manufacturers.
+    /// The first opcode reserved for manufacturers.
     pub const FIRST_OF_MANUFACTURERS: u8 = 0xc0;
 
     /// Transport service.
@@ -199,7 +199,7 @@ impl Opcode {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
     }
 
-    /// Whether the opcode is left to manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
+    /// Whether the opcode is reserved for manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
     #[inline(always)]
     pub(crate) const fn is_manufacturers(self) -> bool {
         self.0 >= Self::FIRST_OF_MANUFACTURERS
@@ -213,9 +213,9 @@ impl Opcode {
 
     /// Whether the packet carries a message's payload: SEND, WRITE or READ response, of any transport.
     ///
-    /// These are the packets that cause CNPs and whose rate is limited. Requests for atomics are not counted among them:
-    /// they are a fixed 28 bytes that never build a queue. Neither are READ requests, whose payload flows the other way.
-    /// (What is not counted keeps its place all the same: [`Class::is_sequenced`](super::Class::is_sequenced).)
+    /// These packets trigger CNPs and are rate limited. Atomic requests are excluded, because they are a fixed 28 bytes
+    /// that never build a queue, and READ requests, because their payload flows the other way. (Excluded packets keep
+    /// their order all the same: [`Class::is_sequenced`](super::Class::is_sequenced).)
     #[inline(always)]
     pub const fn is_data(self) -> bool {
         self.is_transport_op(ops::DATA)
@@ -227,7 +227,7 @@ impl Opcode {
         self.is_transport_op(ops::RESPONSE)
     }
 
-    /// Whether the packet is a READ response: the one kind of data that flows from responder to requester.
+    /// Whether the packet is a READ response: the only data that flows from responder to requester.
     #[inline(always)]
     pub const fn is_read_response(self) -> bool {
         self.is_transport_op(ops::READ_RESPONSE)

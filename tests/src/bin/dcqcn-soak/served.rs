@@ -99,7 +99,7 @@ fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
         text + "rpg = 1\n"
     };
     fs::write(site.daemon.file(), bad)?;
-    reload(site, "refused: all stays as it was")?;
+    reload(site, "reload rejected; configuration unchanged")?;
     fs::write(site.daemon.file(), file())?;
     reload(site, "reloaded")
 }
@@ -299,7 +299,7 @@ fn address_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     site.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
     site.daemon.again(&site.pair.a)?;
     site.daemon.says(&["taken over", "\"iface\":\"a0\""])?;
-    site.daemon.says(&["metrics cannot be served there; tried again"])?;
+    site.daemon.says(&["cannot serve metrics; retrying"])?;
     site.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
     site.daemon.says(&["serving metrics", METRICS])
 }

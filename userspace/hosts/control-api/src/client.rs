@@ -1,4 +1,4 @@
-//! Asking the controller, without waiting for longer than is said.
+//! Client of the controller, with time limits.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,47 +10,47 @@ use serde::de::DeserializeOwned;
 
 use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
 
-/// Longest answer, in bytes: the counters of all interfaces of a switch.
+/// Maximum size of a reply, in bytes: the counters of all interfaces of a switch.
 const ANSWER_BYTES: u64 = 4 << 20;
-/// For how long the same is asked again while the controller has no place for one more, or says that what is in the way passes.
+/// Time for which a request is retried while the controller is busy or the obstacle is temporary.
 const AGAIN: Duration = Duration::from_secs(3);
-/// How long is waited before the second time; twice as long before each one after it.
+/// Delay before the first retry; it doubles each time.
 const REST: Duration = Duration::from_millis(50);
 
-/// Why there is no answer.
+/// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The controller cannot be asked.
+    /// The controller cannot be reached.
     #[error(
-        "cannot ask the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
+        "cannot reach the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It refuses.
+    /// The request was rejected.
     #[error("{0}")]
     Refused(String),
-    /// It has not looked at it, or cannot say how it went.
+    /// The request was not processed, or its result is unknown.
     #[error("the daemon is busy: {0}")]
     Busy(String),
-    /// It says what this program does not understand.
+    /// The reply is malformed.
     #[error("cannot parse the daemon's answer: {0}; check that dcqcn and this program have the same version")]
     Answer(String),
 }
 
 impl AskError {
-    /// Whether the controller has said no, so that asking the same again is of no use.
+    /// Whether the request was rejected, so that a retry is pointless.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
 }
 
-/// A controller's socket.
+/// A client of the controller's socket.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
@@ -58,16 +58,16 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// The socket at `path`; an answer is waited for as long as `patience`.
+    /// A client of the socket at `path` that waits up to `patience` for a reply.
     #[must_use]
     pub fn new(path: &Path, patience: Duration) -> Self {
         Self { path: path.to_owned(), patience }
     }
 
-    /// Asks on a connection of its own, and for three seconds again while the controller has no place for it.
+    /// Sends a request on a new connection, with retries for three seconds while the controller is busy.
     ///
     /// # Errors
-    /// It cannot be asked, is busy, refuses, or says what is not understood.
+    /// The controller is unreachable or busy, rejects the request, or replies with malformed data.
     pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, AskError> {
         let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
         let mut rest = REST;
@@ -92,7 +92,7 @@ impl ControlClient {
             return Err(if again { AskError::Busy(error) } else { AskError::Refused(error) });
         }
         if v != VERSION {
-            return Err(AskError::Answer(format!("it is of version {v}, known is {VERSION}")));
+            return Err(AskError::Answer(format!("its version is {v}, expected {VERSION}")));
         }
         serde_json::from_value(ok.unwrap_or_default()).map_err(|error| AskError::Answer(error.to_string()))
     }
@@ -104,10 +104,10 @@ impl ControlClient {
         let mut question = serde_json::to_vec(question)?;
         question.push(b'\n');
         if question.len() > LINE_BYTES {
-            let why = format!("a question of {} bytes: allowed are {LINE_BYTES}", question.len());
+            let why = format!("a request of {} bytes is too long: the limit is {LINE_BYTES}", question.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        // One that has no place for this closes at once, and has said so before.
+        // A busy controller replies and closes the connection immediately.
         let written = stream.write_all(&question);
         let mut line = String::new();
         let read = BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::{Apply, VersionAnswer};
 
-    /// What is made of an answer.
+    /// Result of a request for a given reply.
     fn answered(answer: &'static str) -> Result<VersionAnswer, AskError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
@@ -174,7 +174,7 @@ mod tests {
                     3 => Answer::of(Ok(VersionAnswer { dcqcn: "0.1.0".into(), protocol: 1 })),
                     _ => Answer::again("user 7 has 4 connections already".into()),
                 };
-                // Nothing of the question is read, as by a controller that has no place.
+                // The request is not read, as by a busy controller.
                 let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
             }
         });
@@ -197,6 +197,6 @@ mod tests {
         let [by, why] = [String::new(), String::new()];
         let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
         let error = client.ask::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
-        assert!(error.contains("allowed are"), "{error}");
+        assert!(error.contains("the limit is"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
-//! What is said over the controller's socket, and asking it.
+//! The protocol of the controller's socket, and its client.
 //!
-//! A Unix stream socket. Who asks writes an object of JSON on a line, and reads one line of answer for each; a connection may
-//! ask again. Names that the controller does not know are refused, names in an answer that the asker does not know are to be
-//! passed over: that is how both may grow within a version.
+//! A Unix stream socket. A client writes requests, each a JSON object on a line, and reads one line of reply for each.
+//! The controller rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
+//! within a version.
 
 mod client;
 mod snapshot;
@@ -18,110 +18,110 @@ pub use snapshot::{
     SnapshotRequest, Value as ParameterValue, Values,
 };
 
-/// The version of everything here, in every question and every answer.
+/// Protocol version, in every request and reply.
 pub const VERSION: u32 = 1;
-/// Where the socket is unless the file says otherwise.
+/// Default path of the socket.
 pub const PATH: &str = "/run/dcqcn/control";
-/// Longest line, in bytes, with its end: a configuration is text of some KB.
+/// Maximum length of a line with its end, in bytes: a configuration is text of some KB.
 pub const LINE_BYTES: usize = 256 << 10;
-/// Shortest and longest time in which a change may have to be confirmed, in seconds.
+/// Range of the time to confirm a change, in seconds.
 pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// [`VERSION`].
     pub v: u32,
-    /// What is requested.
+    /// Operation.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// What may be requested.
+/// Operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
-    /// Which dcqcn this is: [`VersionAnswer`].
+    /// Query the version of dcqcn: [`VersionAnswer`].
     Version {},
-    /// What the controller is at: [`Status`].
+    /// Query the controller's state: [`Status`].
     Status {},
-    /// What the interfaces count: [`Health`].
+    /// Query the interfaces' counters: [`Health`].
     Health {},
-    /// What it was told over this socket and keeps: [`Override`], or null.
+    /// Query the active override: [`Override`], or null.
     Config {},
-    /// Interfaces as they are now: [`Snapshot`].
+    /// Query snapshots of interfaces: [`Snapshot`].
     Look(SnapshotRequest),
-    /// The parameters of an interface: [`Values`].
+    /// Query the parameters of an interface: [`Values`].
     Parameters(Parameters),
-    /// What was changed recently: [`Changes`].
+    /// Query recent changes: [`Changes`].
     Changes {},
-    /// Read the host's own file again, as on SIGHUP; for root alone: [`Applied`].
+    /// Reload the host's own file, as on SIGHUP (root only): [`Applied`].
     Reload {},
-    /// Go over to a configuration, on every interface or on none: [`Applied`].
+    /// Apply an override on all interfaces or none: [`Applied`].
     Apply(Apply),
-    /// Keep a configuration that waits to be confirmed: [`Applied`].
+    /// Confirm an unconfirmed override: [`Applied`].
     Confirm(Confirm),
-    /// Take back a configuration that waits to be confirmed, at once: [`Applied`].
+    /// Revert an unconfirmed override now: [`Applied`].
     Undo(Confirm),
-    /// Forget what was told over this socket: the host's own file counts alone. [`Applied`].
+    /// Remove the override, leaving the host's own file: [`Applied`].
     Release(Release),
 }
 
-/// A configuration to go over to.
+/// An override to apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
-    /// What it is called by whoever sends it, such as `7`: up to 100 characters.
+    /// Name given by the client, such as `7`: up to 100 characters.
     pub name: String,
-    /// `[[interface]]` tables as `dcqcn run` reads them. They count over the host's own file.
+    /// `[[interface]]` tables as `dcqcn run` reads them. They take precedence over the host's own file.
     pub text: String,
-    /// Who wants it, for the audit log.
+    /// Author, for the audit log.
     #[serde(default)]
     pub by: String,
-    /// Why, for the audit log.
+    /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
-    /// Goes back to what was before unless it is confirmed within so many seconds ([`CONFIRM_WITHIN_S`]).
+    /// Revert it unless it is confirmed within this many seconds ([`CONFIRM_WITHIN_S`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_s: Option<u64>,
-    /// What it was made from: the name of what is active on top of the host's own file, empty for nothing. If something else is by then,
-    /// it is refused. None: whatever is.
+    /// Name of the override that it was derived from, empty for none. The request is rejected if another one is active
+    /// by then. `None` skips the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
 }
 
-/// What is to be kept, or reverted.
+/// The override to confirm or revert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// The name it was applied by.
+    /// Name that it was applied with.
     pub name: String,
 }
 
-/// Why the host's own file is to count alone.
+/// Removal of the override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    /// Who wants it, for the audit log.
+    /// Author, for the audit log.
     #[serde(default)]
     pub by: String,
-    /// Why, for the audit log.
+    /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
 }
 
-/// An answer: one of the two is there.
+/// A reply: either a result or an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// [`VERSION`].
     pub v: u32,
-    /// What was requested.
+    /// Result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
-    /// Why it is refused, or failed; all is as it was then.
+    /// Cause of a rejection or failure; nothing was changed then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// There is an error, and it is not about what was requested, which nobody has refused: ask the same again.
+    /// The error is temporary or the outcome unknown, and the request was not rejected: retry.
     #[serde(default, skip_serializing_if = "is_false")]
     pub again: bool,
 }
@@ -132,7 +132,7 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Answer {
-    /// What was requested, or why it cannot be had.
+    /// A reply with the result, or the cause of a rejection.
     #[must_use]
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
@@ -141,57 +141,57 @@ impl Answer {
         }
     }
 
-    /// Nobody has looked at what was requested, or nobody knows how it went.
+    /// A reply that the request was not processed, or that its outcome is unknown.
     #[must_use]
     pub const fn again(why: String) -> Self {
         Self { v: VERSION, ok: None, error: Some(why), again: true }
     }
 }
 
-/// Which dcqcn answers.
+/// Version of the replying dcqcn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionAnswer {
-    /// Its version, such as `0.1.0`.
+    /// Version, such as `0.1.0`.
     pub dcqcn: String,
-    /// The newest version of this protocol that it knows.
+    /// Newest supported protocol version.
     pub protocol: u32,
 }
 
-/// What the controller is at.
+/// State of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// All that is to be attached has been looked at once.
+    /// All configured interfaces have been processed once.
     pub is_ready: bool,
-    /// Interfaces that are served.
+    /// Served interfaces.
     pub interfaces: Vec<String>,
     /// Interfaces that cannot be served.
     pub failing: Vec<Failing>,
-    /// Interfaces that are still to be attached.
+    /// Interfaces still to be attached.
     pub waiting: usize,
-    /// What has not moved for long; null if all does.
+    /// Stalled part; null if there is none.
     pub stuck: Option<String>,
-    /// Name of what is active on top of the host's own file; null if nothing is.
+    /// Name of the active override; null if there is none.
     pub config: Option<String>,
-    /// Seconds left to confirm that; null if it needs no confirmation.
+    /// Seconds left to confirm it; null if it needs no confirmation.
     #[serde(default)]
     pub confirm_within_s: Option<u64>,
     /// The last reload; null if there was none.
     #[serde(default)]
     pub reload: Option<LastReload>,
-    /// Repairs of each interface served, whose parts another program removed.
+    /// Repairs of each served interface after another program removed parts.
     #[serde(default)]
     pub repairs: BTreeMap<String, u64>,
-    /// Why this socket is root's alone though the host's file names a group; null if it is as the file says.
+    /// Why only root has access to this socket although the file configures a group; null otherwise.
     #[serde(default)]
     pub without_group: Option<String>,
 }
 
-/// The last time the file was read again.
+/// The last reload of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReload {
-    /// When, RFC 3339.
+    /// Time, RFC 3339.
     pub at: String,
-    /// Why it was refused; empty if it was not.
+    /// Cause of a rejection; empty on success.
     pub refused: String,
 }
 
@@ -200,93 +200,94 @@ pub struct LastReload {
 pub struct Failing {
     /// Its name.
     pub interface: String,
-    /// Why.
+    /// Cause.
     pub error: String,
 }
 
-/// What the interfaces count, to be compared with what they counted before.
+/// Counters of the interfaces, to compare with earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// When, in nanoseconds of CLOCK_MONOTONIC: clocks of hosts differ, and are set.
+    /// Time, in nanoseconds of CLOCK_MONOTONIC: wall clocks of hosts differ, and are adjusted.
     pub at_ns: u64,
-    /// The interfaces that are attached, by name.
+    /// Attached interfaces, by name.
     pub interfaces: BTreeMap<String, Counts>,
-    /// What is attached and cannot be read, or is to be attached and is not.
+    /// Interfaces that are unreadable or not attached although configured.
     pub failing: Vec<Failing>,
 }
 
-/// What one interface counts. All but the depths and limits of queues and the numbers of flows only grow, until it is attached again.
+/// Counters of one interface. All but queue depths, limits and numbers of flows are monotonic until it is attached
+/// again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Which attachment counts: another number means that counting began again.
+    /// Identity of the attachment: another number means that the counters restarted.
     pub attached_at_ns: u64,
     /// RoCE data packets.
     pub data_packets: u64,
-    /// Data packets marked CE here, or found marked.
+    /// Data packets marked CE here, or received marked.
     pub marked_packets: u64,
     /// CNPs sent.
     pub cnps_sent: u64,
-    /// CNPs that a flow here was cut for.
+    /// CNPs that cut a flow here.
     pub cnps_handled: u64,
-    /// PFC frames of the neighbour's that pause or resume a priority, one for each priority.
+    /// Received PFC frames that pause or resume a priority, counted per priority.
     pub pauses_received: u64,
-    /// PFC frames sent, one for each priority.
+    /// Sent PFC frames, counted per priority.
     pub pauses_sent: u64,
     /// Packets dropped by the data plane or by the port's own queues.
     pub drops: u64,
-    /// Packets dropped by the interface itself, in both directions: frames of unknown protocols and VLANs among them.
+    /// Packets dropped by the interface, in both directions, including frames of unknown protocols and VLANs.
     pub interface_drops: u64,
-    /// Connected queue pairs of the RDMA devices on the interface, now; none if there is no device or they cannot be listed.
+    /// Connected QPs of the RDMA devices on the interface; none if there is no device or they cannot be listed.
     pub queue_pairs: Option<u64>,
-    /// Retransmissions and time-outs of the RDMA devices on the interface, as far as their drivers count them.
+    /// Retransmissions and time-outs of the RDMA devices on the interface, if their drivers count them.
     pub rdma_errors: u64,
-    /// Flows known to the reaction point now.
+    /// Flows in the RP table now.
     pub flows: u64,
-    /// Bytes in the deepest queue that marks, now.
+    /// Bytes in the deepest marking queue now.
     pub queue_bytes: u64,
-    /// Kmax of that queue, in bytes; 0 if none marks.
+    /// Kmax of that queue, in bytes; 0 if no queue marks.
     pub kmax_bytes: u64,
-    /// Looks, 50 a second while somebody asks, by what the deepest queue was at in percent of its Kmax: [`QUEUE_PERCENT`].
+    /// Samples, 50 a second while requested, by depth of the deepest queue in percent of its Kmax: [`QUEUE_PERCENT`].
     pub queue_looks: Vec<u64>,
-    /// Flows that sent in the last seconds, as they were read last.
+    /// Flows that sent in the last seconds, at the last reading.
     pub active_flows: u64,
-    /// Those of them that are held to the lowest rate, `rpg_min_rate`.
+    /// Of these, flows at the lowest rate, `rpg_min_rate`.
     pub flows_at_floor: u64,
 }
 
-/// Up to which percent of Kmax each of [`Counts::queue_looks`] goes; the last goes on without end.
+/// Upper limit of each of [`Counts::queue_looks`] in percent of Kmax; the last is unlimited.
 pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
-/// How many there are.
+/// Number of ranges.
 pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
 
-/// What was told over the socket and is active.
+/// The active override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its text.
+    /// Text.
     pub text: String,
-    /// Who wanted it.
+    /// Author.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// When it was applied, RFC 3339.
+    /// Time when it was applied, RFC 3339.
     pub at: String,
     /// Seconds left to confirm it; null if it needs no confirmation.
     pub confirm_within_s: Option<u64>,
 }
 
-/// How applying went.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Name of what is active now; null if the host's own file alone is.
+    /// Name of the override now active; null if there is none.
     pub name: Option<String>,
-    /// Something was done; false if it was active already.
+    /// Whether anything changed; false if it was active already.
     pub changed: bool,
-    /// How long it took, in milliseconds.
+    /// Duration, in milliseconds.
     pub took_ms: u64,
-    /// The interfaces that are served.
+    /// Served interfaces.
     pub interfaces: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the interfaces count, as others compare it.
+//! Counters of the interfaces, for comparison by the fleet's gate.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::shared_state::SharedState;
 
 /// Where the kernel lists RDMA devices.
 const RDMA: &str = "/sys/class/infiniband";
-/// What drivers call their retransmissions and time-outs: mlx5's, irdma's and soft-RoCE's.
+/// Drivers' names of retransmission and time-out counters: mlx5, irdma and soft-RoCE.
 const RDMA_ERRORS: [&str; 12] = [
     "implied_nak_seq_err",
     "local_ack_timeout_err",
@@ -34,13 +34,13 @@ const RDMA_ERRORS: [&str; 12] = [
     "rcvd_seq_err",
 ];
 
-/// Looks at every interface that is attached in this network namespace.
+/// Reads the counters of every interface attached in this network namespace.
 pub(crate) fn take(shared: &SharedState) -> Health {
     let (counted, failing) = take_each(shared, |_, counts| counts);
     Health { at_ns: monotonic_ns(), interfaces: counted, failing }
 }
 
-/// Makes something of every interface that is attached in this network namespace, and of what it counts; and tells what fails.
+/// Maps every attached interface of this network namespace, and its counters, to a value; logs failures.
 pub(crate) fn take_each<T>(
     shared: &SharedState,
     of: impl Fn(&Reading, Counts) -> T,
@@ -103,8 +103,8 @@ fn counts(reading: &Reading) -> Counts {
     }
 }
 
-/// What each interface itself dropped, in both directions; none if it cannot be read. Not by way of sysfs, which is that of the network
-/// namespace of whoever mounted it.
+/// Packets dropped by each interface, in both directions; empty if unreadable. Not from sysfs, which shows the network
+/// namespace of the process that mounted it.
 fn interface_drops() -> BTreeMap<u32, u64> {
     let statistics = Netlink::connect().and_then(|netlink| netlink.statistics()).unwrap_or_default();
     statistics.into_iter().map(|(ifindex, statistics)| (ifindex, statistics.dropped)).collect()
@@ -112,9 +112,9 @@ fn interface_drops() -> BTreeMap<u32, u64> {
 
 /// The RDMA devices on one interface.
 struct Rdma {
-    /// Retransmissions and time-outs; those that cannot be read do not count.
+    /// Retransmissions and time-outs; unreadable counters are ignored.
     errors: u64,
-    /// Connected queue pairs, if every device lists its own.
+    /// Connected QPs, if every device lists its own.
     queue_pairs: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ fn rdma() -> BTreeMap<u32, Rdma> {
     found
 }
 
-/// Retransmissions and time-outs of one port, below a directory as `/sys/class/infiniband`.
+/// Retransmissions and time-outs of one port, below a directory such as `/sys/class/infiniband`.
 fn port_errors(devices: &Path, device: &str, port: u32) -> u64 {
     let counters = devices.join(device).join(format!("ports/{port}/hw_counters"));
     RDMA_ERRORS.iter().filter_map(|name| number(&counters.join(name))).sum()

@@ -1,11 +1,11 @@
-//! The long-running controller: attaches what its file names, follows interfaces, does what they need a process for.
+//! The long-running controller: attaches the interfaces of its file, follows changes, and runs periodic tasks.
 //!
-//! It holds no state of its own. Programs, maps and links are pinned; killed, it leaves the data plane running, and started
-//! again it takes that over.
+//! It has no state of its own. Programs, maps and links are pinned: killed, it leaves the data plane running, and takes
+//! it over when restarted.
 //!
-//! One thread answers: signals, systemd, changes of interfaces, HTTP. It never waits for anything else. Another works
-//! (`worker`): it attaches, reads the file, changes and detaches, and may wait for as long as that takes. Each kind of task
-//! (`tasks`) has a thread that goes from interface to interface.
+//! The event loop handles signals, systemd, link notifications and HTTP, and never blocks. The `worker` thread
+//! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has a thread that serves
+//! all interfaces.
 
 mod age;
 mod backlog;
@@ -58,51 +58,51 @@ use crate::hangup::hangup_of;
 use crate::metrics::Exporter;
 use crate::shared_state::SharedState;
 
-/// How often systemd is told of life, unless it wants to hear of it more often.
+/// Interval of systemd watchdog pings, unless systemd requires a shorter one.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest time that one step of the work may take, unless systemd says another: attaching one interface takes a second, and
-/// waiting for another command that does ten.
+/// Time limit of one step of the worker, unless systemd specifies another: attaching an interface takes a second, and
+/// waiting for another command's lock ten.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the work under way has to end. What it leaves half done is finished, or undone, by whoever comes next.
+/// Time for the current work to end. The next process completes or undoes interrupted work.
 const GRACE: Duration = Duration::from_millis(1_500);
 
-/// What the daemon is to do.
+/// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Which interfaces.
+    /// Interfaces to serve.
     pub source: Source,
-    /// Detach at the end what was served.
+    /// Detach the served interfaces on exit.
     pub detach_on_exit: bool,
-    /// Take a changed file that leaves nothing of what is served.
+    /// Accept a changed file that drops every served interface.
     pub allow_empty: bool,
 }
 
-/// Where it is said which interfaces the daemon is for.
+/// Source of the interfaces to serve.
 #[derive(Debug)]
 pub enum Source {
-    /// A configuration file; it is watched since before it was read.
+    /// A configuration file, watched since before it was read.
     File(FileWatch),
-    /// These interfaces, which are attached already and stay as they are.
+    /// These interfaces, which are attached already and keep their parameters.
     Ifaces(Vec<String>),
 }
 
-/// Runs until SIGTERM or SIGINT; started by hand, also until its terminal or the reader of its log is gone.
+/// Runs until SIGTERM or SIGINT; started from a terminal, also until the terminal or the log's reader is closed.
 ///
 /// # Errors
-/// An interface named on the command line is not attached, or the kernel refuses what the daemon cannot be without. Once it
-/// runs, what fails is told in the log and tried again.
+/// An interface on the command line is not attached, or a requirement is missing. Once running, errors are logged and
+/// retried.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     descriptors::raise_limit();
-    // While it may still give the socket to a group.
+    // Needs privileges to give the socket to a group.
     let door = config.control.as_ref().map(control_socket::open).transpose()?;
-    // While it may; whether anybody wants it is known later, and changes.
+    // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;
     let Options { source, detach_on_exit, allow_empty } = options;
     match &source {
         Source::File(file) if config.interfaces.is_empty() => {
             let file = file.path().display();
-            tracing::warn!(%file, "names no interface: write an [[interface]] with a name");
+            tracing::warn!(%file, "file has no interface; add an [[interface]] with a name");
         }
         Source::File(_) => {}
         Source::Ifaces(ifaces) => {
@@ -116,7 +116,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         .build()
         .context("cannot start the event loop")?;
     let ended = runtime.block_on(async {
-        // Before anything is attached: a signal that comes in the meantime is answered, not deadly.
+        // Before anything is attached, so that a signal in the meantime is handled instead of fatal.
         let signals = Signals::watch()?;
         let shared = Arc::<SharedState>::default();
         let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
@@ -125,12 +125,12 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let (tell, ended) = oneshot::channel();
         let (commands, received) = mpsc::channel();
         let follow = commands.clone();
-        // Before the first look, so that nothing is missed between the two.
+        // Before the first listing, so that no change is missed in between.
         let links = links::watch()?;
         let has_file = matches!(source, Source::File(_));
         let worker = Worker { shared: Arc::clone(&shared), log, metrics, allow_empty, pause_socket };
         let work = move || {
-            // Nobody waits for it any more.
+            // The receiver has exited.
             let _ = tell.send(worker.run(source, config, &received));
         };
         thread::Builder::new().name("work".into()).spawn(work).context("cannot start a thread")?;
@@ -150,12 +150,12 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         serving.abort();
         result
     });
-    // What reads maps for a request that nobody waits for any more must not hold the end up.
+    // A read of maps for an abandoned request must not delay the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// What others tell the process.
+/// External inputs: signals and notifications.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -164,10 +164,10 @@ struct Signals {
 
 impl Signals {
     fn watch() -> Result<Self> {
-        // Whoever started this may have blocked them for itself, which is inherited; then only -9 would end it.
+        // The parent may have blocked them, which is inherited; then only SIGKILL would end the daemon.
         let all: SigSet =
             [sys::Signal::SIGHUP, sys::Signal::SIGTERM, sys::Signal::SIGINT].into_iter().collect();
-        all.thread_unblock().context("cannot let signals in")?;
+        all.thread_unblock().context("cannot unblock signals")?;
         let on = |kind: SignalKind| -> Result<Signal> { signal(kind).context("cannot watch for signals") };
         Ok(Self {
             hangup: on(SignalKind::hangup())?,
@@ -177,7 +177,7 @@ impl Signals {
     }
 }
 
-/// The thread that answers.
+/// The event loop.
 struct Answering {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
@@ -186,13 +186,13 @@ struct Answering {
 }
 
 impl Answering {
-    /// Answers until the end. The work has ended then, or is left as it is.
+    /// Runs until shutdown. The worker has then ended, or is abandoned.
     async fn serve(self, mut signals: Signals, mut ended: oneshot::Receiver<Result<()>>) -> Result<()> {
-        // How long systemd waits for a sign of life.
+        // systemd's watchdog interval.
         let watchdog = sd_notify::watchdog_enabled();
         let mut tick = interval(watchdog.map_or(TICK, |watchdog| TICK.min(watchdog / 2)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Of a daemon that somebody started by hand: a service manager ends it when it wants to.
+        // Only for a daemon started from a terminal: a service manager stops it by a signal.
         let mut reader = Box::pin(async {
             match env::var_os("NOTIFY_SOCKET").is_none().then(|| hangup_of(io::stderr())) {
                 Some(Ok(reader)) => reader.await,
@@ -222,7 +222,7 @@ impl Answering {
         if self.detach_on_exit {
             tokio::select! {
                 result = ended => result.unwrap_or(Ok(())),
-                // Asked twice.
+                // The second signal.
                 _ = signals.terminate.recv() => Ok(()),
                 _ = signals.interrupt.recv() => Ok(()),
             }
@@ -232,11 +232,11 @@ impl Answering {
     }
 
     fn ask(&self, command: Command) {
-        // One that has ended needs no command.
+        // A worker that has ended needs no order.
         let _ = self.commands.send(command);
     }
 
-    /// Tells systemd of life, if there is some. Before all is attached that takes longer than systemd waits otherwise.
+    /// Pings the systemd watchdog unless stalled. Startup is included, which may take longer than systemd's interval.
     fn tell_of_life(&self, late: Duration, complained: &mut bool) {
         if let Some(what) = self.shared.stuck(late) {
             if !std::mem::replace(complained, true) {
@@ -254,10 +254,10 @@ impl Answering {
     }
 }
 
-/// Notice of a change of interfaces.
+/// A link notification.
 type Changed = Arc<Notify>;
 
-/// An error and its causes on one line.
+/// An error and its causes, on one line.
 fn chain(error: &anyhow::Error) -> String {
     one_line(error.as_ref())
 }

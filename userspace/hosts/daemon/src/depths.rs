@@ -1,5 +1,4 @@
-//! How deep queues are and how many flows are at the floor, looked at often while somebody wants to know: a look a second is too seldom
-//! for a percentile.
+//! Samples of queue depths and of flows at the lowest rate, taken often while a client needs percentiles.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,22 +7,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dcqcn_control_api::{LOOKS, QUEUE_PERCENT};
 use dcqcn_support::clock::monotonic_ns;
 
-/// For how long it is looked after somebody wanted to know, in nanoseconds.
+/// Time for which sampling continues after a request, in nanoseconds.
 const WANTED_NS: u64 = 10_000_000_000;
 
-/// What was seen of an interface since it was first looked at.
+/// Samples of an interface since the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Depths {
-    /// Looks by what the deepest queue was at, in percent of its Kmax; see [`QUEUE_PERCENT`].
+    /// Samples by depth of the deepest queue, in percent of its Kmax; see [`QUEUE_PERCENT`].
     pub(crate) snapshots: [u64; LOOKS],
     /// Flows that sent recently.
     pub(crate) active: u64,
-    /// Those of them that are held to the lowest rate.
+    /// Active flows at the lowest rate.
     pub(crate) at_floor: u64,
 }
 
 impl Depths {
-    /// Counts a look.
+    /// Counts a sample.
     pub(crate) fn see(&mut self, percent: u64) {
         let place = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
         if let Some(count) = self.snapshots.get_mut(place) {
@@ -32,32 +31,32 @@ impl Depths {
     }
 }
 
-/// What was seen, by interface, and whether somebody wants to know.
+/// Samples by interface, and the state of the demand.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// CLOCK_MONOTONIC up to when somebody does.
+    /// End of the demand, CLOCK_MONOTONIC.
     until_ns: AtomicU64,
     seen: Mutex<BTreeMap<u32, Depths>>,
 }
 
 impl Watched {
-    /// Notes that somebody wants to know, and says what was seen of the interface of this index.
+    /// Renews the demand, and returns the samples of the interface with this index.
     pub(crate) fn want(&self, ifindex: u32) -> Depths {
         self.until_ns.store(monotonic_ns().saturating_add(WANTED_NS), Ordering::Relaxed);
         self.lock().get(&ifindex).copied().unwrap_or_default()
     }
 
-    /// Whether somebody wants to know.
+    /// Whether a client needs samples.
     pub(crate) fn is_wanted(&self) -> bool {
         monotonic_ns() < self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Changes what was seen of an interface.
+    /// Updates the samples of an interface.
     pub(crate) fn change(&self, ifindex: u32, change: impl FnOnce(&mut Depths)) {
         change(self.lock().entry(ifindex).or_default());
     }
 
-    /// Forgets an interface.
+    /// Removes an interface.
     pub(crate) fn forget(&self, ifindex: u32) {
         self.lock().remove(&ifindex);
     }

@@ -1,7 +1,7 @@
-/// Why the data plane could not be told what the kernel knows.
+/// Error of copying the kernel's QPs to the data plane.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel does not say.
+    /// A netlink query failed.
     #[error(transparent)]
     Net(#[from] dcqcn_netlink::Error),
     /// The data plane's maps cannot be read or written.

@@ -1,4 +1,4 @@
-//! What takes a while to read, for many who ask.
+//! A shared cache for values that are expensive to read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
-/// How old an answer may be.
+/// Maximum age of a value.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// An answer that is no older than a second, read by one at a time. Who asks in the meantime waits for the same.
+/// A value at most a second old, read once at a time. Concurrent requests wait for the same read.
 #[derive(Debug)]
 pub(crate) struct Fresh<T>(Arc<Mutex<Option<(Instant, T)>>>);
 
@@ -20,7 +20,7 @@ impl<T> Default for Fresh<T> {
 }
 
 impl<T: Clone + Send + 'static> Fresh<T> {
-    /// The answer, which `read` makes on a thread of its own if there is none that is fresh.
+    /// The value; if it is stale, `read` runs on a separate thread.
     ///
     /// # Errors
     /// `read` panicked.
@@ -29,8 +29,8 @@ impl<T: Clone + Send + 'static> Fresh<T> {
         if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(value.clone());
         }
-        // The thread has the lock, and not the one who asks: who asks may be gone long before it is done, and the next one would begin
-        // another.
+        // The thread holds the lock, not the request: a request may be dropped long before the read ends, and the next
+        // one would start another read.
         spawn_blocking(move || {
             let value = read();
             *kept = Some((Instant::now(), value.clone()));
@@ -61,10 +61,13 @@ mod tests {
                 reading.fetch_sub(1, Ordering::SeqCst);
                 7
             };
-            assert!(timeout(Duration::from_millis(1), fresh.get(read)).await.is_err(), "nobody waits for it");
+            assert!(
+                timeout(Duration::from_millis(1), fresh.get(read)).await.is_err(),
+                "the request is dropped"
+            );
         }
         assert_eq!(most.load(Ordering::SeqCst), 1);
-        // What was read for somebody who is gone is what the next one gets.
+        // The next request gets the value that was read for the dropped one.
         sleep(Duration::from_millis(300)).await;
         assert_eq!(fresh.get(|| 8).await.unwrap(), 7);
         sleep(FRESH).await;

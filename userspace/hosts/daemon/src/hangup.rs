@@ -1,4 +1,4 @@
-//! The end of a terminal or of a reader, next to an event loop's other work.
+//! Detection of a closed terminal or pipe, for an event loop.
 
 use std::future;
 use std::os::fd::AsFd;
@@ -8,17 +8,17 @@ use anyhow::{Context as _, Result};
 use dcqcn_support::interrupt::wait_for_hangup;
 use tokio::sync::oneshot;
 
-/// Done when nobody is at the other end of `fd` any more; never for a file.
+/// Completes when the other end of `fd` is closed; never for a file.
 ///
 /// # Errors
 /// The process has no file descriptor or thread left.
 pub fn hangup_of(fd: impl AsFd) -> Result<impl Future<Output = ()>> {
-    let fd = fd.as_fd().try_clone_to_owned().context("cannot watch who reads")?;
+    let fd = fd.as_fd().try_clone_to_owned().context("cannot watch the log's reader")?;
     let (tell, told) = oneshot::channel();
-    // It ends with the process: nothing else wakes it.
+    // The thread ends with the process: nothing else wakes it.
     let watch = move || {
         if wait_for_hangup(&fd).is_ok() {
-            // Nobody waits for it any more.
+            // The receiver was dropped.
             let _ = tell.send(());
         }
     };

@@ -1,5 +1,4 @@
-//! What stays running: the controller (`dcqcn run`) and its tasks, the metrics, and the pairs that it tells
-//! the data plane.
+//! The daemon: the controller (`dcqcn run`) with its tasks, the metrics server, and RDMA QP pairs for the data plane.
 
 mod counts;
 pub mod daemon;

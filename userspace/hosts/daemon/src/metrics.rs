@@ -1,6 +1,7 @@
-//! Metrics in Prometheus' text format or OpenMetrics, as the client prefers, over HTTP: `/metrics`, `/healthz` to restart by, and `/readyz` to send work by.
+//! Metrics as Prometheus text or OpenMetrics over HTTP: `/metrics`, `/healthz` for liveness, and `/readyz` for
+//! readiness.
 //!
-//! Counters keep their [`Stat`] names, which are mlx5's where mlx5 has them.
+//! Counters have their [`Stat`] names, which are mlx5's where mlx5 has them.
 //!
 //! [`Stat`]: dcqcn_common::stats::Stat
 

@@ -1,6 +1,7 @@
-//! Pairs that the controller enters: the operator's, and those of the kernel's own RDMA queue pairs.
+//! Pairs added by the controller: the operator's, and those of the kernel's RDMA QPs.
 //!
-//! The data plane learns others by itself (`dcqcn_common::hooks`). The most trusted source counts: see [`PairSource`].
+//! The data plane learns others itself (`dcqcn_common::hooks`). The most trusted source takes precedence: see
+//! [`PairSource`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 use crate::Error;
 
-/// Enters a pair, and in the event log that it was, as the programs do for what they learn.
+/// Adds a pair, and logs the event as the programs do for learned pairs.
 ///
 /// # Errors
 /// The table is full, or what the kernel says.
@@ -25,44 +26,44 @@ pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::E
     if interval_ns != 0 {
         let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
         let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };
-        // One that is left out is counted in the log.
+        // Omitted events are counted in the log.
         maps.event_log()?.record(interval_ns, event);
     }
     Ok(())
 }
 
-/// Something to do, or that was found.
+/// A change of the kernel's QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A queue pair is connected, to this QPN.
+    /// A QP was connected, to this QPN.
     Set(QpId, u32),
-    /// A queue pair is gone.
+    /// A QP was destroyed.
     Remove(QpId),
-    /// The operator says that another QPN is at the other end of this one than the kernel does; his word stands.
+    /// The operator's pair contradicts the kernel's QP, and takes precedence.
     Conflict(QpId, Pair, u32),
 }
 
-/// The queue pairs of the kernel's RDMA devices on one interface, as entered into its pairs.
+/// QPs of the kernel's RDMA devices on one interface that were added as pairs.
 #[derive(Debug, Default)]
 pub(crate) struct RdmaPairs {
     entered: HashMap<QpId, u32>,
     has_device: bool,
-    /// CLOCK_MONOTONIC when each of them was last looked up among the pairs active.
+    /// Time when each was last compared with the active pairs, CLOCK_MONOTONIC.
     looked_up_ns: u64,
     ways: Ways,
-    /// CLOCK_MONOTONIC when these were found.
+    /// Time of the last listing, CLOCK_MONOTONIC.
     ways_ns: Option<u64>,
 }
 
-/// How often what was entered is compared with what is active, which somebody else may have changed, and interfaces and their
-/// addresses are looked at. A queue pair that is new is entered at once.
+/// Interval of comparing added pairs with the active ones, which other processes may change, and of listing interfaces
+/// and addresses. New QPs are added immediately.
 const LOOK_UP_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
-    /// Takes over what an earlier controller entered.
+    /// Takes over the pairs of a previous controller.
     ///
     /// # Errors
-    /// The pairs active cannot be read.
+    /// The active pairs cannot be read.
     pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {
@@ -74,13 +75,13 @@ impl RdmaPairs {
         Ok(Self { entered, ..Self::default() })
     }
 
-    /// Whether there was an RDMA device at the last look whose packets pass the interface.
+    /// Whether the last listing had an RDMA device whose packets pass the interface.
     #[must_use]
     pub(crate) const fn has_device(&self) -> bool {
         self.has_device
     }
 
-    /// What the kernel says is connected by way of an interface.
+    /// Lists the kernel's connected QPs on an interface.
     ///
     /// # Errors
     /// The kernel's queue pairs cannot be read.
@@ -108,10 +109,10 @@ impl RdmaPairs {
         Ok(present)
     }
 
-    /// Enters the queue pairs that are new, removes those that are gone, and returns what changed.
+    /// Adds new QPs, removes destroyed ones, and returns the changes.
     ///
     /// # Errors
-    /// A pair cannot be read or written; the next call tries again.
+    /// A pair cannot be read or written; the next call retries.
     pub(crate) fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
         let Present { has_device, pairs: present } = present;
         self.has_device = has_device;
@@ -144,22 +145,22 @@ impl RdmaPairs {
     }
 }
 
-/// What the kernel says is connected by way of an interface.
+/// Connected QPs on an interface.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present {
-    /// There is an RDMA device whose packets pass the interface.
+    /// Whether there is an RDMA device whose packets pass the interface.
     has_device: bool,
-    /// The QPN at the other end of each. Each address of the interface may be a queue pair's.
+    /// QPN of each one's other end. A QP may use any address of the interface.
     pairs: HashMap<QpId, u32>,
 }
 
-/// By which ways queue pairs' packets come to an interface.
+/// Interfaces and addresses whose QPs send through an interface.
 #[derive(Debug, Default)]
 struct Ways {
-    /// Where their devices are: it, what is above it (a bridge or a bond, say), and what is below it, as soft-RoCE has the addresses
-    /// of VLANs and no device on one.
+    /// Interfaces of their devices: this one, those above it (a bridge or a bond, say), and those below it, as
+    /// soft-RoCE uses the addresses of VLANs but has no device on them.
     of_devices: BTreeSet<u32>,
-    /// Addresses of it and of what is above it.
+    /// Addresses of this interface and those above it.
     addresses: Vec<IpAddr>,
 }
 
@@ -174,7 +175,7 @@ impl Ways {
     }
 }
 
-/// The queue pairs to be compared with what is active: each takes a system call, and a host may have thousands.
+/// QPs to compare with the active pairs now: each takes a system call, and a host may have thousands.
 fn to_look_up<'a>(
     present: &'a HashMap<QpId, u32>,
     entered: &'a HashMap<QpId, u32>,
@@ -184,14 +185,14 @@ fn to_look_up<'a>(
     present.iter().filter(move |(id, qpn)| is_news(id, qpn)).map(|(id, qpn)| (*id, *qpn))
 }
 
-/// What a connected queue pair makes of the pair active; `entered` is what was entered for it the last time.
+/// Change of the active pair for a connected QP; `entered` is the value last added for it.
 fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
     let set = Some(Change::Set(id, qpn));
     let Some(pair) = in_force else {
         return set;
     };
     if pair.source == PairSource::Static as u32 {
-        // Told once.
+        // Reported once.
         let is_news = pair.qpn != qpn && entered != Some(&qpn);
         return is_news.then_some(Change::Conflict(id, pair, qpn));
     }
@@ -218,7 +219,7 @@ mod tests {
         let operator = pair(0x18, PairSource::Static);
         let conflict = operator.map(|pair| Change::Conflict(id, pair, 0x17));
         assert_eq!(change(id, 0x17, operator, None), conflict);
-        assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "told once");
+        assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "reported once");
     }
 
     #[test]

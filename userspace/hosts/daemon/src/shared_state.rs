@@ -1,4 +1,4 @@
-//! What the two threads of the daemon know of each other: the one that works tells, the one that answers reads.
+//! State shared between the worker, which publishes it, and the event loop, which reads it.
 
 mod health;
 
@@ -16,32 +16,32 @@ pub(crate) use health::{Health, TaskWatch, lock};
 
 use crate::depths::Watched;
 
-/// How much longer than a task the thread that works may take for a step: one may be the verifier's, which takes a second on
-/// most machines and a minute on one that is emulated. Ended there, the next daemon would only begin the same again.
+/// Time limit of a worker's step, as a multiple of a task's: the verifier takes a second on most machines, and a minute
+/// on an emulated one. A restart would only run it again.
 const WORK: u64 = 10;
 
-/// What the daemon is at, at one time.
+/// Published state of the daemon.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    /// All that the file names has been looked at once.
+    /// All interfaces in the file have been processed once.
     pub(crate) is_ready: bool,
-    /// Interfaces served.
+    /// Served interfaces.
     pub(crate) served: Vec<String>,
-    /// Interfaces that are to be served and cannot be, and why.
+    /// Interfaces that cannot be served, with causes.
     pub(crate) failing: Vec<Failing>,
     /// Those of them that are complete and see no packets: a program of others ends the chain before theirs.
     pub(crate) bypassed: Vec<Failing>,
-    /// Repairs of each interface served.
+    /// Repairs of each served interface.
     pub(crate) repairs: BTreeMap<String, u64>,
-    /// Interfaces that are still to be attached.
+    /// Interfaces still to be attached.
     pub(crate) waiting: usize,
-    /// How the last reload went.
+    /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
-    /// What others requested over the socket, and is active.
+    /// Active override.
     pub(crate) held: Option<Override>,
-    /// When that is reverted unless somebody confirms it.
+    /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
-    /// The parameters that others may set, and to what, as text.
+    /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
@@ -50,31 +50,31 @@ pub(crate) struct Snapshot {
 pub(crate) struct Failing {
     /// Its name.
     pub(crate) interface: String,
-    /// Why.
+    /// Cause.
     pub(crate) error: String,
 }
 
-/// How a reload went.
+/// Result of a reload.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloaded {
-    /// When.
+    /// Time.
     pub(crate) at: SystemTime,
-    /// Why it was refused; empty if it was not.
+    /// Reasons of a rejection; empty on success.
     pub(crate) refused: String,
 }
 
-/// Where the thread that works leaves word.
+/// The shared state.
 pub(crate) struct SharedState {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
     watched: Arc<Watched>,
-    /// CLOCK_MONOTONIC of its last step.
+    /// Time of the worker's last step, CLOCK_MONOTONIC.
     step_ns: AtomicU64,
     is_ending: AtomicBool,
 }
 
 impl Default for SharedState {
-    /// Nothing yet, from now on: who has just begun is not late.
+    /// Initial state; the worker's time limit starts now.
     fn default() -> Self {
         Self {
             snapshot: Mutex::default(),
@@ -87,25 +87,25 @@ impl Default for SharedState {
 }
 
 impl SharedState {
-    /// What the daemon is at.
+    /// Current state of the daemon.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is seen of queues and flows.
+    /// Samples of queues and flows.
     #[must_use]
     pub(crate) fn watched(&self) -> Arc<Watched> {
         Arc::clone(&self.watched)
     }
 
-    /// How its tasks do.
+    /// Health of its tasks.
     #[must_use]
     pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
     }
 
-    /// What has not moved for `late`, as text; `None` if all does. The thread that works has `WORK` times as long.
+    /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
     #[must_use]
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
@@ -117,7 +117,7 @@ impl SharedState {
         tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
     }
 
-    /// One with a word of everything.
+    /// A state with all fields set.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         let shared = Self::default();
@@ -125,7 +125,7 @@ impl SharedState {
         shared.publish(Snapshot {
             is_ready: true,
             served: vec!["eth0".into()],
-            failing: vec![Failing { interface: "eth1".into(), error: "it is gone".into() }],
+            failing: vec![Failing { interface: "eth1".into(), error: "it was removed".into() }],
             repairs: BTreeMap::from([("eth0".into(), 0)]),
             waiting: 0,
             reload: Some(Reloaded { at: SystemTime::UNIX_EPOCH, refused: String::new() }),
@@ -134,27 +134,27 @@ impl SharedState {
         shared
     }
 
-    /// Tells what the daemon is at.
+    /// Publishes the state of the daemon.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// Tells where to look at tasks.
+    /// Publishes the tasks' health.
     pub(crate) fn set_tasks(&self, watch: TaskWatch) {
         *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
-    /// Tells that it goes on.
+    /// Records progress of the worker.
     pub(crate) fn step(&self) {
         self.step_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// Asks the thread that works to begin nothing more.
+    /// Requests the worker to start nothing more.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to begin nothing more.
+    /// Whether the worker must start nothing more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Interfaces as somebody looks at them: figures no older than a second, queue pairs of a few interfaces at a time, the parameters in
-//! force, and the end of the audit log. Whoever asks, and however often, the work is bounded.
+//! Snapshots of interfaces for clients: metrics at most a second old, QPs of a few interfaces at a time, active
+//! parameters, and the end of the audit log. The work is bounded for any number of clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use dcqcn_telemetry::{QpSample, Reading, Sample};
 use crate::counts;
 use crate::shared_state::SharedState;
 
-/// How old an answer may be: less than the second in which who looks on asks again.
+/// Maximum age of a cached reading; clients poll once a second.
 const FRESH: Duration = Duration::from_millis(800);
-/// For how long an interface counts as looked at.
+/// Time for which an interface counts as sampled.
 const LOOKED: Duration = Duration::from_secs(10);
-/// How far back the audit log is read, in bytes.
+/// Bytes of the audit log to read.
 const LOG_BYTES: u64 = 256 << 10;
-/// How long a text of the log may be that is told, in characters.
+/// Maximum length of a text from the log, in characters.
 const WORDS: usize = 500;
 
-/// An interface whose queue pairs are looked at.
+/// An interface whose QPs are sampled.
 struct Table {
     interface: String,
     read_at: Instant,
@@ -36,7 +36,7 @@ struct Table {
     busiest: Vec<Qp>,
 }
 
-/// What was looked at last.
+/// The last readings.
 #[derive(Default)]
 pub(crate) struct SnapshotCache {
     all: Option<(Instant, Snapshot)>,
@@ -45,10 +45,10 @@ pub(crate) struct SnapshotCache {
 }
 
 impl SnapshotCache {
-    /// Interfaces as they are now.
+    /// Current snapshots of the interfaces.
     ///
     /// # Errors
-    /// In a sentence.
+    /// A sentence for the client.
     pub(crate) fn look(&mut self, shared: &SharedState, look: &SnapshotRequest) -> Result<Snapshot, String> {
         let SnapshotRequest { busiest_of, most } = look;
         if *most > MOST_QPS {
@@ -70,7 +70,7 @@ impl SnapshotCache {
         Ok(Snapshot { busiest, ..looked })
     }
 
-    /// The busiest queue pairs of an interface. Of few interfaces at a time: tables are large.
+    /// The busiest QPs of an interface. Of few interfaces at a time, as tables are large.
     fn busiest(&mut self, interface: &str) -> Result<&[Qp], String> {
         let place = self.tables.iter().position(|table| table.interface == interface);
         if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < FRESH) {
@@ -94,10 +94,10 @@ impl SnapshotCache {
         Ok(self.tables.last().map(|table| table.busiest.as_slice()).unwrap_or_default())
     }
 
-    /// What was changed recently in this network namespace.
+    /// Recent changes in this network namespace.
     ///
     /// # Errors
-    /// In a sentence.
+    /// A sentence for the client.
     pub(crate) fn changes(&mut self) -> Result<Changes, String> {
         if let Some((_, changes)) = self.changes.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(changes.clone());
@@ -113,10 +113,10 @@ impl SnapshotCache {
     }
 }
 
-/// The parameters of an interface, and what the host's own bounds let others set.
+/// Parameters of an interface, and the ranges that may be set remotely.
 ///
 /// # Errors
-/// In a sentence.
+/// A sentence for the client.
 pub(crate) fn values(shared: &SharedState, interface: &str) -> Result<Values, String> {
     let bounds = Arc::clone(&shared.snapshot().bounds);
     let attachment = attach::open(interface).map_err(|error| error.to_string())?;
@@ -170,7 +170,7 @@ fn qp(sample: &QpSample) -> Qp {
     }
 }
 
-/// An entry of the audit log as it is told: neither the command line nor the process.
+/// An entry of the audit log for clients, without command line and process.
 fn change(entry: &Entry) -> Option<Change> {
     let (kind, what, old, new) = match entry.what.clone() {
         What::Changed { key, old, new } => ("changed".into(), key, old, new),
@@ -181,7 +181,7 @@ fn change(entry: &Entry) -> Option<Change> {
         What::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)
         }
-        // It has another entry that says how it went, or the parameters active tell.
+        // Another entry has the result, or the active parameters show it.
         What::Intended { .. } => return None,
     };
     let by = match &entry.what {

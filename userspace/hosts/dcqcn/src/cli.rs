@@ -52,41 +52,41 @@ const DIFFERENT: u8 = 4;
 const PARTLY_DONE: u8 = 7;
 
 const AFTER_HELP: &str = "\
-Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
+Parameters have the names that NICs and switches use; `dcqcn config example` explains each.
 Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
-Experiments (incast, simulator, replay, P4) are another command, `dcqcn-lab`.
+For experiments (incast, simulator, replay, P4), see `dcqcn-lab`.
 
 Exit codes:
   0  done
-  1  failed or refused; a refused change leaves what is attached as it was
+  1  failed or rejected; a rejected change has no effect
   2  wrong usage
   3  the interface is not attached
-  4  `config diff`: what was compared is different; `doctor`: warnings, nothing worse
+  4  `config diff`: the configurations differ; `doctor`: warnings, nothing worse
   5  `doctor`: errors
-  6  `daemon`: refused, nothing was changed
-  7  partly done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output names what is done
+  6  `daemon`: rejected, nothing was changed
+  7  partially done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output lists successes
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
 
 Environment:
-  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_LOG  filter of the log on standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
 
 /// DCQCN congestion control for RoCEv2, in eBPF.
 ///
-/// Marks packets at congestion points, answers marked packets with CNPs, and holds each queue pair to its DCQCN rate.
-/// The data plane stays in the kernel when the command ends.
+/// Marks packets at congestion points, answers marked packets with CNPs, and paces each QP at its DCQCN rate. The data
+/// plane stays in the kernel when the command exits.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Print JSON: raw numbers, units in the names.
+    /// Print JSON: raw numbers, with units in the key names.
     #[arg(long, global = true)]
     json: bool,
-    /// Work in this network namespace, one of those that `ip netns` lists.
+    /// Run in this network namespace, as listed by `ip netns`.
     #[arg(short, long, global = true, value_name = "NETNS")]
     netns: Option<String>,
 }
@@ -123,7 +123,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Reads the command line of this process, or ends it with what is wrong with it.
+    /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
         let matches = help::command().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit())
@@ -180,25 +180,25 @@ pub fn main() -> ExitCode {
     dcqcn_support::cli::run(json, work, exit_code)
 }
 
-/// Takes this thread, and those it starts, into a network namespace.
+/// Moves this thread, and the threads it will start, into a network namespace.
 fn enter(netns: Option<&str>) -> anyhow::Result<()> {
     if let Some(name) = netns {
         let netns = Netns::open(name).with_context(|| {
-            format!("{name} cannot be worked in; `ip netns` lists what can be named here")
+            format!("cannot enter network namespace {name}; `ip netns` lists the available ones")
         })?;
         netns.enter()?.stay();
     }
     Ok(())
 }
 
-/// Whether this process was started under another name, by a link to the binary.
+/// Whether this process was started through a link with another name.
 fn is_called(name: &str) -> bool {
     std::env::args_os()
         .next()
         .is_some_and(|path| Path::new(&path).file_name().is_some_and(|file| file == name))
 }
 
-/// The codes of errors that have one of their own, and whether what they say was printed already.
+/// Exit codes of specific errors, and whether their message was printed already.
 fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if error.is::<diff::Differs>() {
         return Some((DIFFERENT, true));

@@ -1,7 +1,7 @@
-//! `dcqcn doctor`: why nothing happens, and whether a host is ready.
+//! `dcqcn doctor`: diagnoses problems and the readiness of a host.
 //!
-//! Two halves that meet in a [`Snapshot`]: [`take()`] reads a machine into one, [`examine`] makes [`Finding`]s of it and
-//! looks at nothing else. A snapshot can be kept as a directory ([`record`]) and examined elsewhere.
+//! Two stages share a [`Snapshot`]: [`take()`] reads a machine into one, and [`examine`] derives [`Finding`]s from it
+//! alone. A snapshot can be stored as a directory ([`record`]) and examined elsewhere.
 
 mod adapters;
 mod checks;
@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use take::take;
 
-/// How bad a finding is, the worst last.
+/// Severity of a finding, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// It is as it should be.
+    /// As it should be.
     Ok,
-    /// Worth knowing.
+    /// Information.
     Info,
-    /// It costs performance, or will not work under some conditions.
+    /// Costs performance, or fails under some conditions.
     Warning,
-    /// It does not work.
+    /// Does not work.
     Error,
 }
 
 impl Severity {
-    /// Its word.
+    /// Name in output and JSON.
     #[must_use]
     pub(crate) const fn label(self) -> &'static str {
         match self {
@@ -42,20 +42,20 @@ impl Severity {
     }
 }
 
-/// One thing found.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What kind of finding it is; stable, `docs/reference/doctor.md` lists all.
+    /// Stable identifier, documented in `docs/reference/doctor.md`.
     pub id: &'static str,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// The interface it is about; `null` if it is about the host.
+    /// The affected interface; `null` for the host.
     pub iface: Option<String>,
-    /// What is the matter.
+    /// Problem.
     pub what: String,
-    /// What was read that says so.
+    /// Readings that show it.
     pub evidence: String,
-    /// The command that fixes it, or what else to do; `null` where nothing is to be done.
+    /// Command or action that fixes it; `null` if none is needed.
     pub fix: Option<String>,
 }
 
@@ -95,11 +95,11 @@ impl Finding {
     }
 }
 
-/// Everything found in `snapshot`: by interface, the host last; within each the worst first.
+/// All findings in `snapshot`: by interface, the host last; most severe first.
 #[must_use]
 pub(crate) fn examine(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(snapshot)).collect();
-    // `None` sorts first as it stands; the host belongs behind its interfaces.
+    // `None` sorts first; the host belongs after its interfaces.
     let key = |finding: &Finding| {
         (finding.iface.is_none(), finding.iface.clone(), std::cmp::Reverse(finding.severity))
     };

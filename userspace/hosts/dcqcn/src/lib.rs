@@ -1,4 +1,4 @@
-//! The `dcqcn` command: what an operator types, `dcqcn doctor` and `dcqcn top`.
+//! The `dcqcn` command: command line, `dcqcn doctor` and `dcqcn top`.
 
 mod cli;
 mod doctor;

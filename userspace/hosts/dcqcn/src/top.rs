@@ -1,4 +1,4 @@
-//! The dashboard of `dcqcn top`: a reading now and then, a screen made from it, and keys.
+//! The dashboard of `dcqcn top`: periodic samples, a screen, and keys.
 
 mod column;
 #[cfg(test)]
@@ -25,50 +25,50 @@ use ratatui::layout::{Position, Rect};
 
 use state::{Action, State};
 
-/// How long a signal may wait for an answer.
+/// Maximum delay of the reaction to a signal.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Shows the dashboard of `iface`, or of the first interface attached, until the user or a signal ends it. The terminal
-/// is as before when this returns, and when it panics.
+/// Shows the dashboard of `iface`, or of the first attached interface, until the user or a signal ends it. Restores the
+/// terminal when it returns or panics.
 ///
 /// # Errors
-/// The interface is not attached, nothing is, or the terminal refuses.
+/// The interface is not attached, no interface is, or the terminal fails.
 pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
     let interrupt = Interrupt::of_terminal(give_up)?;
     let mut ifaces = attached()?;
     if let Some(iface) = &iface {
-        // Told before the screen changes, as every command tells it.
+        // Before the screen changes, as in every command.
         Reading::take(iface)?;
         if !ifaces.contains(iface) {
             ifaces.push(iface.clone());
         }
     }
     if ifaces.is_empty() {
-        bail!("nothing is attached in this network namespace; `dcqcn attach IFACE` attaches");
+        bail!("no interface is attached in this network namespace; run `dcqcn attach IFACE`");
     }
     let at = ifaces.iter().position(|name| Some(name) == iface.as_ref()).unwrap_or(0);
     let mut top = Top { state: State::new(ifaces, at, interval), last: None };
     let result = ratatui::try_init().context("cannot take over the terminal").and_then(|terminal| {
-        // Dropped, it would show the cursor, and panic where it cannot tell a terminal that is gone so.
+        // Its destructor would show the cursor, and panic if the terminal is closed.
         let mut terminal = ManuallyDrop::new(terminal);
         let result = top.run(&mut terminal, &interrupt);
         result.and(terminal.show_cursor().context("cannot show the cursor"))
     });
-    let restored = ratatui::try_restore().context("cannot put the terminal back");
+    let restored = ratatui::try_restore().context("cannot restore the terminal");
     let result = result.and(restored);
-    // What a terminal that is gone refuses is no failure of the command's.
+    // Errors of a closed terminal are not errors of the command.
     if result.is_err() && interrupt.sleep(PATIENCE)? { Ok(()) } else { result }
 }
 
-/// Puts back as much of the terminal as can be had when it takes no more output: its mode.
+/// Restores the mode of a terminal that accepts no more output.
 fn give_up() {
-    // There is nobody left to tell.
+    // The error cannot be reported anywhere.
     let _ = disable_raw_mode();
 }
 
 struct Top {
     state: State,
-    /// What rates are the difference to.
+    /// Previous reading, for rates.
     last: Option<Reading>,
 }
 
@@ -93,7 +93,7 @@ impl Top {
             if interrupt.sleep_unless_read(&io::stdin(), rest)? {
                 return Ok(());
             }
-            // Keys are looked for only after the terminal: of one that is gone they are read for ever.
+            // Draw first: reading keys from a closed terminal would not end.
             while event::poll(Duration::ZERO)? {
                 stale = true;
                 let Event::Key(key) = event::read()? else { continue };
@@ -110,7 +110,7 @@ impl Top {
                     }
                     Action::Set(assignment) => {
                         self.set(assignment);
-                        // A warning about the audit log has gone to the same terminal: all is drawn again.
+                        // A warning about the audit log went to the same terminal: redraw all.
                         terminal.resize(screen)?;
                     }
                 }
@@ -131,7 +131,7 @@ impl Top {
         }
     }
 
-    /// Shows another interface; what is attached may have changed.
+    /// Switches to another interface; the attachments may have changed.
     fn switch(&mut self, steps: isize) {
         let iface = self.state.iface().to_owned();
         match attached() {

@@ -1,4 +1,4 @@
-//! The `dcqcn` command as people call it; nothing here needs root.
+//! Invocations of the `dcqcn` command that need no root.
 
 use std::fs;
 use std::io::Read;
@@ -30,7 +30,7 @@ fn example_passes_check() {
     fs::write(&file, &example.stdout).unwrap();
     let check = run(&["config", "check", file.path().to_str().unwrap()]);
     assert_eq!(check.status.code(), Some(0), "{}", stderr(&check));
-    assert!(stdout(&check).ends_with("; it leaves everything at its default\n"));
+    assert!(stdout(&check).ends_with("; all settings have their default\n"));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn package_has_manuals_and_completions() {
         let script = run(&["generate", "completions", shell]);
         assert!(stdout(&script).contains("COMPLETE"), "{shell}");
     }
-    assert!(stderr(&run(&["generate", "completions", "tcsh"])).contains("there are for bash"));
+    assert!(stderr(&run(&["generate", "completions", "tcsh"])).contains("supported shells are bash"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong between the controller and the kernel's network configuration.
+//! Errors of requests to the kernel's network configuration.
 
 use std::fmt;
 use std::io;
@@ -10,8 +10,8 @@ use super::handle::Handle;
 /// Result of a network configuration request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A network configuration request that failed. Each message names the interface or namespace, what was
-/// asked, the kernel's reason and the next step.
+/// A failed network configuration request. Each message names the interface or namespace, the operation, the kernel's
+/// reason and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,22 +23,22 @@ pub enum Error {
     UnknownInterface {
         /// The name requested.
         name: String,
-        /// The existing name that is spelled most alike, if any is close.
+        /// The most similar existing name, if any is close.
         nearest: Option<String>,
     },
 
-    /// The kernel refused a request.
+    /// The kernel rejected a request.
     #[error("{operation} on {subject}: {refusal}")]
     Refused {
-        /// What was asked, for example `replace the root qdisc by htb`.
+        /// Operation, for example `replace the root qdisc by htb`.
         operation: String,
-        /// The interface or object it was requested.
+        /// Interface or object of the request.
         subject: String,
         /// The kernel's answer.
         refusal: Refusal,
     },
 
-    /// Some changes of a batch were refused; the others took effect.
+    /// Some changes of a batch were rejected; the others took effect.
     #[error(
         "{} of {total} class changes on {interface} were refused, the first for class {}: {}",
         failed.len(),
@@ -46,15 +46,15 @@ pub enum Error {
         failed.first().map_or_else(String::new, |(_, refusal)| refusal.to_string())
     )]
     Batch {
-        /// The interface the batch was for.
+        /// Interface of the batch.
         interface: String,
-        /// How many changes the batch held.
+        /// Number of changes in the batch.
         total: usize,
-        /// The refused changes, in the order they were added.
+        /// The rejected changes, in order.
         failed: Vec<(Handle, Refusal)>,
     },
 
-    /// The root qdisc cannot be replaced because what is there could not be restored.
+    /// The root qdisc cannot be replaced because the present one could not be restored.
     #[error(
         "{interface}'s root qdisc {kind} {handle} could not be restored afterwards: {reason}; \
          remove it first or use `--pacer none`"
@@ -66,23 +66,23 @@ pub enum Error {
         kind: String,
         /// Handle of its root qdisc.
         handle: Handle,
-        /// Why it cannot be recreated.
+        /// Reason why it cannot be recreated.
         reason: String,
     },
 
-    /// A name that cannot name a network namespace.
+    /// A name that is invalid for a network namespace.
     #[error("{name:?} cannot name a network namespace: use 1 to 255 bytes without `/`, not `.` or `..`")]
     NetnsName {
-        /// The name refused.
+        /// The invalid name.
         name: String,
     },
 
     /// An operation on a network namespace failed.
     #[error("{operation} network namespace {name:?}: {source}{}", next_step(errno_of(source), ""))]
     Netns {
-        /// What was being done, for example `create`.
+        /// Operation, for example `create`.
         operation: &'static str,
-        /// The namespace, or how it is reached.
+        /// The namespace, or its origin.
         name: String,
         /// The system's reason.
         #[source]
@@ -92,25 +92,25 @@ pub enum Error {
     /// The netlink socket itself failed.
     #[error("{operation}: {source}{}", next_step(errno_of(source), ""))]
     Socket {
-        /// What was being done with the socket.
+        /// Operation on the socket.
         operation: &'static str,
         /// The system's reason.
         #[source]
         source: io::Error,
     },
 
-    /// The kernel's answer could not be understood.
+    /// The kernel's answer is malformed.
     #[error("cannot read the kernel's description of {what}: {detail}")]
     Decode {
-        /// What was being read.
+        /// Object that was read.
         what: &'static str,
-        /// What is wrong with it.
+        /// Error in it.
         detail: String,
     },
 }
 
 impl Error {
-    /// The kernel's error number, if the kernel refused the request.
+    /// The kernel's error number, if the kernel rejected the request.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -144,16 +144,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What the operator can do about an error number.
+/// Advice to the operator for an error number.
 fn next_step(errno: Errno, message: &str) -> &'static str {
     match errno {
         Errno::EPERM | Errno::EACCES => {
-            "; this needs CAP_NET_ADMIN (and CAP_SYS_ADMIN for namespaces): run as root"
+            "; it requires CAP_NET_ADMIN (and CAP_SYS_ADMIN for namespaces): run as root"
         }
-        Errno::ENODEV => "; the interface is gone, `ip link` lists those that exist",
+        Errno::ENODEV => "; the interface no longer exists, `ip link` lists those that do",
         Errno::EEXIST => "; something of that name exists already, remove it first",
         Errno::ENOENT if message.contains("qdisc kind is unknown") => {
-            "; this kernel has no such queueing discipline: load its sch_ module or choose another pacer"
+            "; this kernel does not have this qdisc: load its sch_ module or choose another pacer"
         }
         _ => "",
     }

@@ -1,11 +1,11 @@
-//! Link speed from the driver, and what it does to packets, over ethtool's netlink family (Linux 5.6). `/sys/class/net` would be
-//! shorter for the speed, but it shows the interfaces of the namespace it was mounted in, not of the one asked about.
+//! Link speed and packet features from the driver, over ethtool's netlink family (Linux 5.6). `/sys/class/net` also has
+//! the speed, but of the interfaces in the namespace that mounted it.
 
 use super::error::{Refusal, Result};
 use super::netlink::{Netlink, Subsystem};
 use super::wire::{Encoder, attribute, attributes, string, u16_at, u32_at};
 
-/// `GENL_ID_CTRL`: the family that knows the numbers of the others.
+/// `GENL_ID_CTRL`: the family that resolves the numbers of the others.
 const CONTROL_FAMILY: u16 = 0x10;
 /// Commands, as `struct genlmsghdr`: command, version, two reserved bytes.
 const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
@@ -25,7 +25,7 @@ const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
-/// Features (net/ethtool/common.c) that join and cut packets.
+/// Features (net/ethtool/common.c) that merge and split packets.
 pub(super) const SEGMENTATION: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -35,13 +35,13 @@ pub(super) const SEGMENTATION: [&str; 7] = [
     "rx-gro",
     "rx-lro",
 ];
-/// Features that take a packet's VLAN tag out when it is received, to keep it next to the packet.
+/// Features that move a received packet's VLAN tag from the packet to its metadata.
 pub(super) const VLAN_STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// The driver does not know the speed.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
-/// Turns features on or off; what the driver does not have stays as it is. Before Linux 5.6 nothing changes.
+/// Enables or disables features; those that the driver lacks are unchanged. Before Linux 5.6 nothing changes.
 pub(super) fn set_features(
     netlink: &Netlink,
     ifindex: u32,
@@ -54,7 +54,7 @@ pub(super) fn set_features(
     let answer = netlink.get(Subsystem::Generic, family, 0, |request| {
         request.raw(&ETHTOOL_MSG_FEATURES_SET);
         about(request, ETHTOOL_A_FEATURES_HEADER, ifindex);
-        // A bit that is named and has no value is to be off.
+        // A named bit without a value is disabled.
         request.nested(ETHTOOL_A_FEATURES_WANTED, |bitset| {
             bitset.nested(ETHTOOL_A_BITSET_BITS, |bits| {
                 for name in names {
@@ -71,7 +71,7 @@ pub(super) fn set_features(
     Ok(answer.map(|_| ()))
 }
 
-/// The names of the features that are on; none before Linux 5.6.
+/// The names of the enabled features; empty before Linux 5.6.
 pub(super) fn active_features(netlink: &Netlink, ifindex: u32) -> Result<Vec<String>> {
     let Some(family) = family(netlink)? else {
         return Ok(Vec::new());
@@ -90,7 +90,7 @@ pub(super) fn active_features(netlink: &Netlink, ifindex: u32) -> Result<Vec<Str
     Ok(names.collect())
 }
 
-/// Writes which interface a request is about.
+/// Writes the interface that a request concerns.
 fn about(request: &mut Encoder, header: u16, ifindex: u32) {
     request.nested(header, |header| {
         header.attribute(ETHTOOL_A_HEADER_DEV_INDEX, &ifindex.to_ne_bytes());
@@ -111,7 +111,7 @@ fn family(netlink: &Netlink) -> Result<Option<u16>> {
     Ok(family)
 }
 
-/// Speed of the interface in bits per second; `None` if the driver or the kernel cannot tell.
+/// Speed of the interface in bits per second; `None` if the driver or the kernel does not report it.
 pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> {
     let Some(family) = family(netlink)? else {
         return Ok(None);
@@ -126,7 +126,7 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
         .map(|megabits| u64::from(megabits) * BITS_PER_MEGABIT))
 }
 
-/// The attributes of the first message of an answer. A refusal means that the driver cannot tell.
+/// The attributes of the first message of an answer. A rejection means that the driver does not report them.
 fn first<E>(answer: std::result::Result<Vec<Vec<u8>>, E>) -> Option<Vec<u8>> {
     let mut body = answer.ok()?.into_iter().next()?;
     let header = CTRL_CMD_GETFAMILY.len();

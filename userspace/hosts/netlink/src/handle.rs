@@ -1,4 +1,4 @@
-//! Names of qdiscs and classes.
+//! Identifiers of qdiscs and classes.
 
 use std::fmt;
 
@@ -12,15 +12,14 @@ use serde::{Deserialize, Serialize};
 pub struct Handle(pub u32);
 
 impl Handle {
-    /// No handle: a qdisc that the kernel made by itself has this one, and a request with it lets the kernel
-    /// choose.
+    /// No handle: the kernel's default qdiscs have it, and in a request it lets the kernel choose.
     pub const UNSPEC: Self = Self(0);
-    /// As a parent: directly at the interface.
+    /// Parent: the root of the interface.
     pub const ROOT: Self = Self(0xffff_ffff);
 
-    /// As a parent: before and after everything else at the interface (`TC_H_CLSACT`).
+    /// Parent of `clsact`: before and after all other qdiscs of the interface (`TC_H_CLSACT`).
     pub const CLSACT: Self = Self(0xffff_fff1);
-    /// Where the filters of `clsact` hang, ingress and egress (`TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`).
+    /// Parents of `clsact` filters, ingress and egress (`TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`).
     pub const CLSACT_HOOKS: [Self; 2] = [Self(0xffff_fff2), Self(0xffff_fff3)];
 
     /// The handle `major:minor`.

@@ -1,4 +1,4 @@
-//! Interfaces: what exists, and the few kinds the lab builds.
+//! Interfaces: listing them, and creating the few kinds that the lab needs.
 
 mod message;
 
@@ -34,7 +34,7 @@ const RX_PACKETS: usize = 0;
 const TX_PACKETS: usize = 1;
 const RX_DROPPED: usize = 6;
 const TX_DROPPED: usize = 7;
-/// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
+/// Minimum similarity of two names for a suggestion, from 0 to 1.
 const SIMILAR: f64 = 0.5;
 
 /// A network interface as the kernel describes it.
@@ -52,28 +52,27 @@ pub struct Link {
     pub kind: Option<String>,
     /// Administratively up.
     pub up: bool,
-    /// For a veth the index of its other end, which counts in the namespace of that end; for a stacked interface that of the one below,
-    /// if it is in this namespace.
+    /// For a veth, the index of its other end in the namespace of that end; for a stacked interface, that of the one
+    /// below, if it is in this namespace.
     pub peer: Option<u32>,
     /// Index of the bridge or bond the interface belongs to.
     pub master: Option<u32>,
     /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
     pub tx_queue_len: u32,
-    /// Speed the driver reports, in bits per second; `None` if it reports none, or if the interface is one of a list
-    /// ([`Netlink::links`]): each driver would have to be asked. Software interfaces make theirs up: see
+    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the interface is one of a
+    /// list ([`Netlink::links`]), as each driver would have to be queried. Virtual interfaces invent theirs: see
     /// [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
 }
 
 impl Link {
-    /// Whether the interface is made of software, so that its `speed_bps` says nothing about what it can
-    /// carry: every veth claims 10 Gb/s.
+    /// Whether the interface is virtual, so that its `speed_bps` is meaningless: every veth claims 10 Gbit/s.
     #[must_use]
     pub fn is_virtual(&self) -> bool {
         self.kind.is_some()
     }
 
-    /// Whether RoCE can be on it; the loopback's Ethernet address is all zeros.
+    /// Whether RoCE is possible; the loopback's Ethernet address is all zeros.
     #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
@@ -94,18 +93,18 @@ pub struct LinkStatistics {
 /// An XDP program on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// Where it runs: `driver`, `skb` or `offload`.
+    /// Mode: `driver`, `skb` or `offload`.
     pub mode: &'static str,
-    /// Its number.
+    /// Program ID.
     pub id: u32,
 }
 
-/// One end of a veth pair to be made.
+/// One end of a veth pair to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct VethEnd<'a> {
     /// Name of the interface, at most 15 bytes.
     pub name: &'a str,
-    /// Where it is put; `None` for the namespace of the [`Netlink`] that makes it.
+    /// Target namespace; `None` for that of the [`Netlink`] that creates it.
     pub netns: Option<&'a Netns>,
     /// Its Ethernet address; `None` for a random one.
     pub mac: Option<[u8; 6]>,
@@ -117,8 +116,7 @@ impl Netlink {
     /// # Errors
     /// [`Error::UnknownInterface`] if there is none.
     pub fn link(&self, name: &str) -> Result<Link> {
-        // The kernel refuses longer names as text of its own; for the caller it is a name that does not
-        // exist.
+        // The kernel rejects longer names with another error; for the caller, such a name does not exist.
         if !name.is_empty() && name.len() < libc::IFNAMSIZ {
             match self.get_link(&LinkUnspec::new_with_name(name).build())? {
                 Ok(link) => return Ok(link),
@@ -133,13 +131,13 @@ impl Netlink {
     /// The interface with index `ifindex`.
     ///
     /// # Errors
-    /// There is none.
+    /// No interface has this index.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
         self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
             .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))
     }
 
-    /// All interfaces of the namespace, by index; without their speeds.
+    /// All interfaces of the namespace, by index, without speeds.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -170,10 +168,10 @@ impl Netlink {
         Ok(bodies.iter().filter_map(of).collect())
     }
 
-    /// The XDP programs on the interface: none, or one for each place where they run.
+    /// The XDP programs on the interface: at most one per mode.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn xdp_programs(&self, ifindex: u32) -> Result<Vec<XdpProgram>> {
         let message = LinkUnspec::new_with_index(ifindex).build();
         let bodies = self
@@ -183,10 +181,10 @@ impl Netlink {
         Ok(xdp_programs(attribute(attributes, IFLA_XDP).unwrap_or_default()))
     }
 
-    /// Makes a veth pair. Both ends are down.
+    /// Creates a veth pair. Both ends are down.
     ///
     /// # Errors
-    /// A name is taken or unusable, or the process lacks CAP_NET_ADMIN in one of the namespaces.
+    /// A name exists or is invalid, or the process lacks CAP_NET_ADMIN in one of the namespaces.
     pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
         let far_end = place(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
         let message = place(LinkVeth::new(near.name, far.name), near)
@@ -195,16 +193,16 @@ impl Netlink {
         self.add_link(&message, || format!("veth pair {} and {}", near.name, far.name))
     }
 
-    /// Makes a bridge, up, and returns its index.
+    /// Creates a bridge, sets it up, and returns its index.
     ///
     /// # Errors
-    /// The name is taken or unusable, or the process lacks CAP_NET_ADMIN.
+    /// The name exists or is invalid, or the process lacks CAP_NET_ADMIN.
     pub fn add_bridge(&self, name: &str) -> Result<u32> {
         self.add_link(&LinkBridge::new(name).build(), || format!("bridge {name}"))?;
         self.link(name).map(|link| link.index)
     }
 
-    /// Brings the interface up or takes it down.
+    /// Sets the interface up or down.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -222,8 +220,8 @@ impl Netlink {
         self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), &format!("set MTU {mtu}"))
     }
 
-    /// Turns off what joins and cuts packets on their way through the interface (TSO, GSO, GRO, LRO). A libpcap program gets a
-    /// ring of slots as long as a packet may be: 64 KiB with, the MTU without.
+    /// Disables features that merge and split packets on the interface (TSO, GSO, GRO, LRO). The slots of a libpcap
+    /// ring are as long as the longest packet: 64 KiB with these features, the MTU without.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -232,18 +230,17 @@ impl Netlink {
         answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
     }
 
-    /// The features, by ethtool's names, that take a VLAN tag out of each packet received and keep it next to the packet: those of
-    /// the two that are on.
+    /// The enabled features, by ethtool's names, that move a received packet's VLAN tag to its metadata.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface does not exist.
     pub fn vlan_stripping(&self, ifindex: u32) -> Result<Vec<String>> {
         let mut active = self.features(ifindex)?;
         active.retain(|name| ethtool::VLAN_STRIPPING.contains(&name.as_str()));
         Ok(active)
     }
 
-    /// The features that are on but for [`Self::vlan_stripping`], by ethtool's names.
+    /// The enabled features other than those of [`Self::vlan_stripping`], by ethtool's names.
     ///
     /// # Errors
     /// The interface does not exist.
@@ -253,7 +250,7 @@ impl Netlink {
         Ok(active)
     }
 
-    /// The features that are on, by ethtool's names; none before Linux 5.6.
+    /// The enabled features, by ethtool's names; empty before Linux 5.6.
     ///
     /// # Errors
     /// The interface does not exist.
@@ -261,10 +258,10 @@ impl Netlink {
         ethtool::active_features(self, ifindex)
     }
 
-    /// Turns features of a driver on or off, by ethtool's names.
+    /// Enables or disables features of a driver, by ethtool's names.
     ///
     /// # Errors
-    /// The kernel refuses. A driver that cannot change one is not an error: look again.
+    /// The kernel rejects the request. A driver that cannot change a feature causes no error: read it back.
     pub fn set_features(&self, ifindex: u32, names: &[String], are_on: bool) -> Result<()> {
         let bare: Vec<_> = names.iter().map(String::as_str).collect();
         let operation = || format!("turn {} {}", names.join(", "), if are_on { "on" } else { "off" });
@@ -310,7 +307,7 @@ impl Netlink {
             .map_err(|refusal| refused("delete", name, refusal))
     }
 
-    /// Gives the interface an address, usable at once: IPv6 duplicate detection is skipped.
+    /// Adds an address to the interface, usable immediately: IPv6 duplicate detection is skipped.
     ///
     /// # Errors
     /// The interface has the address already, or the kernel refuses.
@@ -323,7 +320,7 @@ impl Netlink {
         )
     }
 
-    /// Ties `address` to `mac` for good, so that no ARP or neighbour discovery is needed for it.
+    /// Adds a permanent neighbour entry of `address` with `mac`, so that neither ARP nor neighbour discovery is needed.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -334,7 +331,7 @@ impl Netlink {
         )
     }
 
-    /// The interface's name for a message, or its index if it is gone.
+    /// The interface's name for a message, or its index if it was removed.
     pub(super) fn name_of(&self, ifindex: u32) -> String {
         self.link_by_index(ifindex).map_or_else(|_| format!("interface {ifindex}"), |link| link.name)
     }
@@ -359,7 +356,7 @@ impl Netlink {
         Ok(Ok(Link { speed_bps: self.speed_bps(link.index)?, ..link }))
     }
 
-    /// Speed that the driver of an interface reports, in bits per second; `None` if it or the kernel cannot tell.
+    /// Speed reported by the driver of an interface, in bits per second; `None` if it is not reported.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -372,7 +369,7 @@ fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Re
     Error::Refused { operation: operation.into(), subject: subject.into(), refusal }
 }
 
-/// Reads the few attributes of interest and passes over the many others, whatever a newer kernel adds.
+/// Reads the attributes of interest, ignoring all others.
 fn describe(body: &[u8]) -> Result<Link> {
     // struct ifinfomsg: family, padding, type (16), index, flags, change
     let (Some(index), Some(flags), Some(attributes)) =
@@ -383,7 +380,8 @@ fn describe(body: &[u8]) -> Result<Link> {
     let number = |kind| u32_at(attribute(attributes, kind)?, 0);
     let kind =
         attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(string);
-    // The lower interface of a container's macvlan has an index in another namespace, which may be another interface's here.
+    // The lower interface of a container's macvlan has an index of another namespace, which another interface may have
+    // here.
     let is_elsewhere = kind.as_deref() != Some("veth") && attribute(attributes, IFLA_LINK_NETNSID).is_some();
     Ok(Link {
         index,
@@ -413,7 +411,7 @@ fn xdp_programs(value: &[u8]) -> Vec<XdpProgram> {
     programs
 }
 
-/// The name most like `name`, if one is similar at all.
+/// The name most similar to `name`, if similar enough.
 fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
     names
         .map(|candidate| (strsim::normalized_damerau_levenshtein(name, &candidate), candidate))

@@ -1,4 +1,4 @@
-//! The socket to the kernel: requests out, answers and refusals back.
+//! The netlink socket: requests, answers and rejections.
 
 use std::cell::Cell;
 use std::io;
@@ -15,38 +15,35 @@ use super::error::{Error, Refusal, Result};
 use super::netns::Netns;
 use super::wire::{Encoder, HEADER_LEN, attribute, string, u16_at, u32_at};
 
-/// Longest wait for the kernel's answer, in seconds. Answers come at once; this turns a lost one into an
-/// error.
+/// Maximum wait for the kernel's answer, in seconds. Answers are immediate; this turns a lost one into an error.
 const ANSWER_TIMEOUT_S: i64 = 5;
-/// How often a dump is repeated when the listed objects changed in the meantime, before the last result is taken as
-/// it is.
+/// Maximum repetitions of a dump that changed while it was read; the last result is used then.
 const DUMP_ATTEMPTS: usize = 5;
-/// Attribute with the reason as text of an extended acknowledgement (`enum nlmsgerr_attrs`).
+/// Attribute with the text of an extended acknowledgement (`enum nlmsgerr_attrs`).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// A connection to the network configuration of one namespace.
 ///
-/// Links are handled in [`super::link`], queueing disciplines in [`super::tc`]. One thread at a time can use
-/// it.
+/// Links are handled in [`super::link`], qdiscs in [`super::tc`]. Only one thread at a time can use it.
 #[derive(Debug)]
 pub struct Netlink {
     route: Socket,
     generic: Socket,
-    /// `None` where the kernel has no RDMA.
+    /// `None` if the kernel has no RDMA.
     rdma: Option<Socket>,
     sequence: Cell<u32>,
-    /// The number of ethtool's family, once it was requested; the kernel may have none.
+    /// The number of ethtool's family, once it was queried; the kernel may lack it.
     pub(super) ethtool_family: Cell<Option<Option<u16>>>,
 }
 
-/// Which kernel subsystem a request goes to.
+/// Kernel subsystem of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subsystem {
-    /// Links, addresses, queueing disciplines.
+    /// Links, addresses, qdiscs.
     Route,
-    /// Families with numbers given at run time, `ethtool` among them.
+    /// Families with dynamic numbers, such as `ethtool`.
     Generic,
-    /// RDMA devices and their queue pairs.
+    /// RDMA devices and their QPs.
     Rdma,
 }
 
@@ -55,7 +52,7 @@ pub(super) enum Subsystem {
 pub(super) struct Answer {
     /// Bodies of the messages received.
     pub(super) bodies: Vec<Vec<u8>>,
-    /// Refused requests, by their index in the exchange.
+    /// Rejected requests, by their index in the exchange.
     pub(super) refused: Vec<(usize, Refusal)>,
     interrupted: bool,
 }
@@ -70,7 +67,7 @@ impl Netlink {
             let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            // Refusals without the refused message, but with the reason as text.
+            // Rejections without a copy of the request, but with the reason as text.
             socket.set_cap_ack(true)?;
             socket.set_ext_ack(true)?;
             setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_TIMEOUT_S))?;
@@ -86,7 +83,7 @@ impl Netlink {
         })
     }
 
-    /// Connects to the network namespace `netns`; the calling thread stays where it is.
+    /// Connects to the network namespace `netns`; the calling thread stays in its own.
     ///
     /// # Errors
     /// The namespace cannot be entered, or the socket cannot be opened.
@@ -152,9 +149,9 @@ impl Netlink {
         })
     }
 
-    /// Sends the messages in `requests` with one system call and reads until the last one is answered. The
-    /// kernel handles all of them, in order, whether or not one is refused, and answers a refused one even if
-    /// it does not ask for an acknowledgement: it is enough that the last one does, or is a dump.
+    /// Sends the messages in `requests` with one system call and reads until the last one is answered. The kernel
+    /// processes all of them, in order, whether or not one is rejected, and reports rejections even without a requested
+    /// acknowledgement. So only the last one must request one, or be a dump.
     pub(super) fn exchange(&self, subsystem: Subsystem, requests: &mut [u8]) -> Result<Answer> {
         let first = self.sequence.get().wrapping_add(1);
         let count = number(requests, first);
@@ -272,7 +269,7 @@ fn number(requests: &mut [u8], first: u32) -> u32 {
     count
 }
 
-/// Repeats a system call that a signal interrupted.
+/// Repeats a system call interrupted by a signal.
 fn retry<T>(call: impl Fn() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

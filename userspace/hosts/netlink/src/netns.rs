@@ -1,5 +1,4 @@
-//! Named network namespaces, kept the way `ip netns` keeps them: a mount of the namespace at
-//! `/run/netns/NAME`.
+//! Named network namespaces, compatible with `ip netns`: a mount of the namespace at `/run/netns/NAME`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -41,14 +40,14 @@ impl Netns {
         let failed = |source| Error::Netns { operation: "create", name: name.to_owned(), source };
         prepare_directory().map_err(failed)?;
         fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).map_err(failed)?;
-        // A new thread: the namespace made by `unshare` must not become the caller's.
+        // On a new thread, because `unshare` must not move the caller.
         let mounted = on_new_thread(|| -> io::Result<()> {
             unshare(CloneFlags::CLONE_NEWNET)?;
             mount(Some(CURRENT), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
             Ok(())
         });
         if let Err(source) = mounted.flatten() {
-            // The error worth reporting is the first one.
+            // Report the first error.
             let _ = fs::remove_file(&path);
             return Err(failed(source));
         }
@@ -68,10 +67,10 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file })
     }
 
-    /// The calling thread's own namespace, whatever its name is.
+    /// The calling thread's own namespace.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is not mounted.
     pub fn current() -> Result<Self> {
         let name = "the current one".to_owned();
         match File::open(CURRENT) {
@@ -104,8 +103,7 @@ impl Netns {
         }
     }
 
-    /// Removes the name `name`. The namespace and its interfaces go away once no process, socket or [`Netns`]
-    /// uses it.
+    /// Removes the name `name`. The namespace ends, with its interfaces, once no process, socket or [`Netns`] uses it.
     ///
     /// # Errors
     /// The name is unusable, there is no such namespace, or the process lacks CAP_SYS_ADMIN.
@@ -113,7 +111,7 @@ impl Netns {
         let path = path_of(name)?;
         let failed = |source| Error::Netns { operation: "delete", name: name.to_owned(), source };
         match umount2(&path, MntFlags::MNT_DETACH) {
-            // Not a mount point: left by a creation that was killed half way.
+            // Not a mount point: left by an interrupted creation.
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
@@ -155,7 +153,7 @@ impl Netns {
         &self.file
     }
 
-    /// Inode number that identifies the namespace while it exists.
+    /// Inode number, unique while the namespace exists.
     ///
     /// # Errors
     /// The namespace's file cannot be read.
@@ -167,8 +165,8 @@ impl Netns {
         })
     }
 
-    /// Moves the calling thread into the namespace until the guard is dropped. Only network calls are
-    /// affected: the mounts, `/sys` among them, stay those of the process.
+    /// Moves the calling thread into the namespace until the guard is dropped. Only network calls are affected: mounts,
+    /// including `/sys`, stay those of the process.
     ///
     /// # Errors
     /// The process lacks CAP_SYS_ADMIN.
@@ -179,8 +177,7 @@ impl Netns {
         Ok(Entered { previous, this_thread: PhantomData })
     }
 
-    /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` goes on in the
-    /// caller.
+    /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` propagates to the caller.
     ///
     /// # Errors
     /// The namespace cannot be entered.
@@ -197,9 +194,9 @@ impl Netns {
     }
 }
 
-/// The calling thread is inside a [`Netns`]; dropping this reverts it to where it was.
+/// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace.
 #[derive(Debug)]
-#[must_use = "the thread leaves the namespace at once if this is not kept"]
+#[must_use = "the thread leaves the namespace when this is dropped"]
 pub struct Entered {
     previous: File,
     /// A raw pointer makes the guard `!Send`: it must be dropped on the thread that entered.
@@ -207,9 +204,9 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// The thread stays: who gives up the right to change namespaces cannot go back.
+    /// Makes the thread stay: without the right to change namespaces it cannot return.
     pub fn stay(self) {
-        // Not dropped; what it holds open is closed with the process.
+        // Not dropped; its descriptors are closed with the process.
         let _ = ManuallyDrop::new(self);
     }
 }
@@ -234,8 +231,8 @@ pub fn current_inode() -> Result<u64> {
     })
 }
 
-/// Number of the calling thread's network namespace that no other namespace has had, or will have, until the next boot. The
-/// inode number is given out again as soon as a namespace has ended.
+/// Cookie of the calling thread's network namespace, unique until the next boot. The inode number is reused as soon as
+/// a namespace has ended.
 ///
 /// # Errors
 /// The kernel is older than Linux 5.14.
@@ -243,7 +240,7 @@ pub fn current_cookie() -> Result<u64> {
     cookie().map_err(|source| Error::Netns { operation: "identify", name: CURRENT.to_owned(), source })
 }
 
-/// `SO_NETNS_COOKIE` (socket(7)) of a socket of this thread, which nix does not know.
+/// `SO_NETNS_COOKIE` (socket(7)) of a socket of this thread, which nix lacks.
 fn cookie() -> io::Result<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0_u64;
@@ -261,22 +258,23 @@ fn cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the namespace with this inode number and this cookie is still there: a process is in it, or it is mounted somewhere.
-/// Another may have its inode number by now. `None` where this process may not look into the others. One that only an open file
+/// Whether the namespace with this inode number and cookie still exists: it has a process or a mount. Another namespace
+/// may have reused the inode number. `None` if this process may not inspect the others. A namespace with only an open
+/// file is not found.
 /// keeps is not seen.
 #[must_use]
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
         None => Some(false),
-        // One that has ended since, or that this process may not enter, is told from nothing.
+        // Skip namespaces that have ended or may not be entered.
         Some(file) => Some(cookie_in(&file).ok()? == cookie),
     }
 }
 
-/// A file that stands for the namespace with this inode number; `None` inside if there is none.
+/// A file of the namespace with this inode number; `None` inside if there is none.
 fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     let name = format!("net:[{inode}]");
-    // A file of a namespace by which two processes are seen to be in the same one, without the right to know which that is.
+    // The `ns` links show whether two processes share a namespace, even without permission to open them.
     let device_list = |process: &Path| fs::metadata(process.join("net/dev")).map(|file| file.ino());
     let (mut others, mut hidden) = (Vec::new(), Vec::new());
     for process in fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -285,7 +283,7 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
             Ok(target) if target.as_os_str() == name.as_str() => return Some(Some(link)),
             Ok(_) => others.extend(device_list(&process)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden.push(process),
-            // It has ended, or is no process.
+            // It has exited, or is not a process.
             Err(_) => {}
         }
     }
@@ -305,7 +303,7 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     hidden.iter().all(is_elsewhere).then_some(None)
 }
 
-/// The cookie of the namespace that a file stands for.
+/// The cookie of the namespace of a file.
 fn cookie_in(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     on_new_thread(|| {
@@ -314,7 +312,7 @@ fn cookie_in(path: &Path) -> io::Result<u64> {
     })?
 }
 
-/// Runs `work` on a new thread in a new namespace without a name; the namespace ends with the thread.
+/// Runs `work` on a new thread in a new unnamed namespace, which ends with the thread.
 pub(super) fn in_scratch<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let failed = |source| Error::Netns { operation: "create", name: "scratch".to_owned(), source };
     on_new_thread(|| {
@@ -331,7 +329,7 @@ fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// A namespace whose name goes when this does.
+/// A namespace whose name is removed on drop.
 #[derive(Debug)]
 pub struct Temporary(Netns);
 

@@ -1,4 +1,4 @@
-//! What the kernel says of RDMA devices and their queue pairs (`RDMA_NLDEV_*`, include/uapi/rdma/rdma_netlink.h).
+//! RDMA devices and their QPs (`RDMA_NLDEV_*`, include/uapi/rdma/rdma_netlink.h).
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use super::error::{Error, Refusal, Result};
 use super::netlink::{Netlink, Subsystem};
 use super::wire::{Encoder, attribute, attributes, string, u32_at};
 
-/// `RDMA_NL_NLDEV`: which client of RDMA netlink a request is for, in the upper bits of its type.
+/// `RDMA_NL_NLDEV`: the client of RDMA netlink, in the upper bits of a request's type.
 const NLDEV: u16 = 5;
 /// `RDMA_NLDEV_CMD_GET`: devices.
 const CMD_GET: u16 = 1;
 /// `RDMA_NLDEV_CMD_PORT_GET`: the ports of a device.
 const CMD_PORT_GET: u16 = 5;
-/// `RDMA_NLDEV_CMD_RES_QP_GET`: the queue pairs of a device.
+/// `RDMA_NLDEV_CMD_RES_QP_GET`: the QPs of a device.
 const CMD_RES_QP_GET: u16 = 10;
 
 /// `enum rdma_nldev_attr`.
@@ -33,21 +33,21 @@ mod attr {
     pub(super) const NDEV_INDEX: u16 = 50;
 }
 
-/// Type of address attributes that hold an address of the interface itself (`enum` in include/uapi/linux/if_addr.h).
+/// Attribute type of a local address (`enum` in include/uapi/linux/if_addr.h).
 const IFA_LOCAL: u16 = 2;
-/// The same where there is no other end.
+/// Attribute type of the address if there is no other end.
 const IFA_ADDRESS: u16 = 1;
 /// Bytes of `struct ifaddrmsg`.
 const IFADDRMSG_LEN: usize = 8;
 
-/// An RDMA device and the interfaces its ports are on.
+/// An RDMA device and the interfaces of its ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaDevice {
-    /// Its number.
+    /// Index.
     pub index: u32,
-    /// Its name, as in `rdma link`.
+    /// Name, as in `rdma link`.
     pub name: String,
-    /// Its ports that have a network interface.
+    /// Ports with a network interface.
     pub ports: Vec<RdmaPort>,
 }
 
@@ -62,29 +62,29 @@ impl RdmaDevice {
 /// A port of an RDMA device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdmaPort {
-    /// Its number, from 1 on, as below `/sys/class/infiniband/DEVICE/ports`.
+    /// Number, from 1, as below `/sys/class/infiniband/DEVICE/ports`.
     pub number: u32,
     /// Index of its network interface.
     pub ifindex: u32,
 }
 
-/// A queue pair that is connected.
+/// A connected QP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedQp {
-    /// Its number.
+    /// QPN.
     pub local_qpn: u32,
-    /// The number of the one at its other end.
+    /// QPN of the other end.
     pub remote_qpn: u32,
-    /// Its owner; `None` where the kernel does not report one.
+    /// Owner; `None` if the kernel does not report one.
     pub owner: Option<QpOwner>,
 }
 
-/// The owner of a queue pair.
+/// Owner of a QP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QpOwner {
-    /// A process, by its number in this PID namespace.
+    /// A process, by its PID in this namespace.
     Process(u32),
-    /// A module of the kernel, as in `nvme_rdma`.
+    /// A kernel module, as in `nvme_rdma`.
     Kernel(String),
 }
 
@@ -95,7 +95,7 @@ impl Netlink {
         self.has(Subsystem::Rdma)
     }
 
-    /// The RDMA devices; none where the kernel has no RDMA.
+    /// The RDMA devices; empty if the kernel has no RDMA.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -121,10 +121,10 @@ impl Netlink {
         Ok(devices)
     }
 
-    /// The connected queue pairs of the device number `device`. Those of datagrams are not: they have no other end.
+    /// The connected QPs of device number `device`. Datagram QPs are excluded: they have no other end.
     ///
     /// # Errors
-    /// The kernel refuses; the device may be gone.
+    /// The kernel rejects the request; the device may have been removed.
     pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
         let bodies = self.rdma(CMD_RES_QP_GET, "list the queue pairs of an RDMA device", |request| {
             request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
@@ -164,12 +164,12 @@ fn refused(operation: &str, subject: String, refusal: Refusal) -> Error {
     Error::Refused { operation: operation.to_owned(), subject, refusal }
 }
 
-/// The connected queue pairs of one message.
+/// The connected QPs of one message.
 fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
     let table = attribute(body, attr::RES_QP).unwrap_or_default();
     attributes(table).filter(|(kind, _)| *kind == attr::RES_QP_ENTRY).filter_map(|(_, entry)| {
         let number = |kind| u32_at(attribute(entry, kind)?, 0);
-        // The remote number is there for RC and UC only, and 0 until they are connected.
+        // Only RC and UC have a remote number, which is 0 until they are connected.
         let (local_qpn, remote_qpn) = (number(attr::RES_LQPN)?, number(attr::RES_RQPN)?);
         let process = number(attr::RES_PID).filter(|pid| *pid != 0).map(QpOwner::Process);
         let kernel = || attribute(entry, attr::RES_KERN_NAME).map(|name| QpOwner::Kernel(string(name)));
@@ -178,7 +178,7 @@ fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
     })
 }
 
-/// The address in one message, if it is one of this interface.
+/// The address in one message, if it belongs to this interface.
 fn address(body: &[u8], ifindex: u32) -> Option<IpAddr> {
     if u32_at(body, 4)? != ifindex {
         return None;

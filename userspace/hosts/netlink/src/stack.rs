@@ -1,12 +1,11 @@
-//! Interfaces on other interfaces.
+//! Stacked interfaces.
 
 use std::collections::BTreeSet;
 
 use super::Link;
 
 impl Link {
-    /// Whether it sends and receives by way of `lower`: it is a VLAN or the like on it, or the bridge or bond that `lower` belongs
-    /// to.
+    /// Whether it sends and receives through `lower`: it is a VLAN or the like on it, or the bridge or bond of `lower`.
     #[must_use]
     pub fn is_above(&self, lower: &Self) -> bool {
         let is_stacked = self.kind.as_deref() != Some("veth") && self.peer == Some(lower.index);
@@ -48,15 +47,15 @@ fn closure(
 
 /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
 const ETHERNET_BYTES: u64 = 24;
-/// An 802.1Q tag, which the frame of a VLAN's interface does not have yet.
+/// An 802.1Q tag, which frames do not have yet at a VLAN interface.
 const TAG_BYTES: u64 = 4;
-/// VXLAN 8, UDP 8, IPv4 20, Ethernet 14; 20 more with IPv6 below, which the interface does not tell.
+/// VXLAN 8, UDP 8, IPv4 20, Ethernet 14; 20 more over IPv6, which the interface does not reveal.
 const VXLAN_BYTES: u64 = 50;
-/// Interfaces on one another, at most; the kernel has a limit of its own.
+/// Maximum depth of a stack; the kernel has its own limit.
 const MOST_LEVELS: usize = 8;
 
-/// Bytes that the wire adds to a frame that `link` sends, tunnel headers included; `None` where no hardware of this namespace is below
-/// it. A bond or team is as its first port.
+/// Bytes that the wire adds to a frame of `link`, tunnel headers included; `None` without hardware of this namespace
+/// below it. A bond or team is treated like its first port.
 #[must_use]
 pub fn wire_overhead_bytes(links: &[Link], link: &Link) -> Option<u64> {
     let (mut at, mut bytes) = (link, ETHERNET_BYTES);
@@ -110,7 +109,7 @@ mod tests {
             link(12, Some("macvlan"), Some(2), None),
             link(13, Some("veth"), Some(14), None),
             link(14, Some("vlan"), Some(13), None),
-            // Each below the other, and one whose lower interface is in another namespace.
+            // A cycle, and an interface whose lower one is in another namespace.
             link(15, Some("vlan"), Some(16), None),
             link(16, Some("macvlan"), Some(15), None),
             link(17, Some("macvlan"), None, None),

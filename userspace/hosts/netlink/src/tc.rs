@@ -1,4 +1,4 @@
-//! Queueing disciplines (qdiscs) and classes: what shapes, paces and queues at an interface.
+//! Queueing disciplines (qdiscs) and classes: shaping, pacing and queueing at an interface.
 
 mod batch;
 mod filter;

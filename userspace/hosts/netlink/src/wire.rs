@@ -1,4 +1,4 @@
-//! The few shapes of netlink bytes: message headers and attributes, written and read.
+//! Reading and writing of netlink's message headers and attributes.
 
 use netlink_packet_core::{NLA_F_NESTED, NLA_TYPE_MASK, NlasIterator};
 
@@ -9,17 +9,17 @@ const ATTRIBUTE_HEADER_LEN: usize = 4;
 /// Messages and attributes start on multiples of this many bytes.
 const ALIGNMENT: usize = 4;
 
-/// Appends whole messages to one buffer.
+/// Writes whole messages to one buffer.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     bytes: Vec<u8>,
-    /// Where the last message starts.
+    /// Start of the last message.
     last: usize,
 }
 
 impl Encoder {
-    /// Appends a message of type `kind`; `body` writes what follows its header. The sequence number is left
-    /// zero: the socket fills it in when it sends.
+    /// Appends a message of type `kind`; `body` writes the part after its header. The sequence number stays zero until
+    /// the socket sends it.
     pub(super) fn message(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.last = start;
@@ -32,14 +32,14 @@ impl Encoder {
         self.pad();
     }
 
-    /// Adds flags to those of the last message.
+    /// Adds flags to the last message.
     pub(super) fn flag_last(&mut self, flags: u16) {
         let at = self.last + 6;
         let all = u16_at(&self.bytes, at).unwrap_or(0) | flags;
         self.patch(at, &all.to_ne_bytes());
     }
 
-    /// Appends bytes as they are.
+    /// Appends raw bytes.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -49,17 +49,17 @@ impl Encoder {
         self.with_length(kind, |encoder| encoder.raw(value));
     }
 
-    /// Appends an attribute whose value is the attributes `body` writes.
+    /// Appends an attribute whose value is the attributes that `body` writes.
     pub(super) fn nested(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         self.with_length(kind | NLA_F_NESTED, body);
     }
 
-    /// Appends an attribute whose value is written already, as nested attributes or as it is.
+    /// Appends an attribute with a preformatted value.
     pub(super) fn options(&mut self, kind: u16, value: &[u8], are_nested: bool) {
         self.attribute(if are_nested { kind | NLA_F_NESTED } else { kind }, value);
     }
 
-    /// What was written.
+    /// The buffer.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! What is chosen by a word when attaching.
+//! Choices by word when attaching.
 
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::nearest;
 
-/// What the interface's host is in the network: a set of switches, each of which can be set on its own too.
+/// Role of an interface: presets of switches that can also be set individually.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -30,38 +30,38 @@ impl Role {
     }
 }
 
-/// Who keeps packets until their departure time.
+/// Qdisc that enforces departure times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacerChoice {
-    /// `fq` where the kernel has it, else `htb`; none where nothing is to be paced.
+    /// `fq` if the kernel has it, else `htb`; none if nothing is paced.
     #[default]
     Auto,
     /// The fq qdisc, by departure time.
     Fq,
     /// One HTB class per QP, kept current by `dcqcn run`.
     Htb,
-    /// Nobody: rates are computed but not enforced.
+    /// None: rates are computed but not enforced.
     None,
 }
 
-/// Which qdisc has the port's queues, strict and weighted ones.
+/// Qdisc with the port's strict and weighted queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueuesChoice {
-    /// The port's qdisc is left as it is.
+    /// The port's qdisc is unchanged.
     #[default]
     None,
-    /// `ets` where the kernel has it, else `htb`.
+    /// `ets` if the kernel has it, else `htb`.
     Auto,
     /// Eight bands of the ets qdisc (Linux 5.6).
     Ets,
-    /// Eight classes of the htb qdisc, which also holds the port to link_rate.
+    /// Eight classes of the htb qdisc, which also limits the port to link_rate.
     Htb,
 }
 
 impl QueuesChoice {
-    /// Has marking go by what really waits, where there are queues.
+    /// Makes marking use the real backlog, if there are queues.
     pub(crate) const fn apply(self, config: &mut Config) {
         if !matches!(self, Self::None) {
             config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
@@ -69,11 +69,11 @@ impl QueuesChoice {
     }
 }
 
-/// Where the XDP program runs.
+/// XDP mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum XdpModeChoice {
-    /// In the driver where it can, else on socket buffers.
+    /// In the driver if possible, else on socket buffers.
     #[default]
     Auto,
     /// In the driver.
@@ -82,7 +82,7 @@ pub enum XdpModeChoice {
     Skb,
 }
 
-/// A word that is not one of a choice's.
+/// An unknown word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{word}` is not one of {}{}", .words.join(", "), super::key::did_you_mean(.nearest.as_deref()))]
 pub struct UnknownWord {
@@ -91,10 +91,10 @@ pub struct UnknownWord {
     nearest: Option<String>,
 }
 
-/// Reads one of the words of `T`.
+/// Parses one of the words of `T`.
 ///
 /// # Errors
-/// `word` is not one of them.
+/// `word` is unknown.
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     T::from_str(word, false).map_err(|_| {
         let words = words::<T>();

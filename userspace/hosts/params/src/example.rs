@@ -1,4 +1,4 @@
-//! The example file: everything that can be said, with its meaning and default, made from the parameter tables.
+//! The example file: all settings with meaning and default, generated from the parameter tables.
 
 use std::fmt::Write;
 
@@ -20,20 +20,20 @@ const HEADER: &str = "\
 # said on the command line overrides the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
 ";
 
-/// An entry at the top of the file.
+/// A top-level entry of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// Name.
     pub key: &'static str,
-    /// What it is.
+    /// Meaning.
     pub doc: &'static str,
-    /// Its words; none for a number.
+    /// Allowed words; empty for a number.
     pub words: fn() -> Vec<String>,
-    /// Its default, as written in the file.
+    /// Default, as written in the file.
     pub default: fn() -> String,
 }
 
-/// What may stand at the top of the file, before the tables of parameters.
+/// Top-level entries of the file, before the tables of parameters.
 pub const ENTRIES: [Entry; 6] = [
     Entry {
         key: "role",
@@ -49,25 +49,25 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "pacer",
-        doc: "What holds flows to their rate. auto: fq where the kernel has it, else htb.",
+        doc: "Mechanism that enforces rates. auto: fq if the kernel has it, else htb.",
         words: words::<PacerChoice>,
         default: quoted::<PacerChoice>,
     },
     Entry {
         key: "queues",
-        doc: "Strict and weighted queues for all traffic, by DSCP. auto: qdisc ets where the kernel has it, else htb.",
+        doc: "Strict and weighted queues for all traffic, by DSCP. auto: qdisc ets if the kernel has it, else htb.",
         words: words::<QueuesChoice>,
         default: quoted::<QueuesChoice>,
     },
     Entry {
         key: "xdp_mode",
-        doc: "Where the XDP program of an inline attachment runs. auto: in the driver where it can, else on socket buffers.",
+        doc: "XDP mode of an inline attachment. auto: in the driver if possible, else on socket buffers.",
         words: words::<XdpModeChoice>,
         default: quoted::<XdpModeChoice>,
     },
     Entry {
         key: "flows",
-        doc: "Flows each table holds; the least recently used goes first. 160 bytes at the RP, 56 at the NP.",
+        doc: "Flows per table; a full set evicts the least recently used flow. 160 bytes each at the RP, 56 at the NP.",
         words: Vec::new,
         default: || DEFAULT_FLOWS.to_string(),
     },
@@ -122,7 +122,7 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
             }
         }
     }
-    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; those not named are in class 0.", CLASSES - 1)?;
+    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; unlisted ones are in class 0.", CLASSES - 1)?;
     writeln!(text, "[dscp_to_tc]")?;
     for dscp in (0..DSCPS).filter(|dscp| Key::DscpToTc(*dscp).get(config) != 0) {
         assign(text, &dscp.to_string(), Key::DscpToTc(dscp), config)?;
@@ -132,7 +132,7 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
     (0..CLASSES).try_for_each(|tc| assign(text, &tc.to_string(), Key::TcToQueue(tc), config))?;
     writeln!(
         text,
-        "\n# Queues, where `queues` is not none: [queue.0] to [queue.{}] have the same parameters.",
+        "\n# Queues, unless `queues` is none: [queue.0] to [queue.{}] have the same parameters.",
         CLASSES - 1
     )?;
     for queue in 0..CLASSES {
@@ -163,7 +163,7 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
     Ok(())
 }
 
-/// The same as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
+/// The example as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
 #[must_use]
 pub fn example_json(config: &Config) -> Value {
     let parameter = |key: Key| {
@@ -183,7 +183,7 @@ pub fn example_json(config: &Config) -> Value {
     Key::all().map(parameter).collect()
 }
 
-/// The comment above a parameter: what it is, its range and default, and what a larger value does.
+/// The comment above a parameter: meaning, range, default, and effect of a larger value.
 fn describe(text: &mut String, key: Key) -> std::fmt::Result {
     writeln!(text, "\n# {}", key.doc())?;
     let (low, high) = key.range().into_inner();
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Auto)));
         assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Auto), Some(XdpModeChoice::Auto)));
         assert_eq!(settings.flows, Some(DEFAULT_FLOWS));
-        // Every parameter but `pacer` and `queues`; of the DSCPs those two that are not in class 0.
+        // All parameters but `pacer` and `queues`; of the DSCPs, the two outside class 0.
         assert_eq!(settings.changes.len(), Key::all().count() - 2 - (DSCPS - 2));
     }
 

@@ -1,4 +1,4 @@
-//! The configuration file: TOML that says what differs from the defaults.
+//! The configuration file: differences to the defaults, in TOML.
 //!
 //! ```toml
 //! role = "switch"
@@ -27,27 +27,27 @@ use super::choice::{UnknownWord, parse_word};
 use super::key::{Assignment, nearest};
 use super::settings::Settings;
 
-/// One thing wrong with a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// Description.
     pub message: String,
 }
 
-/// Everything wrong with a file, in the order of its lines.
+/// All errors in a file, ordered by line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileErrors {
-    /// The file's name.
+    /// Name of the file.
     pub name: String,
     /// At least one, at most twenty.
     pub errors: Vec<FileError>,
-    /// How many more there are.
+    /// Number of further errors.
     pub more: usize,
 }
 
-/// How many errors of a file are told: whoever writes it may be a stranger.
+/// Maximum number of reported errors: a file may come from an untrusted client.
 const MOST_ERRORS: usize = 20;
 
 impl fmt::Display for FileErrors {
@@ -65,17 +65,17 @@ impl fmt::Display for FileErrors {
 
 impl std::error::Error for FileErrors {}
 
-/// What may stand at the top of a file, besides the tables.
+/// Top-level keys of a file other than tables.
 const TOP: [&str; 7] = ["role", "profile", "inline", "pacer", "queues", "xdp_mode", "flows"];
 const PARAMETERS: &str = "parameters";
-/// Tables of parameters whose names start with the table's.
+/// Tables whose name is the prefix of their parameters.
 const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
 
-/// Reads the text of a file called `name`.
+/// Parses `text` from the file called `name`.
 ///
 /// # Errors
-/// It is not TOML, names what does not exist, or gives a value that is none. Whether the values go together is for
-/// [`Settings::config`] to say.
+/// The text is not TOML, has unknown keys, or has invalid values. [`Settings::config`] checks conditions between
+/// values.
 pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
     read(name, text, |reader, table| {
         for (key, value) in table {
@@ -85,7 +85,7 @@ pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
     })
 }
 
-/// Reads TOML with `file`, and collects what is wrong with it.
+/// Parses TOML with `file`, and collects the errors.
 pub fn read<T>(
     name: &str,
     text: &str,
@@ -106,20 +106,20 @@ pub fn read<T>(
     Err(FileErrors { name: name.to_owned(), errors, more })
 }
 
-/// A file being read.
+/// A file being parsed.
 pub struct Reader<'a> {
     text: &'a str,
-    /// The settings read so far.
+    /// Settings so far.
     pub settings: Settings,
     errors: Vec<FileError>,
     more: usize,
 }
 
-/// A value with its place in the text.
+/// A value with its position.
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
-    /// Notes that something is wrong at a place of the text.
+    /// Records an error at a position of the text.
     pub fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
         if self.errors.len() >= MOST_ERRORS {
             self.more += 1;
@@ -130,7 +130,7 @@ impl Reader<'_> {
         self.errors.push(FileError { line, message: message.to_string() });
     }
 
-    /// Reads one of the settings that `attach` knows.
+    /// Parses one of the settings of `attach`.
     pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>) {
         match key.get_ref().as_ref() {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
@@ -158,7 +158,7 @@ impl Reader<'_> {
         self.refuse(at, message);
     }
 
-    /// Parameters called `prefix` and the key; tables below add their name and a dot.
+    /// Parses parameters called `prefix` plus the key; nested tables append their name and a dot.
     fn parameters(&mut self, prefix: &str, value: &Value<'_>) {
         let Some(table) = value.get_ref().as_table() else {
             let name = prefix.strip_suffix('.').unwrap_or(PARAMETERS);
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a word.
+    /// Parses a word.
     pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
         let word = scalar(value).unwrap_or_default();
         parse_word(&word).map_err(|error: UnknownWord| self.refuse(value.span(), error)).ok()
@@ -196,7 +196,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the number of flows the tables are to hold: a parser for the command line too.
+/// Parses the number of flows per table; also for the command line.
 ///
 /// # Errors
 /// It is not a number or out of range.
@@ -206,7 +206,7 @@ pub fn parse_flows(text: &str) -> Result<u32, String> {
     flows.ok_or_else(|| format!("flows = {text} is out of range: allowed is {low} to {high}"))
 }
 
-/// A scalar value as its text.
+/// Text of a scalar value.
 pub fn scalar(value: &Value<'_>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn deep_nesting_rejected() {
-        // As long as what a stranger may send over the control socket.
+        // The maximum length of a request over the control socket.
         let deep = |unit: &str| unit.repeat((256 << 10) / unit.len() - 20);
         let (open, inline, dotted) = (deep("["), deep("{a="), deep("a."));
         let both = format!("x = {}1{}", &open[..120_000], "]".repeat(120_000));

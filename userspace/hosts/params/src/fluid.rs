@@ -1,4 +1,4 @@
-//! The fixed point of DCQCN's fluid model: the queue that a bottleneck settles at, without simulating anything.
+//! Fixed point of DCQCN's fluid model: the queue at which a bottleneck settles, without a simulation.
 //!
 //! Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16, section 3. At the fixed point
 //! each of N flows has R = C/N, and the marking probability p solves
@@ -10,8 +10,8 @@
 //! d = p / ((1-p)^(-TR) - 1)      e = d (1-p)^(FTR)
 //! ```
 //!
-//! with rates in packets per second and B in packets. A counter or timer that is off leaves its two terms out. The queue
-//! follows from p by the marking curve. The model knows the `paper` machine only, and flows that never end.
+//! with rates in packets per second and B in packets. A disabled counter or timer drops its two terms. The queue
+//! follows from p by the marking curve. The model covers the `paper` machine and infinite flows only.
 
 mod trajectory;
 
@@ -38,7 +38,7 @@ pub struct Bottleneck<'c> {
 impl<'c> Bottleneck<'c> {
     /// WRED of the class.
     ///
-    /// `None` where no model applies: not the `paper` machine, no marking, no flow, no link.
+    /// `None` if the model does not apply: not the `paper` machine, no marking, no flow, no link.
     #[must_use]
     pub fn marking(&self) -> Option<&'c WredConfig> {
         let (scalars, wred) = (&self.config.scalars, self.config.wred.get(self.tc)?);
@@ -61,7 +61,7 @@ pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The root of a monotonic function: where `is_below` changes from true to false, to the precision of `f64`.
+/// Root of a monotonic function: the point where `is_below` changes to false, to the precision of `f64`.
 ///
 /// `middle` is the mean used to halve the interval: arithmetic, or geometric for values that span orders of magnitude.
 pub fn bisect(
@@ -85,7 +85,7 @@ pub struct FixedPoint {
     pub marking_probability: f64,
     /// The queue q* at which WRED marks with p*; Kmax if `beyond_pmax`.
     pub queue_bytes: f64,
-    /// p* is above Pmax, so the linear part of the marking curve has no such point: the queue saws about Kmax.
+    /// p* is above Pmax, so the linear part of the marking curve has no such point: the queue oscillates around Kmax.
     pub beyond_pmax: bool,
 }
 
@@ -101,7 +101,7 @@ impl FixedPoint {
     }
 }
 
-/// What the model knows of a bottleneck, in its own units.
+/// Parameters of a bottleneck in the model's units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Model {
     /// N.
@@ -123,18 +123,18 @@ pub(super) struct Model {
 /// The model's terms for one marking probability and rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// a: the share of CNP intervals with a CNP.
+    /// a: the fraction of CNP intervals with a CNP.
     pub(super) cnp: f64,
-    /// What alpha tends to.
+    /// Limit of alpha.
     pub(super) alpha: f64,
     /// b + d: increases per packet.
     pub(super) increases: f64,
-    /// c + e: those beyond fast recovery.
+    /// c + e: increases beyond fast recovery.
     pub(super) additive: f64,
 }
 
 impl Model {
-    /// `None` where the model does not apply: see [`fixed_point`].
+    /// `None` if the model does not apply: see [`fixed_point`].
     pub(super) fn new<'c>(bottleneck: &Bottleneck<'c>) -> Option<(Self, &'c WredConfig)> {
         let wred = bottleneck.marking()?;
         let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;
@@ -161,7 +161,7 @@ impl Model {
         let log = (-p).ln_1p();
         let power_less_one = |x: f64| (x * log).exp_m1();
         let power = |x: f64| (x * log).exp();
-        // How often, per packet, `x` packets pass with no mark among them, and how often after F such runs in a row.
+        // Frequency, per packet, of `x` packets without a mark, and of F such runs in a row.
         let runs = |x: f64| {
             if x == 0.0 {
                 return (0.0, 0.0);
@@ -179,7 +179,7 @@ impl Model {
         }
     }
 
-    /// The left side of the equation less the right one, both multiplied by (b + d)(c + e); grows with `p`.
+    /// Left side of the equation minus the right one, both multiplied by (b + d)(c + e); grows with `p`.
     fn surplus(&self, p: f64) -> f64 {
         let Terms { cnp, alpha, increases, additive } = self.terms(p, self.rate);
         let right = self.cnp_interval * self.cnp_interval * self.ai_rate * self.rate;
@@ -194,7 +194,7 @@ impl Model {
 
 /// The fixed point of a bottleneck.
 ///
-/// `None` where the model does not apply: not the `paper` machine, no marking, neither increase timer nor byte counter, no
+/// `None` if the model does not apply: not the `paper` machine, no marking, neither increase timer nor byte counter, no
 /// flow, no link.
 #[must_use]
 pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
@@ -226,7 +226,7 @@ mod tests {
         fixed_point(&Bottleneck { link_bps, flows, ..of(config) }).unwrap()
     }
 
-    /// `wanted` is rounded to `digits` decimals, some of it from a figure that was rounded before (403.4987, 403.5, 404).
+    /// `wanted` is rounded to `digits` decimals, sometimes from a rounded value (403.4987, 403.5, 404).
     fn check(wanted: &[f64], digits: i32, what: &str, value: impl Fn(u64) -> f64) {
         for (&wanted, flows) in wanted.iter().zip(FLOWS) {
             let value = value(flows);
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Published figures of another solver for the same equation: p* in percent, q* in KB.
+    /// Published values of another solver for the same equation: p* in percent, q* in KB.
     #[test]
     fn known_probabilities_come_out() {
         let config = paper(5 * KB, 200 * KB, 10_000);

@@ -1,4 +1,4 @@
-//! Which parameters belong together, and which of them a profile is about.
+//! Groups of parameters, and the parameters of a profile.
 
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, Quantity, QueueConfig, Spec, Unit};
@@ -7,7 +7,7 @@ use super::key::Key;
 use super::profile::{Profile, ProfileError};
 use super::quantity::expected;
 
-/// The part of the data plane a parameter belongs to.
+/// Part of the data plane that a parameter belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Group {
     /// The congestion point: WRED marking, classes and queues.
@@ -16,11 +16,11 @@ pub enum Group {
     Np,
     /// The reaction point: the rate machine and the pacer.
     Rp,
-    /// The interface: its link and PFC on it, and its event log.
+    /// The interface: link, PFC, and event log.
     Link,
 }
 
-/// Parameters of [`Group::Wred`] next to the tables.
+/// Parameters of [`Group::Wred`] outside the tables.
 const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
 const NP: [&str; 8] = [
     "np_enable",
@@ -41,7 +41,7 @@ const LINK: [&str; 6] = [
     "pfc_wd_action",
 ];
 
-/// Parameters of [`Group::Rp`] that describe the interface and not the algorithm.
+/// Parameters of [`Group::Rp`] that describe the interface, not the algorithm.
 const RP_OF_THE_SITE: [&str; 7] = [
     "rp_enable",
     "cnp_consume",
@@ -53,7 +53,7 @@ const RP_OF_THE_SITE: [&str; 7] = [
 ];
 
 impl Key {
-    /// The group it belongs to.
+    /// Group of the parameter.
     #[must_use]
     pub fn group(self) -> Group {
         match self {
@@ -66,8 +66,8 @@ impl Key {
         }
     }
 
-    /// Whether profiles are about it: the rate machine, the time between CNPs and the marking curve. Everything else
-    /// says what the interface is: its link, role, classes, buffers and pacer.
+    /// Whether profiles include it: the rate machine, the time between CNPs and the marking curve. All others describe
+    /// the interface: its link, role, classes, buffers and pacer.
     #[must_use]
     pub fn in_profiles(self) -> bool {
         match self {
@@ -78,7 +78,7 @@ impl Key {
         }
     }
 
-    /// The values it can have, as people write them.
+    /// Allowed values, formatted for people.
     #[must_use]
     pub fn allowed(self) -> String {
         let (low, high) = self.range().into_inner();
@@ -89,7 +89,7 @@ impl Key {
         }
     }
 
-    /// What a value looks like, as a sentence to stand behind another; empty where [`Key::allowed`] says it all.
+    /// Syntax of values, as a sentence to append to another; empty if [`Key::allowed`] suffices.
     #[must_use]
     pub fn written(self) -> String {
         match self.unit() {
@@ -99,28 +99,28 @@ impl Key {
     }
 }
 
-/// Every parameter whose value differs between the two.
+/// All parameters with different values.
 pub fn differing(old: &Config, new: &Config) -> impl Iterator<Item = Key> {
     Key::all().filter(|key| key.get(old) != key.get(new))
 }
 
 impl Profile {
-    /// Gives `config` what this profile is about ([`Key::in_profiles`]) and leaves the rest. Its link rate is the
-    /// profile's.
+    /// Applies this profile's parameters ([`Key::in_profiles`]) to `config` and leaves the others. The link rate is
+    /// that of `config`.
     ///
     /// # Errors
     /// As [`Profile::config`].
     pub fn put_into(self, config: &mut Config) -> Result<(), ProfileError> {
         let profile = self.config(Some(config.scalars.link_rate_bps))?;
         for key in Key::all().filter(|key| key.in_profiles()) {
-            // Values of a profile are in range: a test says so of each.
+            // Values of a profile are in range, as a test checks for each.
             let _ = key.set(config, key.get(&profile));
         }
         Ok(())
     }
 }
 
-/// The defaults of a parameter of queues, as text.
+/// Defaults of a queue parameter, as text.
 #[must_use]
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
@@ -180,7 +180,7 @@ mod tests {
             let whole = profile.config(Some(25_000_000_000)).unwrap();
             let not_in: Vec<_> =
                 differing(&Config::DEFAULT, &whole).filter(|key| !key.in_profiles()).collect();
-            assert_eq!(not_in, [], "{profile:?} says something that `profile apply` leaves out");
+            assert_eq!(not_in, [], "{profile:?} sets a parameter that profiles exclude");
             assert!(differing(&changed, &whole).all(|key| !key.in_profiles()), "{profile:?}");
         }
         assert!(Profile::Lab.put_into(&mut config.clone()).is_err());

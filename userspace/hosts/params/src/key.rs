@@ -1,4 +1,4 @@
-//! The names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`, `queue.3.weight`,
+//! Names of the parameters: `rpg_ai_rate`, `wred.3.kmin`, `dscp_to_tc.26`, `tc_to_queue.3`, `queue.3.weight`,
 //! `pfc.3.rx`.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use dcqcn_common::params::{
 
 use super::quantity::{self, QuantityError};
 
-/// One parameter of a [`Config`].
+/// A parameter of a [`Config`].
 #[derive(Clone, Copy, Debug)]
 pub enum Key {
     /// A parameter of the attachment.
@@ -29,78 +29,78 @@ pub enum Key {
     Pfc(usize, &'static Spec<PfcConfig>),
 }
 
-/// A name that no parameter has.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownKey {
-    /// Nothing is called that.
+    /// No parameter has this name.
     #[error(
         "unknown parameter `{name}`{}",
-        .nearest.as_deref().map_or("; `dcqcn config example` explains all".into(), |name| did_you_mean(Some(name)))
+        .nearest.as_deref().map_or("; `dcqcn config example` lists all".into(), |name| did_you_mean(Some(name)))
     )]
     Name {
-        /// What was written.
+        /// Name as given.
         name: String,
-        /// The valid name most like it, if one is.
+        /// The most similar valid name, if any.
         nearest: Option<String>,
     },
-    /// The table is known, the row is not.
+    /// The table exists, but not the row.
     #[error("unknown parameter `{name}`: {table} is numbered 0 to {last}")]
     Row {
-        /// What was written.
+        /// Name as given.
         name: String,
-        /// The table.
+        /// Table.
         table: &'static str,
-        /// Its last row.
+        /// Last row.
         last: usize,
     },
 }
 
-/// Why a parameter cannot be given a value.
+/// Reason why a parameter cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// No such parameter.
     #[error(transparent)]
     Key(#[from] UnknownKey),
-    /// The text is no value of it.
+    /// The text is not a value of it.
     #[error("{key} = {source}")]
     Quantity {
-        /// The parameter.
+        /// Parameter.
         key: Key,
-        /// What is wrong with the text.
+        /// Error in the text.
         source: QuantityError,
     },
-    /// The value is out of the parameter's range.
+    /// The value is out of range.
     #[error(
         "{key} = {} is out of range: allowed is {} to {}",
         Quantity(*.value, .key.unit()), Quantity(*.key.range().start(), .key.unit()),
         Quantity(*.key.range().end(), .key.unit())
     )]
     Range {
-        /// The parameter.
+        /// Parameter.
         key: Key,
-        /// The value.
+        /// Value.
         value: u64,
     },
-    /// The parameter is not set but follows from how the data plane is attached.
-    #[error("{0} cannot be set: it follows from `attach --{0}`, or from `{0}` at the top of its file")]
+    /// The parameter cannot be set, because it depends on how the data plane is attached.
+    #[error("{0} cannot be set; use `attach --{0}`, or `{0}` at the top of its file")]
     Attach(Key),
-    /// No `=` in it.
+    /// No `=`.
     #[error("`{0}` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`")]
     Syntax(String),
-    /// Each value is valid, but not together with the others.
+    /// Each value is valid, but not in combination with the others.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
 
-/// `: did you mean ...?`, if there is something to mean.
+/// `: did you mean ...?`, if there is a suggestion.
 pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
+/// Minimum similarity of two names for a suggestion, from 0 to 1.
 const SIMILAR: f64 = 0.5;
 
-/// The one of `names` most like `name`, if any is like it. One that begins with it is liker than any other.
+/// The most similar of `names`, if similar enough. Names that start with `name` are preferred.
 pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
     let name = name.to_lowercase();
     let rated = names.into_iter().map(|known| {
@@ -119,7 +119,7 @@ const QUEUE: &str = "queue";
 const PFC: &str = "pfc";
 
 impl Key {
-    /// Every parameter, in the order of the file.
+    /// All parameters, in file order.
     pub fn all() -> impl Iterator<Item = Self> {
         let scalars = Scalars::SPECS.iter().map(Self::Scalar);
         let wred = (0..CLASSES).flat_map(|tc| WredConfig::SPECS.iter().map(move |spec| Self::Wred(tc, spec)));
@@ -130,13 +130,13 @@ impl Key {
         scalars.chain(wred).chain(maps).chain(queues).chain(pfc)
     }
 
-    /// It tells the data plane what `attach` installed next to it, so it cannot be changed on its own.
+    /// Whether it reflects what `attach` installed, and so cannot be changed alone.
     #[must_use]
     pub fn follows_from_attach(self) -> bool {
         matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))
     }
 
-    /// How its values are written.
+    /// Unit of its values.
     #[must_use]
     pub const fn unit(self) -> Unit {
         match self {
@@ -148,7 +148,7 @@ impl Key {
         }
     }
 
-    /// The base unit, which raw numbers are in.
+    /// Base unit of raw numbers.
     #[must_use]
     pub const fn unit_name(self) -> &'static str {
         match self.unit() {
@@ -162,7 +162,7 @@ impl Key {
         }
     }
 
-    /// Its valid values.
+    /// Valid values.
     #[must_use]
     pub const fn range(self) -> RangeInclusive<u64> {
         match self {
@@ -174,7 +174,7 @@ impl Key {
         }
     }
 
-    /// What it is.
+    /// Meaning.
     #[must_use]
     pub fn doc(self) -> &'static str {
         match self {
@@ -188,7 +188,7 @@ impl Key {
         .trim()
     }
 
-    /// What a larger value does; empty where the question makes no sense.
+    /// Effect of a larger value; empty if not applicable.
     #[must_use]
     pub const fn larger(self) -> &'static str {
         match self {
@@ -200,19 +200,19 @@ impl Key {
         }
     }
 
-    /// Its value where nothing is said.
+    /// Default.
     #[must_use]
     pub fn default(self) -> u64 {
         self.get(&Config::DEFAULT)
     }
 
-    /// That, as people write it.
+    /// Default, formatted for people.
     #[must_use]
     pub fn default_text(self) -> String {
         self.text(&Config::DEFAULT)
     }
 
-    /// Its value in `config`.
+    /// Value in `config`.
     #[must_use]
     pub fn get(self, config: &Config) -> u64 {
         match self {
@@ -225,16 +225,16 @@ impl Key {
         }
     }
 
-    /// Its value in `config`, as people write it.
+    /// Value in `config`, formatted for people.
     #[must_use]
     pub fn text(self, config: &Config) -> String {
         Quantity(self.get(config), self.unit()).to_string()
     }
 
-    /// Writes `value` into `config`. Whether it goes with the other values is for [`Config::validate`] to say.
+    /// Stores `value` in `config`. [`Config::validate`] checks conditions between values.
     ///
     /// # Errors
-    /// The value is out of range; `config` is as it was.
+    /// The value is out of range; `config` is unchanged.
     pub fn set(self, config: &mut Config, value: u64) -> Result<(), SetError> {
         let refused = SetError::Range { key: self, value };
         if !self.range().contains(&value) {
@@ -252,10 +252,10 @@ impl Key {
         Ok(())
     }
 
-    /// Reads a value of this parameter; see [`quantity::parse`].
+    /// Parses a value of this parameter; see [`quantity::parse`].
     ///
     /// # Errors
-    /// The text is no value of it, or out of range.
+    /// The text is not a valid value.
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
         let value =
             quantity::parse(text, self.unit()).map_err(|source| SetError::Quantity { key: self, source })?;
@@ -327,20 +327,20 @@ impl FromStr for Key {
     }
 }
 
-/// A parameter and the value it is to have, as in `rpg_ai_rate=40mbit`.
+/// A parameter and its new value, as in `rpg_ai_rate=40mbit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The parameter.
+    /// Parameter.
     pub key: Key,
     /// A value in its range.
     pub value: u64,
 }
 
 impl Assignment {
-    /// The parameter called `key` is to have the value that `text` says.
+    /// An assignment of `text` to the parameter called `key`.
     ///
     /// # Errors
-    /// There is no such parameter, it cannot be set, or the text is no value of it.
+    /// The parameter does not exist or cannot be set, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
         let key: Key = key.parse()?;
         if key.follows_from_attach() {
@@ -349,10 +349,10 @@ impl Assignment {
         Ok(Self { key, value: key.parse_value(text)? })
     }
 
-    /// Carries it out. Whether the value goes with the others is for [`Config::validate`] to say.
+    /// Applies the assignment. [`Config::validate`] checks conditions between values.
     ///
     /// # Errors
-    /// The value is out of range; `config` is as it was.
+    /// The value is out of range; `config` is unchanged.
     pub fn apply(self, config: &mut Config) -> Result<(), SetError> {
         self.key.set(config, self.value)
     }
@@ -367,10 +367,10 @@ impl FromStr for Assignment {
     }
 }
 
-/// Gives the parameter called `key` the value that `text` says, if the whole stays valid.
+/// Assigns `text` to the parameter called `key`, if the whole configuration remains valid.
 ///
 /// # Errors
-/// There is no such parameter, the text is no value of it, or the whole would not be valid; `config` is as it was.
+/// The parameter does not exist, the text is not a value of it, or the result is invalid; `config` is unchanged.
 pub fn set(config: &mut Config, key: &str, text: &str) -> Result<(), SetError> {
     let mut changed = *config;
     Assignment::new(key, text)?.apply(&mut changed)?;

@@ -1,6 +1,6 @@
-//! Parameters as people write them: names, quantities, files, profiles and roles.
+//! Parameters in text form: names, quantities, files, profiles and roles.
 //!
-//! What a parameter is stands in the tables of [`dcqcn_common::params`]; everything here is made from them.
+//! The tables of [`dcqcn_common::params`] define the parameters; this crate is derived from them.
 
 mod choice;
 mod example;

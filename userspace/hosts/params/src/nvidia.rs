@@ -22,13 +22,13 @@ pub use export::{Export, export};
 
 /// A parameter of the firmware.
 struct Known {
-    /// File in `roce_rp` or `roce_np`, and the parameter's name here.
+    /// File in `roce_rp` or `roce_np`, and the name of the parameter here.
     name: &'static str,
     /// File in `cc_params`.
     debugfs: &'static str,
-    /// Base units in one of the firmware's.
+    /// Base units per unit of the firmware.
     scale: u64,
-    /// What 0, which the firmware takes, means here.
+    /// Meaning of 0, which the firmware accepts.
     zero: Zero,
     /// Largest value of the firmware's field.
     most: u64,
@@ -36,11 +36,11 @@ struct Known {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
-    /// The same.
+    /// 0, too.
     Same,
-    /// The lowest value there is: the firmware has no lower limit.
+    /// The lowest valid value: the firmware has no lower limit.
     Lowest,
-    /// This value.
+    /// A fixed value.
     Is(u64),
 }
 
@@ -71,7 +71,7 @@ const RP: [Known; 16] = [
     known("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same, u32::MAX as u64),
     known("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same, 1023),
     known("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same, BITS_17),
-    // The `firmware` variant looks at least once per microsecond.
+    // The `firmware` variant checks at least once per microsecond.
     known("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US), u32::MAX as u64),
     known("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same, 1023),
 ];
@@ -81,30 +81,30 @@ const NP: [Known; 3] = [
     known("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
 ];
 
-/// What a directory says.
+/// Result of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Import {
-    /// What it changes, with the file each comes from.
+    /// Changes, each with its file.
     pub changes: Vec<(PathBuf, Assignment)>,
-    /// What has no counterpart, or another value here.
+    /// Settings without a counterpart, or with another value here.
     pub notes: Vec<Note>,
 }
 
-/// Something about a file that is not carried over as it is.
+/// A setting that is not imported unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// The file.
+    /// File.
     pub file: PathBuf,
-    /// Why not, or how else.
+    /// Cause, or the value used instead.
     pub reason: String,
 }
 
-/// Why a directory cannot be imported.
+/// Reason why a directory cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is nothing.
+    /// It contains no parameters.
     #[error(
-        "{}: neither roce_rp nor roce_np nor a known parameter is in it; give the directory that has them, as in \
+        "{}: contains neither roce_rp nor roce_np nor a known parameter; pass the directory that has them, as in \
          /sys/class/net/eth0/ecn, or the text of `mlxconfig -d DEVICE -e query`",
         .0.display()
     )]
@@ -112,36 +112,36 @@ pub enum Error {
     /// It cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A file has no number.
+    /// A file does not contain a number.
     #[error("{}: `{text}` is not a whole number", path.display())]
     Number {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What it has.
+        /// Content.
         text: String,
     },
-    /// A number this data plane cannot have.
+    /// A number outside the range of the data plane.
     #[error("{} = {value}: {source}", path.display())]
     Value {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The number in it.
+        /// Number in it.
         value: u64,
-        /// What is allowed.
+        /// Error with the allowed range.
         source: Box<SetError>,
     },
 }
 
-/// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` picks the parameters of one port of an
-/// adapter, which end in `_P1` or `_P2` in the latter; the first port is the default.
+/// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` selects an adapter's port, whose parameters
+/// end in `_P1` or `_P2` in the latter; the default is the first.
 ///
 /// # Errors
-/// There is no parameter to import, or a known parameter cannot be read or has a value out of range.
+/// There is no parameter to import, or a known parameter is unreadable or out of range.
 pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
     let mut import = Import::default();
     let has_rp = if path.is_dir() { import.directory(path)? } else { import.dump(path, port)? };
@@ -184,7 +184,7 @@ impl Import {
         Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
     }
 
-    /// Reads the files of one directory, in the order of their names.
+    /// Reads the files of one directory, ordered by name.
     fn part(&mut self, directory: &Path, find: &dyn Fn(&str) -> Option<&'static Known>) -> Result<(), Error> {
         for name in entries(directory)? {
             let path = directory.join(&name);
@@ -196,14 +196,14 @@ impl Import {
                     continue;
                 }
                 None if name == "enable" => priorities(&path),
-                None => "no parameter of that name here".to_owned(),
+                None => "unknown parameter".to_owned(),
             };
             self.notes.push(Note { file: path, reason });
         }
         Ok(())
     }
 
-    /// Enters the parameter whose value, in `path`, is `text`.
+    /// Imports the parameter whose value, in `path`, is `text`.
     fn parameter(&mut self, path: &Path, text: &str, known: &Known) -> Result<(), Error> {
         let value: u64 =
             text.parse().map_err(|_| Error::Number { path: path.to_owned(), text: text.to_owned() })?;
@@ -217,7 +217,7 @@ impl Import {
         let mut config = Config::DEFAULT;
         key.set(&mut config, scaled).map_err(failed)?;
         if value == 0 && scaled != 0 {
-            let reason = format!("0 becomes {}, the lowest there is here", key.text(&config));
+            let reason = format!("0 becomes {}, the lowest value here", key.text(&config));
             self.notes.push(Note { file: path.to_owned(), reason });
         }
         self.changes.push((path.to_owned(), Assignment { key, value: scaled }));
@@ -230,7 +230,7 @@ fn known_as(name: &str) -> Option<&'static Known> {
     RP.iter().chain(&NP).find(|known| known.name == name || known.debugfs == name)
 }
 
-/// What a directory `enable` with a file for each priority says.
+/// Note about a directory `enable` with a file for each priority.
 fn priorities(directory: &Path) -> String {
     let on = |priority: &u32| {
         read_small(&directory.join(priority.to_string())).is_ok_and(|text| text.trim() == "1")
@@ -238,7 +238,7 @@ fn priorities(directory: &Path) -> String {
     let on: Vec<String> = (0..8).filter(on).map(|priority| priority.to_string()).collect();
     let on = if on.is_empty() { "no priority".to_owned() } else { format!("priorities {}", on.join(", ")) };
     format!(
-        "a switch for each priority ({on} on): here rp_enable and np_enable are for the interface, and stay"
+        "a switch for each priority ({on} on); rp_enable and np_enable are per interface here, and unchanged"
     )
 }
 
@@ -252,7 +252,7 @@ fn entries(directory: &Path) -> Result<BTreeSet<String>, Error> {
     Ok(names)
 }
 
-/// Reads a file of sysfs: no longer than a page.
+/// Reads a sysfs file, at most one page.
 fn read_small(path: &Path) -> io::Result<String> {
     const PAGE_BYTES: u64 = 4_096;
     let mut text = String::new();
@@ -332,9 +332,9 @@ mod tests {
         let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes[0].contains("(priorities 3 on)"), "{notes:?}");
-        assert_eq!(notes[1], "0 becomes 1us, the lowest there is here");
-        assert_eq!(notes[2], "0 becomes 100kbit, the lowest there is here");
-        assert_eq!(notes[3], "no parameter of that name here");
+        assert_eq!(notes[1], "0 becomes 1us, the lowest value here");
+        assert_eq!(notes[2], "0 becomes 100kbit, the lowest value here");
+        assert_eq!(notes[3], "unknown parameter");
         assert_eq!(config(&import).validate(), Ok(()));
     }
 
@@ -355,7 +355,7 @@ mod tests {
             ("roce_rp/rpg_ai_rate", "99999999999999999999", "is not a whole number"),
             ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: allowed is 1kbit to 800gbit"),
             ("roce_np/cnp_dscp", "64", "allowed is 0 to 63"),
-            ("other", "1", "neither roce_rp nor roce_np"),
+            ("other", "1", "contains neither roce_rp nor roce_np"),
         ] {
             let refused = read(directory(&[(name, text)]).path(), None).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
@@ -408,7 +408,7 @@ mod tests {
         ] {
             assert_eq!(config(&dumped(&text, None)), Profile::Nvidia.config(None).unwrap(), "{text}");
         }
-        // The directory above, and the one below.
+        // The parent directory, and the subdirectory.
         let above: Vec<_> = FIRMWARE.map(|(name, text)| (format!("ecn/{name}"), text)).into();
         let above: Vec<_> = above.iter().map(|(name, text)| (name.as_str(), *text)).collect();
         let above = directory(&above);
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes.iter().any(|note| note.starts_with("port 2 has 10")), "{notes:?}");
         assert!(
-            notes.iter().any(|note| note.contains("rp_enable and np_enable are for the interface")),
+            notes.iter().any(|note| note.contains("rp_enable and np_enable are per interface")),
             "{notes:?}"
         );
         assert!(notes.iter().any(|note| note.contains("does not run DCQCN")), "{notes:?}");
@@ -460,8 +460,8 @@ mod tests {
         let notes = export(&paper).notes;
         for part in [
             "rp_variant is paper",
-            "rpg_byte_reset = 10MB is more than the firmware's field holds: 32767 is written",
-            "initial_alpha_value = 1024 is more than the firmware's field holds: 1023",
+            "rpg_byte_reset = 10MB exceeds the firmware's field: writing 32767",
+            "initial_alpha_value = 1024 exceeds the firmware's field: writing 1023",
             "rpg_min_rate = 1.5mbit is rounded up to 2 of the firmware's units",
         ] {
             assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");

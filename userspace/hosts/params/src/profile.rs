@@ -11,36 +11,34 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// The DCQCN paper's machine and numbers, for links of 10 to 100 Gb/s.
+    /// The DCQCN paper's machine and values, for links of 10 to 100 Gbit/s.
     #[default]
     Paper,
-    /// NVIDIA's firmware: its machine, 10-bit alpha and default numbers.
+    /// NVIDIA's firmware: its machine, 10-bit alpha and default values.
     Nvidia,
-    /// HPCC's simulator: the firmware's machine, numbers that scale with the link.
+    /// HPCC's simulator: the firmware's machine, values that scale with the link.
     Hpcc,
-    /// Intel's irdma: the firmware's machine with the numbers of its driver.
+    /// Intel's irdma: the firmware's machine with the values of its driver.
     Irdma,
-    /// The paper's dynamics slowed down to a link of 1 Gb/s or less.
+    /// The paper's dynamics slowed down for links of 1 Gbit/s or less.
     Lab,
-    /// `lab` on links of up to 1 Gb/s, `paper` on faster ones; chosen when attaching.
+    /// `lab` on links of up to 1 Gbit/s, `paper` on faster ones; resolved when attaching.
     Auto,
 }
 
-/// Why a profile says nothing for a link.
+/// Reason why a profile does not support a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// The profile depends on a rate that is not known.
-    #[error(
-        "profile `{0}` depends on the link's rate, which is not known: set it, as in `link_rate=200mbit`"
-    )]
+    /// The profile depends on the link's rate, which is unknown.
+    #[error("profile `{0}` depends on the link's rate, which is unknown; set it, as in `link_rate=200mbit`")]
     NoRate(&'static str),
-    /// The link is too fast for it.
+    /// The link is too fast.
     #[error(
         "profile `lab` is for links up to {}, this one has {}: use profile `paper`",
         Quantity(Profile::MAX_LAB_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
     )]
     TooFast(u64),
-    /// The link is too slow for it.
+    /// The link is too slow.
     #[error(
         "profile `hpcc` is for links of {} and more, this one has {}: use profile `lab`",
         Quantity(Profile::MIN_HPCC_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
@@ -48,21 +46,22 @@ pub enum ProfileError {
     TooSlow(u64),
 }
 
-/// The link the paper's parameters were chosen for (DCQCN, SIGCOMM'15, section 5: 40 Gb/s).
+/// The link for which the paper's parameters were chosen (DCQCN, SIGCOMM'15, section 5: 40 Gbit/s).
 const PAPER_RATE_BPS: u64 = 40_000_000_000;
-/// The link HPCC's parameters are multiples of (`run.py` of its simulator: `bw / 25`).
+/// The link to which HPCC's parameters are scaled (`run.py` of its simulator: `bw / 25`).
 const HPCC_RATE_BPS: u64 = 25_000_000_000;
-/// Pmax of `lab` on the fastest link of it: 10 %.
+/// Pmax of `lab` on its fastest link: 10 %.
 const LAB_PMAX_PPM: u64 = 100_000;
-/// Highest Pmax of `lab`, from 40 Mb/s down: what comes late in a machine comes in bursts, and a steeper curve takes them for
-/// congestion. soft-RoCE in a virtual machine had 93 to 95 % of 20 Mb/s with 50 %, 88 to 93 % with 71 % (a busier machine).
+/// Highest Pmax of `lab`, for 40 Mbit/s and less: late packets of a machine arrive in bursts, which a steeper curve
+/// would mark. soft-RoCE in a virtual machine reached 93 to 95 % of 20 Mbit/s with 50 %, and 88 to 93 % with 71 % (on a
+/// busier machine).
 const LAB_MAX_PMAX_PPM: u64 = 500_000;
-/// s on the fastest link of `lab`.
+/// Dilation s on the fastest link of `lab`.
 const LAB_DILATION: u64 = 40;
-/// Times: T, tau, tau' and the shortest time between cuts grow as the link shrinks.
+/// Times that are multiplied by s: T, tau, tau' and the minimum time between cuts.
 const TIMES: [&str; 4] =
     ["min_time_between_cnps", "rpg_time_reset", "rate_reduce_monitor_period", "dce_tcp_rtt"];
-/// Rates: R_AI, R_HAI and the lowest rate shrink with the link.
+/// Rates that scale with the link: R_AI, R_HAI and the lowest rate.
 const RATES: [&str; 3] = ["rpg_ai_rate", "rpg_hai_rate", "rpg_min_rate"];
 
 const US: u64 = 1_000;
@@ -70,16 +69,16 @@ const KB: u64 = 1_000;
 const MBIT: u64 = 1_000_000;
 
 impl Profile {
-    /// Fastest link `lab` is for. Above it the paper's own parameters serve: at 10 Gb/s two flows still have their fixed
-    /// point on the linear part of the marking curve, at 1 Gb/s no more.
+    /// Fastest link of `lab`. Above it the paper's own parameters work: at 10 Gbit/s two flows still have their fixed
+    /// point on the linear part of the marking curve, at 1 Gbit/s they do not.
     pub const MAX_LAB_RATE_BPS: u64 = 1_000_000_000;
-    /// Slowest link `hpcc` is for: its lowest rate is 1 Gb/s.
+    /// Slowest link of `hpcc`: its lowest rate is 1 Gbit/s.
     pub(crate) const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 
-    /// Its parameters for a link of `link_bps`; each profile's own function has the table.
+    /// Parameters for a link of `link_bps`; each profile's function documents the values.
     ///
     /// # Errors
-    /// `lab` and `hpcc` need to know the rate, and serve only some links.
+    /// `lab` and `hpcc` require a rate, and support only some links.
     pub fn config(self, link_bps: Option<u64>) -> Result<Config, ProfileError> {
         let link_bps = link_bps.filter(|bps| *bps != 0);
         match self {
@@ -92,7 +91,7 @@ impl Profile {
         }
     }
 
-    /// The profile that `auto` stands for on a link of `link_bps`, `paper` where that is not known; every other is itself.
+    /// Resolves `auto` for a link of `link_bps`, with `paper` for an unknown rate; other profiles are unchanged.
     #[must_use]
     pub fn for_link(self, link_bps: Option<u64>) -> Self {
         match (self, link_bps) {
@@ -157,7 +156,7 @@ fn nvidia() -> Config {
 /// | R_AI, R_HAI, lowest rate | k · 5 Mb/s, k · 50 Mb/s, 1 Gb/s |
 /// | target rate | to the current rate after a timer event |
 /// | Kmin, Kmax, Pmax | k · 100 KB, k · 400 KB, 20 % |
-/// | time between CNPs | none: every marked packet's ACK tells |
+/// | time between CNPs | none: the ACK of every marked packet carries the mark |
 fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
     if link_bps < Profile::MIN_HPCC_RATE_BPS {
         return Err(ProfileError::TooSlow(link_bps));
@@ -199,8 +198,8 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
 /// | B | 0x249f0 bytes | 150 KB |
 /// | rreduce_mperiod | 50 us | rate_reduce_monitor_period, firmware variant |
 /// | min_dec_factor | 1 % | the same |
-/// | min_rate | 0 | 100 kb/s, the lowest there is |
-/// | rai_factor, hai_factor | 1, 5 MSS per step | R_AI and R_HAI of `paper`: the card counts in windows, which a rate machine has not |
+/// | min_rate | 0 | 100 kbit/s, the lowest value here |
+/// | rai_factor, hai_factor | 1, 5 MSS per step | R_AI and R_HAI of `paper`: the NIC counts in windows, which a rate machine lacks |
 /// | everything else | not published | `paper` |
 fn irdma() -> Config {
     let mut config = Config::DEFAULT;
@@ -215,17 +214,16 @@ fn irdma() -> Config {
     config
 }
 
-/// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gb/s / link): the timers are multiplied by s, R_AI, R_HAI and the floor have
-/// the same share of the link as on 40 Gb/s, each kept within its range; bytes (Kmin, Kmax, the byte counter) stay. Pmax is
-/// 10 % · s / 40, at most 50 %.
+/// `lab` is `paper` dilated in time by s = 40 · sqrt(1 Gbit/s / link): the timers are multiplied by s, and R_AI, R_HAI
+/// and the floor have the same share of the link as at 40 Gbit/s, each clamped to its range; bytes (Kmin, Kmax, the
+/// byte counter) are unchanged. Pmax is 10 % · s / 40, at most 50 %.
 ///
-/// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are kept.
-/// With s = 40 a link of 1 Gb/s then behaves as one of 40 Gb/s does: the same queue in bytes, and a loop that is
-/// stable with 40 times the delay, which is what a loop in software has. (With the paper's own numbers two flows on
-/// 1 Gb/s need a marking probability of 7.7 %, above Pmax, and the queue sits at Kmax.) On slower links the same
-/// dilation would make convergence as slow as the link, many seconds, while the delay of a loop in software grows
-/// less; the square root is between the two. Measured with `dcqcn-lab incast` (12 s, the first 4 s left out; no
-/// drops but at 1 Gb/s, where 59 were dropped):
+/// The fluid model of DCQCN ("ECN or Delay", CoNEXT'16) is invariant if C·T, C·tau, C·tau', R_AI/C and B are constant.
+/// With s = 40 a link of 1 Gbit/s therefore behaves like one of 40 Gbit/s: the same queue in bytes, and a loop that is
+/// stable with 40 times the delay, which is typical of software. (With the paper's own values two flows on 1 Gbit/s
+/// need a marking probability of 7.7 %, above Pmax, and the queue stays at Kmax.) On slower links the same dilation
+/// would make convergence as slow as the link, many seconds, while the delay of a software loop grows less; the square
+/// root is a compromise. Measured with `dcqcn-lab incast` (12 s without the first 4 s; no drops except 59 at 1 Gbit/s):
 ///
 /// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
 /// |---|---|---|---|---|
@@ -235,13 +233,13 @@ fn irdma() -> Config {
 /// | 40 Mb/s, 4 | 99 % | 0.995 | 58 KB | 98 %, 195 KB |
 /// | 40 Mb/s, 8 | 98 % | 0.997 | 108 KB | 93 %, 249 KB |
 ///
-/// Pmax is 10 % at 1 Gb/s: the model counts in packets of 1 KB, and with 4 KB ones a quarter as many pass in each
-/// CNP interval, so that the same signal takes four times the probability; the rest is room for more flows. On slower links it
-/// grows as s does: a queue of so many bytes lasts 1/link longer while a period lasts only 1/sqrt(link) longer, so that with
-/// the same Pmax everywhere the fixed point would be more and more periods of delay away, and rates would swing. Grown with s,
-/// the same delay in periods marks the same share of packets on every link down to 40 Mb/s. `dcqcn-lab sim incast --profile lab --loop-delay 1ms
-/// --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s`, with a sender's link of twice the rate; share of the
-/// link and queue (p50, p99):
+/// Pmax is 10 % at 1 Gbit/s: the model counts in packets of 1 KB, and with 4 KB a quarter as many pass in each CNP
+/// interval, so the same signal takes four times the probability; the rest leaves room for more flows. On slower links
+/// it grows with s: the delay of a queue grows with 1/link, but a period only with 1/sqrt(link). With a constant Pmax
+/// the fixed point would be more and more periods of delay away, and rates would oscillate. With a growing Pmax, the
+/// same delay in periods marks the same share of packets on every link down to 40 Mbit/s. `dcqcn-lab sim incast
+/// --profile lab --loop-delay 1ms --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s`, with a
+/// sender's link of twice the rate; share of the link and queue (p50, p99):
 ///
 /// | link, senders | Pmax | share | queue | with a Pmax of 10 % |
 /// |---|---|---|---|---|
@@ -256,7 +254,7 @@ fn lab(link_bps: u64) -> Result<Config, ProfileError> {
         return Err(ProfileError::TooFast(link_bps));
     }
     let mut config = Config::DEFAULT;
-    // s in millionths: 10^9 · 10^12 / 1 bit/s, below 2^70, is why 128 bits.
+    // s in millionths: 10^9 · 10^12 / 1 bit/s, below 2^70, needs 128 bits.
     let root = (u128::from(Profile::MAX_LAB_RATE_BPS) * 1_000_000_000_000 / u128::from(link_bps)).isqrt();
     let root_millionths = u64::try_from(root).unwrap_or(u64::MAX / LAB_DILATION);
     let s_millionths = LAB_DILATION * root_millionths;

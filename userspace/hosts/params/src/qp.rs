@@ -1,11 +1,11 @@
-//! A queue pair as people write it: an address, and a number as packet dissectors show it.
+//! Text form of a QP: address, and number as packet dissectors show it.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 
-/// The queue pair `qpn` at `address`.
+/// The QP `qpn` at `address`.
 #[must_use]
 pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
     let addr = match address {
@@ -15,20 +15,20 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
     QpId { addr, qpn, vlan: 0 }
 }
 
-/// The address of a QP, as text of the wire's byte order.
+/// Address of a QP from words in wire order.
 #[must_use]
 pub fn address(id: &QpId) -> IpAddr {
     ip(id.addr)
 }
 
-/// An address, as text of the wire's byte order.
+/// An address as words in wire order.
 #[must_use]
 pub fn ip(addr: [u32; 4]) -> IpAddr {
     let [a, b, c, d] = addr.map(|word| u128::from(u32::from_be(word)));
     Ipv6Addr::from(a << 96 | b << 64 | c << 32 | d).to_canonical()
 }
 
-/// The VLANs of a QP as people write them: the ID, behind that of the outer tag where there are two (`100.10`); `None` = no tag.
+/// VLANs of a QP as text: the ID, after that of the outer tag if there are two (`100.10`); `None` = no tag.
 #[must_use]
 pub fn vlan(id: &QpId) -> Option<String> {
     match (id.vlan >> 12, id.vlan & 0xfff) {
@@ -38,7 +38,7 @@ pub fn vlan(id: &QpId) -> Option<String> {
     }
 }
 
-/// The address of a QP with its VLANs, if it has any.
+/// Address of a QP with its VLANs, if any.
 #[must_use]
 pub fn place(address: IpAddr, vlan: Option<&str>) -> String {
     vlan.map_or_else(|| address.to_string(), |vlan| format!("{address} vlan {vlan}"))

@@ -1,12 +1,12 @@
-//! Reading quantities as people write them: `100KB`, `1.5MB`, `40mbit`, `55us`, `1%`.
+//! Parsing of quantities: `100KB`, `1.5MB`, `40mbit`, `55us`, `1%`.
 //!
-//! The value is exact or refused: a number never passes through a float.
+//! Values are exact or rejected; no floats are used.
 
 use std::ops::RangeInclusive;
 
 use dcqcn_common::params::{Quantity, Unit};
 
-/// A text that is no quantity of its unit.
+/// A text that is not a quantity of its unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` {problem}: {}", expected(*unit))]
 pub struct QuantityError {
@@ -28,10 +28,10 @@ pub struct OutOfRange {
     unit: Unit,
 }
 
-/// Whether `value`, a number of `what`, is in its range.
+/// Checks that `value`, a number of `what`, is in its range.
 ///
 /// # Errors
-/// It is not.
+/// The value is out of range.
 pub fn in_range(
     what: impl Into<String>,
     value: u64,
@@ -50,7 +50,7 @@ enum Problem {
     Syntax,
     #[error("has no unit")]
     NoUnit,
-    #[error("has a unit that this is not measured in")]
+    #[error("has the wrong unit")]
     WrongUnit,
     #[error("is ambiguous, tc(8) reads `bps` as bytes per second")]
     Bps,
@@ -58,11 +58,11 @@ enum Problem {
     NotWhole(&'static str),
     #[error("is too large")]
     TooLarge,
-    #[error("is not one of the words allowed")]
+    #[error("is not one of the allowed words")]
     Word,
 }
 
-/// Units of each kind with their size in the base unit; compared without regard to case.
+/// Units of each kind with their size in base units; compared case-insensitively.
 const BYTES: &[(&str, u64)] = &[
     ("", 1),
     ("b", 1),
@@ -94,7 +94,7 @@ const BITS_PER_SECOND: &[(&str, u64)] = &[
     ("b/s", 1),
     ("bit/s", 1),
 ];
-// A number alone is refused: NVIDIA's tools count the same parameters in microseconds.
+// A bare number is rejected: NVIDIA's tools use microseconds for the same parameters.
 const NANOSECONDS: &[(&str, u64)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -106,14 +106,14 @@ const NANOSECONDS: &[(&str, u64)] = &[
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
-// A number alone is refused: 1 may mean 1 % or 100 %.
+// A bare number is rejected: 1 may mean 1 % or 100 %.
 const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 const COUNT: &[(&str, u64)] = &[("", 1)];
 
-/// Reads `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
+/// Parses `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
 ///
 /// # Errors
-/// It is not one, not a whole number of base units, or does not fit 64 bits.
+/// The text is not a quantity, not a whole number of base units, or does not fit 64 bits.
 pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
     let (units, base) = match unit {
@@ -135,7 +135,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
         }
     };
     let parts = match decimal(text) {
-        // `1h 30m`, `90 seconds`: humantime's grammar for what is not one number with one of the units here.
+        // `1h 30m`, `90 seconds`: humantime's grammar, for anything other than a number with one of the units above.
         Err(problem) if unit == Unit::Nanoseconds => {
             return humantime_ns(text).ok_or_else(|| refused(problem));
         }
@@ -159,7 +159,7 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
             _ => Problem::WrongUnit,
         })
     })?;
-    // MAX_DIGITS bounds the decimals: 10^28 fits.
+    // MAX_DIGITS limits the decimals: 10^28 fits.
     let scaled = mantissa.checked_mul(scale.into()).ok_or_else(|| refused(Problem::TooLarge))?;
     let divisor = 10u128.pow(decimals);
     if scaled % divisor != 0 {
@@ -168,12 +168,12 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
 }
 
-/// A time in humantime's grammar.
+/// Parses a time in humantime's grammar.
 fn humantime_ns(text: &str) -> Option<u64> {
     u64::try_from(humantime::parse_duration(text).ok()?.as_nanos()).ok()
 }
 
-/// Most digits of a number that is read: 10^28 fits 128 bits.
+/// Maximum digits of a number: 10^28 fits 128 bits.
 const MAX_DIGITS: usize = 28;
 
 /// Splits `1.50MB` into 150, two decimals and `mb`.
@@ -196,7 +196,7 @@ fn decimal(text: &str) -> Result<(u128, u32, String), Problem> {
     Ok((mantissa, fraction.len() as u32, suffix.trim_start().to_lowercase()))
 }
 
-/// What a quantity of `unit` looks like.
+/// Syntax of a quantity of `unit`, as an instruction.
 #[must_use]
 pub fn expected(unit: Unit) -> String {
     match unit {
@@ -213,7 +213,7 @@ pub fn expected(unit: Unit) -> String {
     }
 }
 
-/// Reads a rate in bit/s: a parser for the command line.
+/// Parses a rate in bit/s, for the command line.
 ///
 /// # Errors
 /// As [`parse`].
@@ -221,7 +221,7 @@ pub fn parse_rate_bps(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::BitsPerSecond)
 }
 
-/// Reads a time in ns: a parser for the command line. A number alone is taken as seconds; `1h 30m` is read too.
+/// Parses a time in ns, for the command line. A bare number is in seconds; `1h 30m` is accepted too.
 ///
 /// # Errors
 /// As [`parse`].
@@ -233,7 +233,7 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::Nanoseconds)
 }
 
-/// Reads a number of bytes: a parser for the command line.
+/// Parses a number of bytes, for the command line.
 ///
 /// # Errors
 /// As [`parse`].
@@ -297,7 +297,7 @@ mod tests {
             ("55", Unit::Nanoseconds, "has no unit: write a time, as in `55us`"),
             ("1", Unit::PartsPerMillion, "has no unit: write a percentage"),
             ("40mbps", Unit::BitsPerSecond, "ambiguous"),
-            ("40us", Unit::Bytes, "not measured in: write bytes, as in `100KB`"),
+            ("40us", Unit::Bytes, "has the wrong unit: write bytes, as in `100KB`"),
             ("1.5", Unit::Bytes, "is not a whole number of bytes"),
             ("0.3ns", Unit::Nanoseconds, "is not a whole number of nanoseconds"),
             ("0.00001%", Unit::PartsPerMillion, "is not a whole number of parts per million"),
@@ -308,7 +308,7 @@ mod tests {
             ("1.", Unit::Bytes, "is not a number"),
             (".5KB", Unit::Bytes, "is not a number"),
             ("1.2.3KB", Unit::Bytes, "is not a number"),
-            ("both", WORDS, "is not one of the words allowed: write one of `qp`, `peer`, `port`"),
+            ("both", WORDS, "is not one of the allowed words: write one of `qp`, `peer`, `port`"),
             ("2", Unit::Switch, "write `true` or `false`"),
         ] {
             let message = parse(text, unit).unwrap_err().to_string();

@@ -9,7 +9,7 @@ use super::group::differing;
 use super::key::{Assignment, Key};
 use super::settings::Settings;
 
-/// What has to be set for an attachment of this role, made without a profile, to have `config`.
+/// Settings that an attachment of this role, without a profile, needs for `config`.
 #[must_use]
 pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -> Vec<Assignment> {
     let mut default = Config::DEFAULT;
@@ -19,7 +19,7 @@ pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -
     keys.map(|key| Assignment { key, value: key.get(config) }).collect()
 }
 
-/// `settings` as a file that [`super::parse`] reads back to the same.
+/// `settings` as a file that [`super::parse`] reads back unchanged.
 #[must_use]
 pub fn to_toml(settings: &Settings) -> String {
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub fn to_toml(settings: &Settings) -> String {
 }
 
 fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
-    // Telling of packets is for looking into something, not for keeps.
+    // Packet logging is temporary, and not saved.
     let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
         settings;
     let tops = [
@@ -45,7 +45,7 @@ fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
         }
     }
     if let Some(peer) = inline {
-        // A name may have any characters.
+        // A name may contain any characters.
         writeln!(text, "inline = {}", toml::Value::from(peer.as_str()))?;
     }
     if let Some(flows) = flows {
@@ -81,7 +81,7 @@ mod tests {
     use super::super::{PacerChoice, XdpModeChoice, parse};
     use super::*;
 
-    /// A value in the range of `key`, by a number.
+    /// A value in the range of `key`, chosen by a number.
     fn value(key: Key, number: u64) -> u64 {
         let (low, high) = key.range().into_inner();
         low + number % (high - low + 1)
@@ -126,7 +126,7 @@ mod tests {
                 inline: Some("e\"1'\\".into()),
                 log_packets: None,
             };
-            // Tables of TOML come back in its own order.
+            // TOML tables are returned in its own order.
             let read = parse("saved", &to_toml(&settings)).unwrap();
             prop_assert_eq!(
                 (read.role, read.pacer, read.flows, read.inline),

@@ -1,4 +1,4 @@
-//! The JSON schema of the configuration file, made from the parameter tables.
+//! The JSON schema of the configuration file, generated from the parameter tables.
 
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
@@ -9,7 +9,7 @@ use super::example::ENTRIES;
 use super::key::Key;
 use super::quantity::expected;
 
-/// The schema (JSON Schema 2020-12) of the file as JSON. TOML editors take it.
+/// The schema of the file (JSON Schema 2020-12) as JSON, for TOML editors.
 #[must_use]
 pub fn schema() -> Value {
     let mut top = Map::new();
@@ -79,7 +79,7 @@ fn describe(schema: &mut Value, text: &str) {
     }
 }
 
-/// The values of one parameter: what [`super::quantity::parse`] reads, as far as a schema can say it.
+/// Values of one parameter: the syntax of [`super::quantity::parse`], as far as a schema can express it.
 fn parameter(key: Key) -> Value {
     let (low, high) = key.range().into_inner();
     let default = key.text(&Config::DEFAULT);

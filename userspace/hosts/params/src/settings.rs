@@ -1,4 +1,4 @@
-//! Everything said before attaching, on the command line and in files: changes to the defaults.
+//! Settings of an attachment, from the command line and files: changes to the defaults.
 
 use dcqcn_common::params::Config;
 
@@ -6,53 +6,53 @@ use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice};
 use super::key::{Assignment, Key, SetError};
 use super::profile::{Profile, ProfileError};
 
-/// What was said; what was not keeps its default.
+/// Settings; absent ones have their default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Role of the interface.
     pub role: Option<Role>,
-    /// The parameters to start from.
+    /// Profile to start from.
     pub profile: Option<Profile>,
-    /// The other end of a bump in the wire, for an attachment in line.
+    /// Other interface of an inline attachment.
     pub inline: Option<String>,
-    /// Who keeps packets until their departure time.
+    /// Qdisc that enforces departure times.
     pub pacer: Option<PacerChoice>,
-    /// Which qdisc has the port's queues.
+    /// Qdisc with the port's queues.
     pub queues: Option<QueuesChoice>,
-    /// Where the XDP program runs.
+    /// XDP mode.
     pub xdp_mode: Option<XdpModeChoice>,
-    /// Flows the tables hold, each.
+    /// Flows per table.
     pub flows: Option<u32>,
-    /// One packet in so many is told of; none unless said.
+    /// Log one in this many packets; `None` = none.
     pub log_packets: Option<u32>,
-    /// Changes of parameters, in order.
+    /// Parameter changes, in order.
     pub changes: Vec<Assignment>,
 }
 
-/// What is known of an interface without its being said: what was found there when attaching, or what is active.
+/// Properties of an interface that are known without settings: detected when attaching, or active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Rate of the link, in bit/s.
     pub link_rate_bps: Option<u64>,
     /// Bytes that the wire adds to a frame.
     pub wire_overhead_bytes: u64,
-    /// `np_other_host`: frames for other hosts pass it, as on a bridge's port.
+    /// `np_other_host`: it forwards frames for other hosts, as a bridge port does.
     pub other_host: bool,
 }
 
-/// Why settings make no configuration.
+/// Reason why settings are not a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// The profile cannot be had.
+    /// The profile does not support the link.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A value is refused.
+    /// A value is rejected.
     #[error(transparent)]
     Set(#[from] SetError),
 }
 
 impl Settings {
-    /// These settings with `later` on top: what it says counts.
+    /// These settings overlaid with `later`, which takes precedence.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
         let Self { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets, changes } = later;
@@ -70,23 +70,23 @@ impl Settings {
         }
     }
 
-    /// The rate of the link in bit/s, if it was said; `link_rate=0` says nothing.
+    /// Rate of the link in bit/s, if set; `link_rate=0` does not count.
     #[must_use]
     pub fn link_rate_bps(&self) -> Option<u64> {
         self.said("link_rate").filter(|bps| *bps != 0)
     }
 
-    /// The value last said of a parameter that there is once.
+    /// Last assigned value of a parameter outside tables.
     fn said(&self, name: &str) -> Option<u64> {
         let is_it = |key: Key| matches!(key, Key::Scalar(spec) if spec.key == name);
         self.changes.iter().rev().find(|change| is_it(change.key)).map(|change| change.value)
     }
 
-    /// The configuration: the profile, then what role and queues say, then the changes. `link_bps` is the link's rate as far
-    /// as it is known from elsewhere; what was said comes first.
+    /// The configuration: the profile, then role and queues, then the changes. `link_bps` is the link's rate from
+    /// another source; a setting takes precedence.
     ///
     /// # Errors
-    /// The profile needs to know more, or the values contradict each other.
+    /// The profile lacks the link's rate, or the values are inconsistent.
     pub fn config(&self, link_bps: Option<u64>) -> Result<Config, SettingsError> {
         let link_bps = self.link_rate_bps().or(link_bps);
         let mut config = self.profile.unwrap_or_default().config(link_bps)?;
@@ -99,7 +99,7 @@ impl Settings {
         Ok(config)
     }
 
-    /// The configuration of an interface: what was said, and what was `found` where nothing was.
+    /// The configuration of an interface: the settings, with `found` as defaults.
     ///
     /// # Errors
     /// As [`Self::config`].
@@ -150,7 +150,7 @@ mod tests {
         assert!(unknown.config(None).unwrap_err().to_string().contains("link_rate=200mbit"));
     }
 
-    /// What is said counts, a 0 too; what is not is as it was found.
+    /// Settings take precedence, including a 0; others have the detected value.
     #[test]
     fn detected_values_fill_gaps() {
         let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };

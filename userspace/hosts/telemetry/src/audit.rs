@@ -1,4 +1,4 @@
-//! The audit log: who changed which parameter when, one JSON line each, and which changes were refused.
+//! The audit log: parameter changes and rejected changes with author and time, one JSON line each.
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
@@ -27,114 +27,114 @@ pub use follow::Follow;
 pub use pending::{confirm, take_back};
 pub use read::Contents;
 
-/// Environment variable that names another directory for the log.
+/// Environment variable with another directory for the log.
 pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
-/// Where the log is if the variable is not set.
+/// Default directory of the log.
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
 
-/// One parameter of one interface got another value, or a change was refused.
+/// A changed parameter of one interface, or a rejected change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When, RFC 3339 in UTC.
+    /// Time, RFC 3339 in UTC.
     pub time: String,
-    /// Real user ID of the process that did it.
+    /// Real user ID of the process.
     pub uid: u32,
-    /// That user's name, if the ID has one.
+    /// Name of that user, if the ID has one.
     pub user: Option<String>,
-    /// Who called sudo, if somebody did (`SUDO_USER`).
+    /// User that called sudo (`SUDO_USER`), if any.
     pub sudo_user: Option<String>,
     /// Process ID.
     pub pid: u32,
     /// The command line.
     pub command: String,
-    /// Inode number of the network namespace: interface names repeat.
+    /// Inode number of the network namespace, as interface names are not unique across namespaces.
     pub netns: u64,
-    /// The interface; empty for a file that was refused as a whole.
+    /// The interface; empty for a file rejected as a whole.
     pub iface: String,
-    /// What.
+    /// Event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What an [`Entry`] tells of.
+/// Event of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum What {
-    /// A parameter that was changed.
+    /// A changed parameter.
     Changed {
-        /// The parameter.
+        /// Parameter name.
         key: String,
-        /// Its value before, as people write it.
+        /// Previous value, formatted for people.
         old: String,
-        /// Its value since.
+        /// New value.
         new: String,
     },
-    /// A parameter that was about to be changed. It stays in the log of a process that was killed before it could enter that
-    /// it was, or was not: the parameters active tell which.
+    /// A parameter about to be changed. It remains in the log only if the process was killed before it logged the
+    /// result; the active parameters show whether the change was made.
     Intended {
-        /// The parameter.
+        /// Parameter name.
         key: String,
-        /// Its value before, as people write it.
+        /// Previous value, formatted for people.
         old: String,
-        /// Its value afterwards.
+        /// New value.
         intended: String,
     },
-    /// A parameter that was changed, for as long as it takes to confirm it.
+    /// A parameter changed until it is confirmed or its deadline passes.
     Pending {
-        /// The parameter.
+        /// Parameter name.
         key: String,
-        /// Its value before, as people write it.
+        /// Previous value, formatted for people.
         old: String,
-        /// Its value since.
+        /// New value.
         pending: String,
-        /// Time there is to confirm it, in seconds.
+        /// Time to confirm it, in seconds.
         confirm_within_s: u64,
     },
     /// A parameter whose change was confirmed.
     Confirmed {
-        /// The parameter.
+        /// Parameter name.
         key: String,
-        /// The value that does not come back.
+        /// Previous value, which is final.
         former: String,
-        /// Its value.
+        /// Confirmed value.
         confirmed: String,
     },
-    /// A parameter whose change nobody confirmed.
+    /// A parameter whose change was reverted.
     TakenBack {
-        /// The parameter.
+        /// Parameter name.
         key: String,
-        /// The value nobody confirmed.
+        /// Unconfirmed value.
         unconfirmed: String,
-        /// The value before that, which it has again.
+        /// Previous value, active again.
         restored: String,
     },
-    /// A change that was refused; all stayed as it was.
+    /// A rejected change; nothing was changed.
     Refused {
-        /// Why.
+        /// Cause.
         refused: String,
     },
-    /// What others requested over the controller's socket. The parameters that it changed have entries of their own.
+    /// A request over the controller's socket. The parameters that it changed have their own entries.
     Ordered(Order),
 }
 
-/// What others requested over the controller's socket, and was done.
+/// A completed request over the controller's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// `applied`, `confirmed`, `taken back` or `released`.
+    /// `applied`, `confirmed`, `reverted` or `released`.
     pub order: String,
-    /// Name of what is active since; null if the host's own file alone is.
+    /// Name of the override now active; null if there is none.
     pub name: Option<String>,
-    /// Who wanted it, as they say.
+    /// Author, as stated in the request.
     pub by: String,
-    /// Why, as they say.
+    /// Reason, as stated in the request.
     pub why: String,
-    /// The process that asked.
+    /// The client process.
     pub peer: String,
 }
 
 impl Entry {
-    /// The user, and who called sudo.
+    /// The user, and the user that called sudo.
     #[must_use]
     pub fn who(&self) -> String {
         let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
@@ -144,7 +144,7 @@ impl Entry {
         }
     }
 
-    /// A change that was refused, as an event; `None` for one that was made.
+    /// A rejected change as an event; `None` for other entries.
     #[must_use]
     pub fn event_row(&self) -> Option<EventRow> {
         let What::Refused { refused } = &self.what else {
@@ -157,7 +157,7 @@ impl Entry {
     }
 }
 
-/// Who is running, and when.
+/// Author and time of an entry.
 #[derive(Clone, Debug)]
 struct Author {
     time: String,
@@ -184,7 +184,7 @@ impl Author {
         }
     }
 
-    /// An entry for each parameter that differs; `what` makes one of its name, its old value and its new one.
+    /// An entry for each parameter that differs; `what` constructs it from name, old value and new value.
     fn entries(&self, change: &Change, what: impl Fn(String, String, String) -> What) -> Vec<Entry> {
         let Change { iface, old, new } = change;
         let entry =
@@ -207,24 +207,24 @@ impl Author {
     }
 }
 
-/// What goes wrong with the log.
+/// Failed access to the log.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: {source}; {DIRECTORY_VARIABLE} names another directory for the audit log", path.display()
+    "{}: {source}; set {DIRECTORY_VARIABLE} to use another directory for the audit log", path.display()
 )]
 pub struct Error {
     path: PathBuf,
     source: io::Error,
 }
 
-/// The log of this machine.
+/// The audit log of this machine.
 #[derive(Clone, Debug)]
 pub struct Log {
     directory: PathBuf,
 }
 
 impl Log {
-    /// The log in the directory that `DCQCN_AUDIT` names, or in `/var/log/dcqcn`.
+    /// The log in the directory of `DCQCN_AUDIT`, or in `/var/log/dcqcn`.
     #[must_use]
     pub fn here() -> Self {
         let said = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
@@ -237,21 +237,21 @@ impl Log {
         Self { directory: directory.to_owned() }
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
 
-    /// Appends what this process has changed; nothing if no value differs.
+    /// Appends this process's changes; nothing if no value differs.
     ///
     /// # Errors
-    /// The file cannot be made or written.
+    /// The file cannot be created or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, new| What::Changed { key, old, new })
     }
 
-    /// Appends what this process is about to change. What it has changed, or was refused, is to follow.
+    /// Appends intended changes of this process. Their result, success or rejection, must follow.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -269,7 +269,7 @@ impl Log {
         self.write(&entries).map_err(|source| Error { path: self.path(), source })
     }
 
-    /// Appends that this process was refused a change of `iface` (empty: of a whole file), and why.
+    /// Appends a rejected change of `iface` (empty: of a whole file), and the cause.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -278,7 +278,7 @@ impl Log {
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
-    /// Appends what this process has done because others requested it.
+    /// Appends a completed request over the controller's socket.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -304,19 +304,19 @@ impl Log {
             .mode(0o640)
             .custom_flags(libc::O_NOFOLLOW)
             .open(self.path())?;
-        // Only root can open it, and nobody keeps it for long.
+        // Only root can open it, and the lock is held briefly.
         file.lock()?;
         let len = file.metadata()?.len();
         if !ends_a_line(&file, len)? {
-            // Cut off by a full disk, or by something else: this entry must not be lost with that one.
+            // The last line is incomplete, for example after a full disk: do not append to it.
             lines.insert(0, b'\n');
         }
-        // One call, so that the lines stay together for those who read in the meantime.
+        // One call, so that concurrent readers see all lines of the change.
         let written = file.write(&lines);
         match written {
             Ok(written) if written == lines.len() => Ok(()),
             written => {
-                // Half an entry is none. What cannot be reverted is passed over by whoever reads.
+                // Remove a partial entry. If that fails, readers skip it.
                 let _ = file.set_len(len);
                 Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
             }
@@ -324,7 +324,7 @@ impl Log {
     }
 }
 
-/// Whether the last of a file's `len` bytes ends a line.
+/// Whether a file of `len` bytes ends with a line end.
 fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
     let Some(last) = len.checked_sub(1) else {
         return Ok(true);

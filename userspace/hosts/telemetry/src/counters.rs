@@ -1,4 +1,4 @@
-//! Everything the hooks count.
+//! All counters of the hooks.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::reading::pause_frames;
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
-/// What is counted, hook by hook.
+/// Counters by hook.
 pub struct CountersReport {
     iface: String,
     hooks: Vec<(&'static str, Counters)>,
@@ -22,7 +22,7 @@ pub struct CountersReport {
 }
 
 impl CountersReport {
-    /// Reads what is attached; counters that are zero are shown too if `all`.
+    /// Reads the counters of an attachment; includes zeros if `all`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -31,7 +31,7 @@ impl CountersReport {
         Ok(Self { iface: attachment.info.iface.clone(), hooks, all })
     }
 
-    /// Where there is one place that counts.
+    /// Counters counted by a single hook.
     #[must_use]
     pub fn of_one_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
         Self { iface, hooks: vec![(hook, counters)], all }

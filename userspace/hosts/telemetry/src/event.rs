@@ -1,4 +1,4 @@
-//! An event as people and programs read it.
+//! Events in text and JSON.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,43 +13,43 @@ use dcqcn_support::render::printable;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
 
-/// A kind of event, by the name it has everywhere.
+/// Kind of event, by its name everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// It became known which QP is at the other end of another.
+    /// A QP pair was learned.
     FlowPaired,
     /// A CNP was accepted for a flow.
     RateCut,
     /// A packet was dropped beyond the pacing horizon.
     HorizonDrop,
-    /// A flow found its set of a table full and pushed out another.
+    /// A flow evicted another one from its full set.
     TableFull,
-    /// A queue of the port's own was full, and packets were dropped.
+    /// One of the port's queues was full, and dropped packets.
     QueueDrop,
-    /// A storm of pauses (PFC) began.
+    /// A PFC pause storm began.
     PfcStorm,
-    /// A storm of pauses is over.
+    /// A PFC pause storm ended.
     PfcRestored,
-    /// A change of parameters was refused.
+    /// A change of parameters was rejected.
     ConfigRefused,
-    /// Entries of the log were written over before they were read.
+    /// Events were overwritten before they were read.
     Missed,
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EventRow {
-    /// When, RFC 3339 in UTC.
+    /// Time, RFC 3339 in UTC.
     pub time: String,
-    /// The interface; `null` for a refused file, which speaks of several.
+    /// The interface; `null` for a rejected file, which concerns several.
     pub iface: Option<String>,
-    /// What.
+    /// Kind.
     pub event: Kind,
-    /// What is told of it.
+    /// Fields by kind.
     #[serde(flatten)]
     pub detail: Detail,
-    /// How many of its kind were left out since the one before.
+    /// Events of this kind omitted since the previous one.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }
@@ -59,7 +59,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What is told of an event. `address` and `qpn` name the QP that receives the flow's data, or the one that was paired.
+/// Fields of an event. `address` and `qpn` identify the flow's destination QP, or the paired one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Detail {
@@ -67,77 +67,77 @@ pub enum Detail {
     Paired {
         /// Address of the QP.
         address: IpAddr,
-        /// Its number.
+        /// QPN.
         qpn: u32,
-        /// Number of the one at the other end.
+        /// QPN of the other end.
         peer_qpn: u64,
-        /// Who said so; see [`PairSource`].
+        /// Source; see [`PairSource`].
         source: &'static str,
     },
     /// [`Kind::RateCut`].
     Cut {
         /// Address of the QP.
         address: IpAddr,
-        /// Its number.
+        /// QPN.
         qpn: u32,
-        /// The rate the flow is held to since.
+        /// New rate of the flow.
         rate_bps: u64,
-        /// The rate it recovers to.
+        /// New target rate.
         target_bps: u64,
     },
     /// [`Kind::HorizonDrop`].
     Dropped {
         /// Address of the QP.
         address: IpAddr,
-        /// Its number.
+        /// QPN.
         qpn: u32,
         /// Length of the packet.
         bytes: u64,
     },
     /// [`Kind::TableFull`].
     Full {
-        /// Address of the QP that came.
+        /// Address of the new flow's QP.
         address: IpAddr,
-        /// Its number.
+        /// QPN of the new flow.
         qpn: u32,
         /// `rp` or `np`.
         table: &'static str,
-        /// Since when nothing was heard of the flow that was pushed out.
+        /// Idle time of the evicted flow.
         silent_ns: u64,
     },
     /// [`Kind::QueueDrop`].
     QueueDropped {
         /// Number of the queue.
         queue: u64,
-        /// Packets that found it full since it was looked at last.
+        /// Packets dropped since the last poll.
         drops: u64,
     },
     /// [`Kind::PfcStorm`], [`Kind::PfcRestored`].
     Paused {
-        /// Its priority.
+        /// Priority.
         priority: u64,
-        /// What is done with what it holds: `drop` or `forward`; `none` once it is over.
+        /// Action on paused packets: `drop` or `forward`; `none` at the end.
         action: &'static str,
     },
     /// [`Kind::ConfigRefused`].
     Refused {
-        /// Who requested it.
+        /// Author.
         user: String,
         /// The command line.
         command: String,
-        /// Why it was refused.
+        /// Cause of the rejection.
         error: String,
     },
     /// [`Kind::Missed`].
     Missed {
-        /// How many.
+        /// Number of events.
         entries: u64,
     },
 }
 
 impl EventRow {
-    /// An entry of the log of `iface`; `clock` is the time at CLOCK_MONOTONIC `now_ns`. `None` for a kind that this version
-    /// does not know.
+    /// Converts an event of the log of `iface`; `clock` is the wall-clock time at CLOCK_MONOTONIC `now_ns`. `None` for
+    /// an unknown kind.
     #[must_use]
     pub fn new(iface: &str, entry: &Entry, clock: SystemTime, now_ns: u64) -> Option<Self> {
         let (at_ns, left_out, (event, detail)) = match entry {
@@ -181,7 +181,7 @@ impl fmt::Display for EventRow {
         let (iface, event) = (iface.as_deref().unwrap_or("-"), dcqcn_params::word(event));
         write!(f, "{time}  {iface:<15}  {event:<14}  {detail}")?;
         if *left_out != 0 {
-            write!(f, "; {left_out} more since the one before")?;
+            write!(f, "; {left_out} omitted since the previous one")?;
         }
         writeln!(f)
     }
@@ -201,22 +201,22 @@ impl fmt::Display for Detail {
             Self::Dropped { address, qpn, bytes } => write!(f, "{address} {}, {bytes} bytes", hex(*qpn)),
             Self::Full { address, qpn, table, silent_ns } => {
                 let silent = Quantity(*silent_ns, Unit::Nanoseconds);
-                write!(f, "{table}: {address} {} for a flow silent for {silent}", hex(*qpn))
+                write!(f, "{table}: {address} {} evicted a flow idle for {silent}", hex(*qpn))
             }
             Self::QueueDropped { queue, drops } => {
                 write!(f, "queue {queue} was full: {drops} packets dropped")
             }
             Self::Paused { priority, action: "none" } => {
-                write!(f, "priority {priority}: the storm of pauses is over")
+                write!(f, "priority {priority}: pause storm ended")
             }
             Self::Paused { priority, action } => {
-                write!(f, "priority {priority}: a storm of pauses; what it holds: {action}")
+                write!(f, "priority {priority}: pause storm; action: {action}")
             }
             Self::Refused { user, command, error } => {
                 write!(f, "{user}, `{}`: {}", printable(command), printable(error))
             }
             Self::Missed { entries } => {
-                write!(f, "{entries} entries were written over before they were read")
+                write!(f, "{entries} events overwritten before they were read")
             }
         }
     }
@@ -249,9 +249,9 @@ mod tests {
         let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
         let expected = [
             "flow-paired     10.0.0.2 0x000011 with 0x000012, by cm\n",
-            "rate-cut        10.0.0.2 0x000011 to 500mbit, target 1gbit; 7 more since the one before\n",
+            "rate-cut        10.0.0.2 0x000011 to 500mbit, target 1gbit; 7 omitted since the previous one\n",
             "horizon-drop    10.0.0.2 0x000011, 4158 bytes\n",
-            "table-full      np: 10.0.0.2 0x000011 for a flow silent for 2ms\n",
+            "table-full      np: 10.0.0.2 0x000011 evicted a flow idle for 2ms\n",
             "queue-drop      queue 3 was full: 17 packets dropped\n",
         ];
         for (text, expected) in text.iter().zip(expected) {

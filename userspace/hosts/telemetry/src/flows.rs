@@ -1,4 +1,4 @@
-//! The flows of the reaction point and of the notification point, and the pairs that are known.
+//! Flows of the reaction and notification point, and known QP pairs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,38 +26,39 @@ pub struct FlowsReport {
     pairs: Vec<PairRow>,
 }
 
-/// A flow that arrives here marked: the form it has in every command.
+/// A flow received here with marks, in the form that all commands use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NpFlowRow {
-    /// Where the packets come from; `null` where `cnp_limit` is the port's.
+    /// Source address; `null` if `cnp_limit` is the port.
     source: Option<IpAddr>,
-    /// What `cnp_limit` keeps an interval for: a QP, or the sender (`null`, as `qpn` is then) or the port.
+    /// Scope of the CNP interval: a QP, or (`null`, as `qpn` is then) the sender or the port.
     address: Option<IpAddr>,
     qpn: Option<u32>,
-    /// The VLANs of its packets, the outer first; absent without a tag.
+    /// VLAN IDs, the outer one first; absent without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<String>,
     ecn_marked_packets: u64,
     cnp_sent: u64,
     last_seen_age_ns: u64,
-    /// `null` if there never was one.
+    /// `null` if there was none.
     last_cnp_age_ns: Option<u64>,
 }
 
-/// Two QPs known to be connected.
+/// Two connected QPs.
 #[derive(Serialize)]
 pub struct PairRow {
     address: IpAddr,
     qpn: u32,
     peer_qpn: u32,
-    /// The VLANs of its packets, the outer first; absent without a tag, and where the controller entered it, for every VLAN.
+    /// VLAN IDs, the outer one first; absent without a tag, and for pairs added by the controller, which match every
+    /// VLAN.
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<String>,
     source: &'static str,
 }
 
 impl FlowsReport {
-    /// Reads what is attached.
+    /// Reads the flows and pairs of an attachment.
     ///
     /// # Errors
     /// What the kernel says.
@@ -67,7 +68,7 @@ impl FlowsReport {
         let rp = maps.rp_flows().map(|flow| flow.map(|(_, _, flow)| flow)).collect::<Result<Vec<_>, _>>()?;
         let np = maps.np_flows().collect::<Result<Vec<_>, _>>()?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
-        // Read last: no flow was used later than this.
+        // Read last, so that no flow was used later.
         let now_ns = monotonic_ns();
         let mut report = Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs);
         if !report.rp.is_empty() {
@@ -76,14 +77,14 @@ impl FlowsReport {
         Ok(report)
     }
 
-    /// Enters the owner of the queue pair that sends each flow.
+    /// Sets the owner of each flow's sending QP.
     fn set_owners(&mut self, owners: &Owners) {
         for row in &mut self.rp {
             row.process = owners.of(row.qpn);
         }
     }
 
-    /// Of flows and pairs as they are at `now_ns` (CLOCK_MONOTONIC).
+    /// Converts flows and pairs as of `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(
         iface: String,
@@ -93,7 +94,7 @@ impl FlowsReport {
         np: Vec<NpFlow>,
         pairs: Vec<(QpId, Pair)>,
     ) -> Self {
-        // Consumed, so that a full table is in memory once: rows take the places of flows.
+        // Consumed, so that a full table is in memory once: rows reuse the memory of flows.
         let mut rp: Vec<FlowRow> =
             rp.into_iter().map(|flow| FlowRow::new(&flow, &params.rp, now_ns)).collect();
         rp.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
@@ -104,7 +105,7 @@ impl FlowsReport {
 }
 
 impl NpFlowRow {
-    /// `flow` as it is at `now_ns` (CLOCK_MONOTONIC).
+    /// `flow` as of `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(flow: &NpFlow, now_ns: u64) -> Self {
         Self {
@@ -129,7 +130,7 @@ impl PairRow {
         rows
     }
 
-    /// The rows for people.
+    /// The rows of the text form.
     #[must_use]
     pub fn table(rows: &[Self]) -> Table {
         let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);

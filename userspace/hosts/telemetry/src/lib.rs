@@ -1,6 +1,6 @@
-//! What happens in the data plane right now, from its pinned maps alone: no daemon is needed, and several may look at once.
+//! State and rates of the data plane, read from its pinned maps: needs no daemon, and allows any number of readers.
 //!
-//! A [`Reading`] is everything that one interface's maps say at one time; the difference of two is a [`Sample`]: rates.
+//! A [`Reading`] is a snapshot of one interface's maps; the difference of two is a [`Sample`] with rates.
 
 pub mod audit;
 mod counters;

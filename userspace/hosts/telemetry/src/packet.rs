@@ -1,4 +1,4 @@
-//! A packet that the data plane told of.
+//! A packet logged by the data plane.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,43 +11,43 @@ use dcqcn_loader::dataplane::HOOKS;
 use dcqcn_support::render;
 use serde::Serialize;
 
-/// A packet, what it was taken for and what was done with it.
+/// A packet with its classification and verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PacketRow {
-    /// The interface.
+    /// Interface.
     pub iface: String,
     /// `xdp`, `ingress` or `egress`.
     pub hook: &'static str,
     /// Length, layer 2 without FCS.
     pub bytes: u32,
-    /// What RoCEv2 packets say of themselves; others are not looked into.
+    /// Headers of a RoCEv2 packet; other packets are not parsed.
     #[serde(flatten)]
     pub roce: Option<RoceRow>,
-    /// What it was counted as: what it was taken for, and why it was left unchanged, marked or delayed (`dcqcn counters`).
+    /// Its counters (`dcqcn counters`), which give the classification and the reason for the verdict.
     pub counted: Vec<&'static str>,
     /// `passed`, `dropped` or `redirected`.
     pub verdict: &'static str,
-    /// Until it leaves; 0 = at once.
+    /// Time until its departure; 0 = immediately.
     pub delay_ns: u64,
 }
 
 /// A RoCEv2 packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoceRow {
-    /// From.
+    /// Source address.
     pub source: IpAddr,
-    /// To.
+    /// Destination address.
     pub destination: IpAddr,
-    /// The receiver's QPN.
+    /// Destination QPN.
     pub dest_qpn: u32,
     /// Packet sequence number.
     pub psn: u32,
-    /// Operation, such as `RC_RDMA_WRITE_FIRST`.
+    /// Opcode, such as `RC_RDMA_WRITE_FIRST`.
     pub opcode: &'static str,
 }
 
 impl PacketRow {
-    /// Reads a line of [`dcqcn_loader::packets::Packets::read`]; `None` if it is none.
+    /// Parses a line of [`dcqcn_loader::packets::Packets::read`]; `None` if it is malformed.
     #[must_use]
     pub fn read(iface: &str, line: &str) -> Option<Self> {
         let pairs: HashMap<&str, &str> =
@@ -83,7 +83,7 @@ impl PacketRow {
     }
 }
 
-/// What a program returned: `enum xdp_action`, `TC_ACT_*` (include/uapi/linux/bpf.h, pkt_cls.h).
+/// Name of a program's return value: `enum xdp_action`, `TC_ACT_*` (include/uapi/linux/bpf.h, pkt_cls.h).
 fn verdict(hook: usize, number: i32) -> &'static str {
     match (hook, number) {
         (0, 1) | (1 | 2, 2) => "dropped",

@@ -1,4 +1,4 @@
-//! Parameters as they are shown: one with its value, and what a command changed.
+//! Parameters in text and JSON: values, and changes made by a command.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use dcqcn_params::{Assignment, Key, differing};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-/// What a command changed.
+/// Changes made by a command.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum ChangeReport {
-    /// On the one interface it was about.
+    /// On a single interface.
     One(IfaceChanges),
-    /// On several.
+    /// On several interfaces.
     Several {
-        /// Each of them.
+        /// By interface.
         interfaces: Vec<IfaceChanges>,
     },
 }
 
-/// What it changed on one interface.
+/// Changes on one interface.
 #[derive(Serialize)]
 pub struct IfaceChanges {
     iface: String,
@@ -31,7 +31,7 @@ pub struct IfaceChanges {
 #[derive(Serialize)]
 struct KeyChange {
     key: String,
-    /// In the base unit, as the new value.
+    /// In the base unit, like the new value.
     old: u64,
     new: u64,
     unit: &'static str,
@@ -40,13 +40,13 @@ struct KeyChange {
 }
 
 impl ChangeReport {
-    /// The keys named, changed or not.
+    /// The named keys, changed or not.
     #[must_use]
     pub fn of_keys(changes: &[Change], keys: &[Key]) -> Self {
         Self::new(changes.iter().map(|change| IfaceChanges::new(change, keys.iter().copied())).collect())
     }
 
-    /// Every parameter that changed.
+    /// All changed parameters.
     #[must_use]
     pub fn of_differences(changes: &[Change]) -> Self {
         let of_iface = |change: &Change| IfaceChanges::new(change, differing(&change.old, &change.new));
@@ -98,15 +98,15 @@ impl fmt::Display for ChangeReport {
     }
 }
 
-/// A parameter: its value, and everything there is to know about it.
+/// A parameter: value, default, range and meaning.
 #[derive(Serialize)]
 pub struct Parameter {
-    /// Its name.
+    /// Name.
     pub key: String,
-    /// In the base unit, as `default`, `min` and `max`.
+    /// In the base unit, like `default`, `min` and `max`.
     value: u64,
     unit: &'static str,
-    /// As people write it.
+    /// Formatted for people.
     text: String,
     default: u64,
     default_text: String,
@@ -115,10 +115,10 @@ pub struct Parameter {
     allowed: String,
     doc: &'static str,
     larger: &'static str,
-    /// How a value is written, for people.
+    /// Formats a value for people.
     #[serde(skip)]
     written: String,
-    /// Parameters that differ only in the row of a table are explained once.
+    /// Whether two parameters differ only in the row of a table, and so share an explanation.
     #[serde(skip)]
     name_in_table: Option<&'static str>,
 }
@@ -151,7 +151,7 @@ impl Parameter {
         }
     }
 
-    /// One row for each; the default stands where it is another.
+    /// One row for each, with its default where it differs.
     #[must_use]
     pub fn table(parameters: &[Self]) -> Table {
         let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
@@ -162,7 +162,7 @@ impl Parameter {
         table
     }
 
-    /// Each with its meaning; those of a table, which stand together, once.
+    /// Explains each parameter; rows of a table, which are contiguous, share one explanation.
     ///
     /// # Errors
     /// Those of `f`.
@@ -180,7 +180,7 @@ impl Parameter {
                 continue;
             };
             writeln!(f, "  {doc}")?;
-            // The tables' defaults are not the same in each row.
+            // The defaults of a table differ by row.
             let default = match name_in_table {
                 Some("dscp" | "queue" | "scheduler") => String::new(),
                 _ => format!(" Default: {default_text}."),
@@ -194,24 +194,24 @@ impl Parameter {
     }
 }
 
-/// A setting that was read, for JSON.
+/// A setting from a configuration source, for JSON.
 #[derive(Serialize)]
 pub struct Source {
-    /// Where it was read.
+    /// Position in the source.
     from: String,
     key: String,
     value: String,
 }
 
 impl Source {
-    /// `of`, which was read in `from`.
+    /// Wraps `of`, which was read in `from`.
     #[must_use]
     pub fn new(from: String, Assignment { key, value }: Assignment) -> Self {
         Self { from, key: key.to_string(), value: Quantity(value, key.unit()).to_string() }
     }
 }
 
-/// One report below the other, each under the name of its interface.
+/// Prints one report after the other, each under the name of its interface.
 ///
 /// # Errors
 /// Those of `f`.

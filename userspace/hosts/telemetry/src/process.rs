@@ -1,4 +1,4 @@
-//! The process that owns a queue pair.
+//! The process that owns a QP.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,14 +9,14 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::rdma::QpOwner;
 use serde::Serialize;
 
-/// The owner of a queue pair.
+/// Owner of a QP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number; `null` for a queue pair of the kernel.
+    /// PID; `null` for a QP of the kernel.
     pub pid: Option<u32>,
-    /// Its command (`/proc/PID/comm`), or the module of the kernel.
+    /// Command (`/proc/PID/comm`), or kernel module.
     pub command: String,
-    /// Its container: the first 12 digits of the identifier, or the name; `null` outside of one.
+    /// Container: the first 12 digits of the ID, or the name; `null` if none.
     pub container: Option<String>,
 }
 
@@ -31,13 +31,13 @@ impl fmt::Display for Process {
     }
 }
 
-/// Owners of the queue pairs of an interface's RDMA devices, by the QPN at the other end. Several connections may have
-/// the same QPN there; with different owners they have none here.
+/// Owners of the QPs on an interface's RDMA devices, by remote QPN. If connections with different owners share a remote
+/// QPN, it has no entry.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(BTreeMap<u32, Option<QpOwner>>);
 
 impl Owners {
-    /// Reads them; empty where RDMA netlink is not there or refuses.
+    /// Reads them; empty if RDMA netlink is unavailable.
     pub(crate) fn read(iface: &str) -> Self {
         let mut owners = Self::default();
         let Ok(netlink) = Netlink::connect() else { return owners };
@@ -58,7 +58,7 @@ impl Owners {
         }
     }
 
-    /// The owner of the queue pair that sends to `remote_qpn`.
+    /// Owner of the QP that sends to `remote_qpn`.
     pub(crate) fn of(&self, remote_qpn: u32) -> Option<Process> {
         match self.0.get(&remote_qpn)?.as_ref()? {
             QpOwner::Kernel(module) => Some(Process { pid: None, command: module.clone(), container: None }),
@@ -67,7 +67,7 @@ impl Owners {
     }
 }
 
-/// A process in a mounted procfs; `None` if it has ended.
+/// A process in a mounted procfs; `None` if it has exited.
 fn process(proc: &Path, pid: u32) -> Option<Process> {
     let directory = proc.join(pid.to_string());
     let command = fs::read_to_string(directory.join("comm")).ok()?.trim_end().to_owned();
@@ -77,7 +77,7 @@ fn process(proc: &Path, pid: u32) -> Option<Process> {
 
 /// The container in `/proc/PID/cgroup`: `docker-ID.scope`, `cri-containerd-ID.scope`, `.../ID`, `lxc.payload.NAME`.
 fn container(cgroup: &str) -> Option<String> {
-    /// Digits of an identifier, and how many of them commands print.
+    /// Digits of a container ID, and of its short form in commands.
     const DIGITS: usize = 64;
     const SHORT: usize = 12;
     let segments =

@@ -1,4 +1,4 @@
-//! A flow of the reaction point as people and programs read it.
+//! Flows of the reaction point in text and JSON.
 
 use std::net::IpAddr;
 
@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use crate::Process;
 
-/// Where a flow's rate machine stands.
+/// State of a flow's rate machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RateRow {
-    /// The rate it is held to, R_C.
+    /// Current rate, R_C.
     pub rate_bps: u64,
-    /// The rate it recovers to, R_T.
+    /// Target rate, R_T.
     pub target_bps: u64,
-    /// 0 to 1: exactly the machine's fraction of 2^31.
+    /// Alpha, 0 to 1: exactly the machine's fraction of 2^31.
     pub alpha: f64,
     /// Increases by timer since the last cut.
     pub time_stage: u32,
@@ -25,7 +25,7 @@ pub struct RateRow {
 }
 
 impl RateRow {
-    /// `machine`, which is advanced to `now_ns` (CLOCK_MONOTONIC).
+    /// State of `machine`, which is advanced to `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(machine: &RateMachine, p: &RpParams, now_ns: u64) -> Self {
         Self {
@@ -38,46 +38,46 @@ impl RateRow {
     }
 }
 
-/// A flow that leaves here, the packets of one address to the QP that receives them: the form it has in every command.
+/// A flow sent from here, identified by source address and destination QP, in the form that all commands use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowRow {
-    /// The sender.
+    /// Source address.
     pub source: IpAddr,
-    /// The receiver.
+    /// Destination address.
     pub address: IpAddr,
-    /// The receiver's QPN.
+    /// Destination QPN.
     pub qpn: u32,
-    /// The VLANs of its packets, the outer first; absent without a tag.
+    /// VLAN IDs, the outer one first; absent without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<String>,
-    /// The kind of its last increase.
+    /// Kind of its last increase.
     pub state: &'static str,
-    /// Where its rate machine stands.
+    /// State of its rate machine.
     #[serde(flatten)]
     pub rate: RateRow,
     /// Data packets sent.
     pub packets: u64,
-    /// Bytes of them, layer 2.
+    /// Data bytes sent, layer 2.
     pub bytes: u64,
-    /// Time since it sent last.
+    /// Time since it last sent.
     pub last_seen_age_ns: u64,
-    /// Time since a CNP cut it; `null` if none ever did.
+    /// Time since the last CNP that cut it; `null` if none.
     pub last_cnp_age_ns: Option<u64>,
     /// CNPs that cut it.
     pub cnp_handled: u32,
-    /// CNPs that came too soon.
+    /// CNPs ignored because they came too soon.
     pub cnp_ignored: u32,
-    /// The owner of the queue pair that sends; left out where it is not known.
+    /// Owner of the sending QP; omitted if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
 
 impl FlowRow {
-    /// `flow` as it is at `now_ns` (CLOCK_MONOTONIC).
+    /// `flow` as of `now_ns` (CLOCK_MONOTONIC).
     #[must_use]
     pub fn new(flow: &RpFlow, p: &RpParams, now_ns: u64) -> Self {
         let mut machine = flow.hot.machine;
-        // The machine is lazy: what fell due since the last packet has not happened yet.
+        // The machine is lazy: events since the last packet have not been applied.
         machine.advance(p, now_ns);
         Self {
             source: ip(flow.id.src),
@@ -97,8 +97,8 @@ impl FlowRow {
     }
 }
 
-/// The kind of the last increase (DCQCN, SIGCOMM'15, section 3.1): by the more and the less advanced of the two
-/// counters. A counter that is off has no say. In the `firmware` variant, which counts an increase after it, the next one.
+/// Kind of the last increase (DCQCN, SIGCOMM'15, section 3.1), given by the larger and the smaller of the two stages,
+/// without disabled counters. In the `firmware` variant, which counts after an increase, the next one.
 fn state(machine: &RateMachine, p: &RpParams) -> &'static str {
     if machine.active == 0 || machine.rate_bps >= p.line_rate_bps {
         return "line-rate";
@@ -113,7 +113,7 @@ fn state(machine: &RateMachine, p: &RpParams) -> &'static str {
     }
 }
 
-/// Time since `at_ns`; 0 is never.
+/// Time since `at_ns`; 0 means never.
 #[must_use]
 pub(crate) fn age(at_ns: u64, now_ns: u64) -> Option<u64> {
     (at_ns != 0).then(|| now_ns.saturating_sub(at_ns))

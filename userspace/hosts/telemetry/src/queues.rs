@@ -14,14 +14,14 @@ use serde::Serialize;
 
 use crate::reading::{class_sum, depths, pause_frames, queue_stats};
 
-/// The classes of one or two ports.
+/// Classes of one or two ports.
 #[derive(Serialize)]
 pub struct QueuesReport {
-    /// The interfaces packets are queued for.
+    /// Interfaces that packets are queued for.
     ports: Vec<String>,
     cp_enable: bool,
     classes: Vec<ClassRow>,
-    /// The port's own queues; none unless it was attached with `--queues`.
+    /// The port's own queues; empty unless attached with `--queues`.
     queues: Vec<QueueRow>,
     /// PFC, by priority.
     pauses: Vec<PauseRow>,
@@ -38,7 +38,7 @@ struct ClassRow {
     kmin_bytes: u64,
     kmax_bytes: u64,
     pmax_ppm: u64,
-    /// `null` if not known.
+    /// `null` if unknown.
     drain_rate_bps: Option<u64>,
     /// By port.
     depth_bytes: Vec<u64>,
@@ -48,19 +48,19 @@ struct ClassRow {
     ecn_marked_packets: u64,
 }
 
-/// One of the port's own queues, and all that goes through it, RoCE or not.
+/// One of the port's own queues, with all its traffic, RoCE or not.
 #[derive(Serialize)]
 struct QueueRow {
     queue: usize,
     scheduler: &'static str,
     weight: u64,
-    /// What waits.
+    /// Backlog.
     depth_bytes: u32,
     depth_packets: u32,
-    /// What was sent.
+    /// Sent in total.
     packets: u64,
     bytes: u64,
-    /// What found it full.
+    /// Dropped because the queue was full.
     drops: u32,
 }
 
@@ -85,9 +85,9 @@ impl QueueRow {
 struct PauseRow {
     priority: usize,
     queue: u64,
-    /// Whether pauses hold the queue's flows.
+    /// Whether pauses delay the queue's flows.
     rx: bool,
-    /// Whether the neighbour has paused it.
+    /// Whether the neighbour has paused it now.
     paused: bool,
     rx_pause: u64,
     rx_pause_duration_ns: u64,
@@ -101,7 +101,7 @@ impl PauseRow {
 }
 
 impl QueuesReport {
-    /// Reads what is attached; classes that no DSCP belongs to are shown too if `all`.
+    /// Reads the classes of an attachment; includes classes without a DSCP if `all`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -141,14 +141,14 @@ impl QueuesReport {
         self
     }
 
-    /// With depths by class, those of the second port behind those of the first.
+    /// With depths by class, those of the second port after those of the first.
     fn new(ports: Vec<String>, config: &Config, counters: &[Counters], depths: &[u64], all: bool) -> Self {
         let of_class = |tc| depths.iter().skip(tc).step_by(CLASSES).take(ports.len()).copied().collect();
         let depth_bytes: Vec<Vec<u64>> = (0..CLASSES).map(of_class).collect();
         Self::of_depths(ports, config, counters, &depth_bytes, all)
     }
 
-    /// With depths that are known, by class and port.
+    /// With the known depths, by class and port.
     #[must_use]
     pub fn of_depths(
         ports: Vec<String>,
@@ -186,14 +186,14 @@ impl QueuesReport {
 }
 
 impl QueuesReport {
-    /// The ports.
+    /// Names of the ports.
     #[must_use]
     pub fn ports(&self) -> &[String] {
         &self.ports
     }
 }
 
-/// `0-25,27`: runs of neighbours joined.
+/// Numbers with runs joined, as in `0-25,27`.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [first, .., last] => format!("{first}-{last}"),

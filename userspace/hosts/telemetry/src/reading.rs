@@ -1,4 +1,4 @@
-//! Everything the maps of one interface say at one time.
+//! A snapshot of one interface's maps.
 
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, ClassCounters, Counters, QUEUES};
@@ -11,28 +11,28 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_support::clock::monotonic_ns;
 
-/// The maps of one interface at one time.
+/// A snapshot of one interface's maps.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What is attached, and how.
+    /// The attachment.
     pub info: Info,
-    /// The parameters active.
+    /// Active parameters.
     pub params: Params,
-    /// When it was read (CLOCK_MONOTONIC); no flow was used later than this.
+    /// Time of the reading (CLOCK_MONOTONIC); no flow was used later.
     pub at_ns: u64,
     /// Counters of the three hooks: XDP, ingress, egress.
     pub counters: [Counters; 3],
-    /// Bytes in each queue, those of the second port of an inline attachment behind those of the first.
+    /// Bytes in each queue; for an inline attachment, those of the second port follow those of the first.
     pub depth_bytes: [u64; QUEUES as usize],
-    /// What waits in the port's own queues, by their number.
+    /// Backlog and counters of the port's own queues, by number.
     pub queues: QueueStats,
-    /// How the neighbour has paused each priority.
+    /// Pause state of each priority.
     pub pauses: [Pause; CLASSES],
-    /// Flows of the reaction point; none if only their number was read.
+    /// Flows of the reaction point; empty if only their number was read.
     pub rp: Vec<RpFlow>,
-    /// How many flows the reaction point knows.
+    /// Number of flows in the RP table.
     pub rp_flows: usize,
-    /// How many flows the notification point knows.
+    /// Number of flows in the NP table.
     pub np_flows: usize,
 }
 
@@ -40,12 +40,12 @@ impl Reading {
     /// Reads the maps of `iface`.
     ///
     /// # Errors
-    /// It is not attached, its maps are another version's, or what the kernel says.
+    /// It is not attached, its maps have another version, or the kernel fails.
     pub fn take(iface: &str) -> Result<Self, attach::Error> {
         Self::read(iface, true)
     }
 
-    /// As [`Self::take`], but of the reaction point's flows only how many there are, which the counters tell.
+    /// As [`Self::take`], but only counts the reaction point's flows, by their counters.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -83,25 +83,25 @@ impl Reading {
         class_sum(&self.counters, tc)
     }
 
-    /// PFC frames received and sent that name a priority.
+    /// PFC frames received and sent for a priority.
     #[must_use]
     pub fn pause_frames(&self, priority: usize) -> [u64; 2] {
         pause_frames(&self.counters, priority)
     }
 
-    /// The interfaces packets are queued for: one, or both of an inline attachment.
+    /// Interfaces that packets are queued for: one, or both of an inline attachment.
     pub fn ports(&self) -> impl Iterator<Item = &str> {
         [Some(self.info.iface.as_str()), self.info.inline_peer.as_deref()].into_iter().flatten()
     }
 
-    /// Bytes that wait in a traffic class, for each of [`Self::ports`].
+    /// Backlog of a traffic class in bytes, for each of [`Self::ports`].
     #[must_use]
     pub fn depths(&self, tc: usize) -> Vec<u64> {
         let of_class = self.depth_bytes.iter().skip(tc).step_by(CLASSES);
         of_class.take(self.ports().count()).copied().collect()
     }
 
-    /// The port's own queues that there are, with their numbers.
+    /// The port's existing queues, with their numbers.
     pub fn queues(&self) -> impl Iterator<Item = (usize, &Stats)> {
         self.queues.iter().enumerate().filter_map(|(queue, stats)| Some((queue, stats.as_ref()?)))
     }
@@ -113,7 +113,7 @@ impl Reading {
     }
 }
 
-/// Reads what waits in the port's own queues, if it has any.
+/// Reads the port's own queues, if it has any.
 pub(crate) fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, attach::Error> {
     if params.config.scalars.queues == QUEUES_NONE {
         return Ok(QueueStats::default());
@@ -121,14 +121,14 @@ pub(crate) fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, at
     Ok(queues::stats(&Netlink::connect()?, info.ifindex, &params.config)?)
 }
 
-/// Flows of the reaction point that came and have not gone.
+/// Flows inserted into the RP table minus those evicted.
 fn flows_counted(counters: &[Counters; 3]) -> usize {
     let sum = |stat: Stat| -> u64 { counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
     let gone = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
     usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
 }
 
-/// PFC frames that name a priority: those received, which ingress counts, and those sent, which egress counts.
+/// PFC frames for a priority: received ones are counted at ingress, sent ones at egress.
 pub(crate) fn pause_frames(hooks: &[Counters], priority: usize) -> [u64; 2] {
     let of =
         |hook: usize| hooks.get(hook).and_then(|hook| hook.pause.frames.get(priority)).copied().unwrap_or(0);
@@ -146,7 +146,7 @@ pub(crate) fn class_sum(hooks: &[Counters], tc: usize) -> ClassCounters {
     })
 }
 
-/// The depth that decides on marking: as the congestion point takes it.
+/// The depth that decides on marking, as the congestion point computes it.
 pub(crate) fn depths(
     params: &Params,
     empty_at: &[u64],
@@ -163,7 +163,7 @@ pub(crate) fn depths(
     depths
 }
 
-/// Readings as they might be taken, for tests of what is made from them.
+/// Example readings for tests.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing {
     use dcqcn_common::classify::mapped;
@@ -175,7 +175,7 @@ pub(crate) mod testing {
 
     const MS: u64 = 1_000_000;
 
-    /// A host that sends `flows` flows at 1 Gb/s, `ms` milliseconds after a start at which all was zero.
+    /// A host that sends `flows` flows at 1 Gbit/s, `ms` milliseconds after a start from zero.
     #[must_use]
     pub fn reading(iface: &str, ms: u64, flows: u32) -> Reading {
         let mut config = Config::DEFAULT;
@@ -219,7 +219,7 @@ pub(crate) mod testing {
             let share = u64::from(flows - n + 1);
             (flow.hot.packets, flow.hot.bytes) = (ms * share, 4_000 * ms * share);
             if n % 2 == 1 {
-                // The later the flow, the longer ago its cut.
+                // Later flows had their cut longer ago.
                 let cut_ns = at_ns - 70_000 * u64::from(n).min(1_000);
                 flow.hot.machine.on_cnp(&params.rp, cut_ns);
                 (flow.cnps.last_ns, flow.cnps.handled) = (cut_ns, n);

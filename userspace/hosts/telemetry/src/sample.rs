@@ -1,4 +1,4 @@
-//! The difference of two readings.
+//! The difference of two readings, as rates.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,59 +17,59 @@ use serde::{Serialize, Serializer};
 
 use super::{FlowRow, Reading};
 
-/// The counters that have rates of their own in text: what mlx5 counts, in the order a mark travels.
+/// Counters with rates in the text form: those of mlx5, in the order in which a mark travels.
 pub(crate) const SHOWN: [Stat; 5] =
     [Stat::CpEcnMarked, Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
-/// What one interface did between two readings.
+/// Activity of one interface between two readings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// When the later one was taken, RFC 3339 in UTC.
+    /// Time of the later reading, RFC 3339 in UTC.
     pub time: String,
-    /// The interface.
+    /// Interface.
     pub iface: String,
     /// `host` or `switch`.
     pub role: Role,
     /// `none`, `fq` or `htb`.
     pub pacer: String,
-    /// Time between the readings; 0 if there was none before this one, and then all rates are 0.
+    /// Time between the readings; 0 for the first one, and then all rates are 0.
     pub interval_ns: u64,
-    /// The interfaces packets are queued for.
+    /// Interfaces that packets are queued for.
     pub ports: Vec<String>,
-    /// The highest rate of a flow; 0 if not known.
+    /// Highest rate of a flow; 0 = unknown.
     pub line_rate_bps: u64,
-    /// The traffic classes that any DSCP belongs to, or any packet did.
+    /// Traffic classes with a DSCP or with packets.
     pub classes: Vec<ClassSample>,
-    /// The port's own queues; none unless it was attached with `--queues`.
+    /// The port's own queues; empty unless attached with `--queues`.
     pub queues: Vec<QueueSample>,
     /// Counters since the start, summed over the hooks.
     pub counters: PerStat<u64>,
-    /// Their rates.
+    /// Rates of the counters.
     pub counters_per_s: PerStat<f64>,
-    /// Flows that the reaction point knows, shown below or not.
+    /// Number of flows in the RP table, shown below or not.
     pub qp_count: usize,
-    /// Those of the most throughput first.
+    /// Flows, the busiest first.
     pub qps: Vec<QpSample>,
 }
 
-/// What a traffic class did.
+/// Activity of a traffic class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassSample {
-    /// Its number.
+    /// Number.
     pub tc: usize,
     /// Whether ECT packets are marked.
     pub ecn: bool,
-    /// Depth at which marking begins.
+    /// Kmin.
     pub kmin_bytes: u64,
-    /// Depth from which on all is marked.
+    /// Kmax.
     pub kmax_bytes: u64,
-    /// Probability of a mark just below it.
+    /// Marking probability at Kmax.
     pub pmax_ppm: u64,
     /// Depth at the later reading, by port.
     pub depth_bytes: Vec<u64>,
     /// RoCEv2 packets since the start.
     pub packets: u64,
-    /// Those marked CE.
+    /// Packets marked CE since the start.
     pub ecn_marked_packets: u64,
     /// Packets per second.
     pub packets_per_s: f64,
@@ -77,42 +77,42 @@ pub struct ClassSample {
     pub throughput_bps: f64,
     /// Marks per second.
     pub ecn_marked_packets_per_s: f64,
-    /// Marked part of the packets in the interval, 0 to 1.
+    /// Fraction of packets marked in the interval, 0 to 1.
     pub ecn_marked_ratio: f64,
 }
 
-/// What one of the port's own queues did, with all its traffic.
+/// Activity of one of the port's own queues, with all its traffic.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueSample {
-    /// Its number.
+    /// Number.
     pub queue: usize,
-    /// Bytes that waited at the later reading.
+    /// Backlog at the later reading, bytes.
     pub depth_bytes: u32,
-    /// Packets that found it full, since the start.
+    /// Packets dropped since the start because the queue was full.
     pub drops: u32,
-    /// Packets that found it full, per second.
+    /// Packets dropped per second because the queue was full.
     pub drops_per_s: f64,
-    /// Bits per second that it sent, layer 2.
+    /// Bits sent per second, layer 2.
     pub throughput_bps: f64,
 }
 
-/// What a flow of the reaction point did.
+/// Activity of a flow of the reaction point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QpSample {
-    /// Its state at the later reading.
+    /// State at the later reading.
     #[serde(flatten)]
     pub row: FlowRow,
     /// Data packets per second.
     pub packets_per_s: f64,
-    /// Bits per second of them, layer 2.
+    /// Data bits per second, layer 2.
     pub throughput_bps: f64,
 }
 
-/// What distinguishes a flow from every other of the interface: the receiver's address and QPN, and the VLANs.
+/// Identity of a flow on its interface: the destination's address and QPN, and the VLANs.
 pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
-    /// What tells it from every other flow of the interface.
+    /// Its identity on the interface.
     #[must_use]
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())
@@ -132,7 +132,7 @@ impl<T: Copy + Default> PerStat<T> {
         Self(values)
     }
 
-    /// That of `stat`.
+    /// The value of `stat`.
     #[must_use]
     pub fn get(&self, stat: Stat) -> T {
         self.0.get(stat as usize).copied().unwrap_or_default()
@@ -149,15 +149,14 @@ impl<T: Serialize> Serialize for PerStat<T> {
     }
 }
 
-/// Turns counts into rates.
+/// Converts differences to rates.
 #[derive(Clone, Copy)]
 struct Interval {
     ns: u64,
 }
 
 impl Interval {
-    /// How much a counter grew per second. One that is smaller than before has started again: a place in the table that
-    /// another flow took.
+    /// Growth of a counter per second. A decrease means that it restarted, because another flow took the slot.
     fn per_s(self, before: u64, now: u64) -> f64 {
         if self.ns == 0 {
             return 0.0;
@@ -167,7 +166,7 @@ impl Interval {
 }
 
 impl Sample {
-    /// What happened since `before`. Without it, or if it is of another attachment, there are no rates yet.
+    /// Activity since `before`. Without it, or if it is of another attachment, all rates are 0.
     #[must_use]
     pub fn new(before: Option<&Reading>, now: &Reading) -> Self {
         let same = |before: &&Reading| before.info.attached_at_ns == now.info.attached_at_ns;
@@ -193,7 +192,7 @@ impl Sample {
         }
     }
 
-    /// Keeps the `most` flows of the most throughput.
+    /// Keeps the `most` busiest flows.
     #[must_use]
     pub fn busiest(mut self, most: usize) -> Self {
         let by_throughput = |a: &QpSample, b: &QpSample| {
@@ -334,7 +333,7 @@ mod tests {
         let class = sample.classes.iter().find(|class| class.tc == 3).unwrap();
         assert_eq!((class.packets_per_s, class.ecn_marked_packets_per_s), (25_000.0, 1_000.0));
         assert_eq!((class.throughput_bps, class.ecn_marked_ratio), (800e6, 0.04));
-        // The flow that sends most comes first: 3 · 4 kB a millisecond.
+        // The busiest flow comes first: 3 · 4 kB a millisecond.
         let busiest = &sample.qps[0];
         assert_eq!((busiest.row.qpn, busiest.throughput_bps), (0x101, 96e6));
         assert_eq!((busiest.row.rate.rate_bps, busiest.row.state), (750_000_000, "fast-recovery"));

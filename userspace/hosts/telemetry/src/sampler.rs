@@ -1,4 +1,4 @@
-//! Readings of one or several interfaces, again and again.
+//! Periodic samples of one or several interfaces.
 
 use std::collections::HashMap;
 
@@ -6,25 +6,25 @@ use dcqcn_loader::attach;
 
 use super::{Reading, Sample};
 
-/// Keeps the last reading of each interface, to tell what has happened since.
+/// Stores the last reading of each interface, for the differences.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// Empty: all that is attached, whenever it is.
+    /// Empty: all attached interfaces, including later ones.
     ifaces: Vec<String>,
     last: HashMap<String, Reading>,
 }
 
 impl Sampler {
-    /// Looks at `ifaces`, or at all that is attached in this network namespace if none is named.
+    /// A sampler of `ifaces`, or of all interfaces attached in this network namespace if empty.
     #[must_use]
     pub fn new(ifaces: Vec<String>) -> Self {
         Self { ifaces, last: HashMap::new() }
     }
 
-    /// What happened since the last call. An interface that was not there at the last call has no rates yet.
+    /// Activity since the last call. An interface without a previous reading has no rates yet.
     ///
     /// # Errors
-    /// An interface that was named is not attached, or its maps cannot be read.
+    /// A named interface is not attached, or its maps cannot be read.
     pub fn sample(&mut self) -> Result<Vec<Sample>, attach::Error> {
         let names = if self.ifaces.is_empty() { attached()? } else { self.ifaces.clone() };
         let mut samples = Vec::new();
@@ -43,7 +43,7 @@ impl Sampler {
     }
 }
 
-/// The interfaces attached in this network namespace that are still there, by name.
+/// Existing interfaces attached in this network namespace, by name.
 ///
 /// # Errors
 /// As [`attach::list_alive`].

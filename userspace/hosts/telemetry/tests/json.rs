@@ -1,4 +1,4 @@
-//! docs/reference/json.md names every field of what is printed as JSON.
+//! docs/reference/json.md documents every field of the JSON output.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use dcqcn_telemetry::event::EventRow;
 use dcqcn_telemetry::{ChangeReport, FlowsReport, PacketRow, Parameter, QueuesReport, Sample, reading};
 use serde_json::Value;
 
-/// The names in `value`, but for those of counters, which are listed elsewhere.
+/// The names in `value`, except those of counters, which are documented elsewhere.
 fn names(value: &Value, all: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -29,7 +29,7 @@ fn names(value: &Value, all: &mut Vec<String>) {
     }
 }
 
-/// As a program writes it.
+/// A line as a program writes it.
 const PACKET: &str = "hook=2 verdict=0 counted=1 bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=9";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a shell offers behind the cursor: interfaces of this machine, and parameters.
+//! Shell completion of interfaces and parameters.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,10 +7,10 @@ use clap::builder::StyledStr;
 use clap_complete::CompletionCandidate;
 use dcqcn_params::Key;
 
-/// Where the kernel lists the interfaces of this network namespace.
+/// Directory of the interfaces in this network namespace.
 const INTERFACES: &str = "/sys/class/net";
 
-/// Interfaces. A list that is begun, as in `eth0,`, goes on with another.
+/// Interfaces. A list that has been started, as in `eth0,`, continues.
 #[must_use]
 pub fn iface(current: &OsStr) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
@@ -31,19 +31,19 @@ fn key(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "")
 }
 
-/// Parameters by name, ready for a value.
+/// Parameters by name, followed by `=`.
 #[must_use]
 pub fn key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "=")
 }
 
-/// Interfaces, and parameters behind them.
+/// Interfaces, then parameters.
 #[must_use]
 pub fn iface_or_key(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key(current)).collect()
 }
 
-/// Interfaces, and parameters behind them that take a value.
+/// Interfaces, then parameters followed by `=`.
 #[must_use]
 pub fn iface_or_key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key_value(current)).collect()

@@ -1,12 +1,12 @@
-//! The commands that the documentation shows, for tests that hold it to the command line.
+//! Commands in the documentation, for tests that check them against the command line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-/// What the documentation and the examples in the help of `command` and all below it show, and `C` refuses; and the help of
-/// those that show no example.
+/// Commands in the documentation and in the help examples of `command` and its subcommands that `C` rejects, and
+/// subcommands whose help has no example.
 #[must_use]
 pub fn refused<C: Parser>(mut command: clap::Command) -> Vec<String> {
     command.build();
@@ -26,13 +26,13 @@ pub fn refused<C: Parser>(mut command: clap::Command) -> Vec<String> {
         let words = commands.iter().map(|command| command.split(['|', '>']).next().unwrap_or_default());
         shown.extend(words.map(|words| words.split_whitespace().map(str::to_owned).collect()));
     }
-    // `--help` and `--version` are errors of code 0.
+    // clap reports `--help` and `--version` as errors with code 0.
     shown.retain(|words| C::try_parse_from(words).is_err_and(|error| error.exit_code() != 0));
     refused.extend(shown.iter().map(|words| words.join(" ")));
     refused
 }
 
-/// The long help of every command that is shown, and of those below it.
+/// The long help of all visible commands and subcommands.
 fn long_helps(command: &mut clap::Command) -> Vec<String> {
     let mut helps = vec![command.render_long_help().to_string()];
     for command in
@@ -43,8 +43,8 @@ fn long_helps(command: &mut clap::Command) -> Vec<String> {
     helps
 }
 
-/// Every line of a block of commands that begins with `command`, in the README and below `docs/`: its words, as a shell would
-/// split them, up to a pipe or a redirection.
+/// Every line of a code block that starts with `command`, in the README and below `docs/`, split into words like a
+/// shell does, up to a pipe or a redirection.
 fn documented(command: &str) -> Vec<Vec<String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
@@ -64,10 +64,10 @@ fn find(dir: &Path, pages: &mut Vec<PathBuf>) {
 }
 
 fn commands(text: &str, command: &str) -> Vec<Vec<String>> {
-    // The language of the block that a line is in.
+    // The language of the current block.
     let mut block: Option<&str> = None;
     let mut found = Vec::new();
-    // A line that ends with a backslash goes on in the next.
+    // A line that ends with a backslash continues.
     let text = text.replace("\\\n", " ");
     for line in text.lines().map(str::trim) {
         if let Some(language) = line.strip_prefix("```") {

@@ -1,4 +1,4 @@
-//! Where commands print, as text for people or as JSON.
+//! Output of commands, as text or as JSON.
 
 use std::fmt::{self, Write as _};
 use std::io::Write;
@@ -14,7 +14,7 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
-/// Standard output, and which of the two forms is requested.
+/// Standard output, and the requested form.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
@@ -37,15 +37,16 @@ impl<'a> Output<'a> {
         self.out
     }
 
-    /// Prints `report` in the form requested.
+    /// Prints `report` in the requested form.
     ///
     /// # Errors
-    /// Standard output takes no more.
+    /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(report) }
     }
 
-    /// Prints `value`, an object, as JSON, bit by bit: that of a full table is larger than all else in this process.
+    /// Prints `value`, an object, as JSON, without buffering it: a full table is larger than all other data of the
+    /// process.
     ///
     /// # Errors
     /// As [`Self::show`].
@@ -53,7 +54,7 @@ impl<'a> Output<'a> {
         self.document(&Versioned { json_version: JSON_VERSION, value })
     }
 
-    /// Prints `value` as JSON in a form that others define: a schema, a table of SONiC's.
+    /// Prints `value` as JSON in a foreign format: a schema, a table of SONiC's.
     ///
     /// # Errors
     /// As [`Self::show`].
@@ -83,7 +84,7 @@ impl<'a> Output<'a> {
         Ok(self.out.write_all(b"\n")?)
     }
 
-    /// All that was printed goes out.
+    /// Flushes the output.
     ///
     /// # Errors
     /// As [`Self::show`].
@@ -92,7 +93,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// An error with its causes, a line each; a cause that the line above already tells is left out.
+/// An error with its causes, one per line; causes included in the previous line are omitted.
 #[must_use]
 pub fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();

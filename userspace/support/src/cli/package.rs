@@ -1,4 +1,4 @@
-//! What a package has next to a command, made from the command line's own description: manual pages and completions.
+//! Files of a package generated from the command line's description: manual pages and completions.
 
 use std::fs;
 use std::io;
@@ -10,21 +10,21 @@ use clap_complete::env::Shells;
 
 use crate::cli::Output;
 
-/// Environment variable by which a completion script asks the command; clap's own.
+/// Environment variable by which completion scripts query the command, as clap defines it.
 const COMPLETE_VARIABLE: &str = "COMPLETE";
 
-/// A manual page that describes no command.
+/// A manual page other than those of commands.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// What it is about; its file is `NAME.SECTION`.
+    /// Topic; its file is `NAME.SECTION`.
     pub name: &'static str,
-    /// 5 for files, 7 for what is explained.
+    /// 5 for files, 7 for concepts.
     pub section: u8,
     /// The whole page, in roff.
     pub roff: String,
 }
 
-/// Write what a package has next to the command.
+/// Generate manual pages and completions.
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
     /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man7.
@@ -36,7 +36,7 @@ pub enum GenerateCommand {
 /// Options of `generate man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The directory; made if it is not there.
+    /// Output directory; created if necessary.
     dir: PathBuf,
 }
 
@@ -48,23 +48,23 @@ pub struct CompletionsArgs {
 }
 
 impl GenerateCommand {
-    /// Does so for `command` and its other `pages`.
+    /// Generates them for `command`, with further `pages`.
     ///
     /// # Errors
-    /// A file cannot be written, or there is no such shell.
+    /// A file cannot be written, or the shell is unknown.
     pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
         match self {
             Self::Man(ManArgs { dir }) => {
                 let failed = || format!("cannot write the manual pages into {}", dir.display());
                 write_pages(&dir, command, pages).with_context(failed)?;
-                out.text(&format_args!("manual pages are in {}\n", dir.display()))
+                out.text(&format_args!("manual pages written to {}\n", dir.display()))
             }
             Self::Completions(CompletionsArgs { shell }) => {
                 let name = command.get_name();
                 let shells = Shells::builtins();
                 let completer = shells.completer(&shell).ok_or_else(|| {
                     let names: Vec<&str> = shells.names().collect();
-                    anyhow!("there are no completions for `{shell}`: there are for {}", names.join(", "))
+                    anyhow!("no completions for `{shell}`; supported shells are {}", names.join(", "))
                 })?;
                 let mut script = Vec::new();
                 completer.write_registration(COMPLETE_VARIABLE, name, name, name, &mut script)?;

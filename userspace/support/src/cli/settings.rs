@@ -1,4 +1,4 @@
-//! Options that say what differs from the defaults; shared by all commands that start from a configuration.
+//! Options for differences to the defaults; shared by all commands that start from a configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_params::{self as params, Assignment, Profile, Settings};
 
-/// Where parameters come from: the profile, then the file, then single settings.
+/// Sources of parameters, in ascending precedence: the profile, the file, single settings.
 #[derive(Debug, Default, Args)]
 pub struct SettingsArgs {
     /// Read settings from this TOML file (`dcqcn config example` prints one).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The parameters to start from.
+    /// Profile to start from.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// Set a parameter; overrides profile and file. May be repeated.
@@ -23,7 +23,7 @@ pub struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Reads the file and puts the options on top.
+    /// Reads the file and overlays the options.
     ///
     /// # Errors
     /// As [`read_file`].

@@ -1,4 +1,4 @@
-//! How a command begins and ends.
+//! Startup and exit of a command.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -11,10 +11,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::output::{Output, explain};
 
-/// Exit code: failed or refused.
+/// Exit code: failed or rejected.
 pub(crate) const FAILED: u8 = 1;
 
-/// Logs to standard error what `DCQCN_LOG` asks for; warnings if it does not say.
+/// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
 pub fn log_to_stderr() {
     let said = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
     let parsed = said.as_deref().map(filter);
@@ -23,7 +23,7 @@ pub fn log_to_stderr() {
         Some(Err(error)) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
         None => (Targets::new().with_default(LevelFilter::WARN), None),
     };
-    // A line that nobody takes any more is lost, and so is word of it.
+    // Lines that cannot be written are lost without a message.
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let lines = lines.with_ansi(io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(lines).init();
@@ -32,25 +32,25 @@ pub fn log_to_stderr() {
     }
 }
 
-/// Runs `command` with standard output, and explains on standard error what goes wrong. `exit_code` knows the errors that
-/// have a code of their own, and whether they still have to be explained.
+/// Runs `command` with standard output, and reports its error on standard error. `exit_code` returns the code of
+/// special errors, and whether they must still be reported.
 pub fn run(
     json: bool,
     command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
     exit_code: impl FnOnce(&anyhow::Error) -> Option<(u8, bool)>,
 ) -> ExitCode {
     let on_terminal = io::stdout().is_terminal();
-    // Not by the line, as standard output would be: a full table has a million.
+    // Not line-buffered like standard output: a full table has a million lines.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, json);
     match command(&mut out).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read has read enough, as in `dcqcn flows eth0 | head`.
+        // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
         Err(error) if is_unheard(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
             let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
             if !is_told {
-                // Nobody may be there to read it any more.
+                // Standard error may be closed.
                 let _ = io::stderr().write_all(explain(&error).as_bytes());
             }
             ExitCode::from(code)
@@ -58,7 +58,7 @@ pub fn run(
     }
 }
 
-/// Whether what failed is writing to a reader that is gone, or to a terminal that is (`EIO`).
+/// Whether the error is a write to a closed pipe, or to a closed terminal (`EIO`).
 fn is_unheard(error: &anyhow::Error, on_terminal: bool) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|cause| {

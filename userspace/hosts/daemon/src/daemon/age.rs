@@ -1,8 +1,8 @@
-//! Removing flows that have been silent for long.
+//! Removal of idle flows.
 //!
-//! User space can write a set of flows only as a whole, and what a packet changed between the read and the write would be
-//! lost. So it only finds the sets that have idle flows; a program removes them, under the set's lock and by its own look
-//! at the time.
+//! User space can write a set of flows only as a whole, and would lose packets' changes between the read and the write.
+//! So it only finds the sets with idle flows; a BPF program removes them, under the set's lock and after checking the
+//! time again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Most and least often that is looked at the tables, each a whole one.
+/// Range of the interval between scans of a table.
 const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 
-/// How often it is looked whether anybody wants it.
+/// Interval of checking whether aging is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Age {
@@ -28,7 +28,7 @@ struct Age {
     expire: Expire,
 }
 
-/// Begins looking.
+/// Starts the task.
 pub(super) fn begin(
     port: &Arc<Port>,
     settings: &Arc<Settings>,
@@ -49,7 +49,7 @@ impl Work for Age {
         let is_idle = |last_seen_ns: u64| last_seen_ns != 0 && last_seen_ns < before_ns;
         let (mut rp_flows, mut np_flows) = (0, 0);
         let params = port.maps().params()?;
-        // Set by set: others need the maps in the meantime.
+        // Set by set, because other tasks need the maps in the meantime.
         for index in 0..=params.port.rp_set_mask {
             if port.maps().rp_set(index)?.hot.iter().any(|flow| is_idle(flow.last_seen_ns())) {
                 rp_flows += expire.run(Table::Rp, index, before_ns)?;

@@ -1,4 +1,4 @@
-//! Telling the congestion point what really waits, and the event log what was dropped.
+//! Publishes the real backlog to the congestion point, and queue drops to the event log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// How often it is looked whether the parameters want it.
+/// Interval of checking whether the parameters enable it.
 const IDLE_PERIOD: Duration = Duration::from_millis(200);
 
 struct Feeder {
     port: Arc<Port>,
-    /// When drops were looked at last, and how many each of the port's queues had.
+    /// Time of the last drop check, and the counters of the port's queues then.
     looked: Option<(Instant, QueueStats)>,
 }
 
 impl Feeder {
-    /// Enters in the event log what the port's own queues have dropped, a few times a second.
+    /// Logs drops of the port's own queues as events, a few times a second.
     fn note_drops(&mut self, netlink: &Netlink, params: &Params) -> Result<()> {
         let is_due = self.looked.as_ref().is_none_or(|(at, _)| at.elapsed() >= IDLE_PERIOD);
         if params.config.scalars.queues == QUEUES_NONE || !is_due {
@@ -42,7 +42,7 @@ impl Feeder {
             if drops != 0 && params.event_interval_ns != 0 {
                 let (kind, values) = (EventKind::QueueDrop as u32, [queue, drops]);
                 let event = Event { at_ns: monotonic_ns(), left_out: 0, id: QpId::NONE, kind, values };
-                // One that is left out is counted in the log.
+                // Omitted events are counted in the log.
                 self.port.maps().event_log()?.record(params.event_interval_ns, event);
             }
         }
@@ -50,7 +50,7 @@ impl Feeder {
     }
 }
 
-/// Begins looking.
+/// Starts the task.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
     Ok(Some(Box::new(Feeder { port: Arc::clone(port), looked: None })))
 }

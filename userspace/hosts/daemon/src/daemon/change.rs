@@ -1,27 +1,27 @@
-//! The file's parameters on what is attached already.
+//! Applies the file's parameters to existing attachments.
 
 use anyhow::Result;
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, Info, Refused, Request, TakenBack, Which};
 use dcqcn_telemetry::audit;
 
-/// An interface, and the parameters it is to have.
+/// An interface and its new parameters.
 pub(super) type Wanted = (String, Config);
 
-/// The change that `request` means for an attachment that is there, if any.
+/// The change that `request` implies for an existing attachment, if any.
 ///
 /// # Errors
-/// It cannot become what is requested.
+/// The request needs a new attachment.
 pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> {
     let running = attach::open(&info.iface)?.maps.params()?.config;
     let wanted = attach::revise(request, info, &running)?;
     Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
 }
 
-/// Puts parameters active, on all interfaces or none, and enters them in the audit log.
+/// Applies parameters on all interfaces or none, and records them in the audit log.
 ///
 /// # Errors
-/// They are refused; nothing is changed.
+/// The parameters are rejected; nothing is changed.
 pub(super) fn set(changes: &[Wanted]) -> Result<()> {
     if changes.is_empty() {
         return Ok(());
@@ -42,7 +42,7 @@ pub(super) fn set(changes: &[Wanted]) -> Result<()> {
     Ok(())
 }
 
-/// Takes back what nobody confirmed in time.
+/// Reverts changes not confirmed in time.
 pub(super) fn take_back() {
     match audit::take_back(Which::Overdue) {
         Ok(TakenBack { changes, failed }) => {

@@ -1,4 +1,4 @@
-//! The daemon's configuration file: which interfaces, each with what `attach` knows, and what the daemon itself does.
+//! The daemon's configuration file: interfaces, each with the settings of `attach`, and the daemon's own settings.
 //!
 //! ```toml
 //! [[interface]]
@@ -47,65 +47,65 @@ pub use outside::{Bounds, Control};
 use super::repair::Repair;
 use super::serving::Metrics;
 
-/// Where the file is unless said otherwise.
+/// Default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
-/// What may stand at the top of the file; none of it is known to `attach`.
+/// Keys at the top level of the file; `attach` accepts none of them.
 const TOP: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
-/// Longest and shortest time after which a flow may count as idle.
+/// Range of the idle time.
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
-/// Most flows of an interface that metrics tell one by one.
+/// Maximum number of flows per interface with their own metrics.
 const TOP_QPS: usize = 1_000;
 
-/// How log lines look.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// A line of text.
+    /// Text, one event per line.
     #[default]
     Text,
-    /// An object of JSON on a line.
+    /// JSON, one object per line.
     Json,
 }
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The interfaces; of those whose name matches, the first counts.
+    /// Interfaces; the first entry whose name matches applies.
     pub interfaces: Vec<Interface>,
-    /// Where metrics are served; nowhere unless said.
+    /// Metrics server; `None` = disabled.
     pub metrics: Option<Metrics>,
-    /// How long a flow is silent before it counts as idle; nobody looks unless said.
+    /// Idle time after which a flow is removed; `None` = never.
     pub age_idle: Option<Duration>,
-    /// How log lines look.
+    /// Log format.
     pub log_format: Option<LogFormat>,
-    /// What is logged, in the language of `DCQCN_LOG`.
+    /// Log filter, in the syntax of `DCQCN_LOG`.
     pub log_filter: Option<String>,
-    /// Where others may ask for changes; nowhere unless said.
+    /// Control socket; `None` = disabled.
     pub control: Option<Control>,
-    /// Which changes they may ask for; none unless said.
+    /// Changes that remote clients may make; `None` = none.
     pub fleet: Option<Bounds>,
-    /// What they requested: it counts over the interfaces' own settings.
+    /// Remote overrides, which take precedence over the interfaces' own settings.
     pub over: Vec<Interface>,
 }
 
 /// One `[[interface]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, or a pattern.
+    /// Name, or a pattern.
     pub name: Pattern,
-    /// What is attached, and how.
+    /// Options of the attachment.
     pub settings: Settings,
-    /// What is restored if another program removes it; [`Repair::default`] unless said.
+    /// Repair of parts that another program removed; `None` = [`Repair::default`].
     pub repair: Option<Repair>,
 }
 
 impl Config {
-    /// Whether the file has the whole name, and no pattern for it.
+    /// Whether the name is literal, not a pattern.
     pub(super) fn spells(&self, iface: &str) -> bool {
         first(&self.interfaces, iface).is_some_and(|interface| interface.name.as_str() == iface)
     }
 
-    /// What to attach to the interface of this name, if the file names it.
+    /// Options of the interface with this name, if the file has it.
     #[must_use]
     pub fn request(&self, iface: &str) -> Option<Request> {
         let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
@@ -118,19 +118,19 @@ impl Config {
         Some(Request { iface: iface.to_owned(), settings: both.settings })
     }
 
-    /// What is restored on the interface of this name.
+    /// Repair mode of the interface with this name.
     pub(super) fn repair(&self, iface: &str) -> Repair {
         first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
     }
 
-    /// Whether `other` says the same of the interface of this name.
+    /// Whether `other` is equal for the interface with this name.
     #[must_use]
     pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
         let said = |config: &Self| config.request(iface).map(|request| request.settings);
         said(self) == said(other)
     }
 
-    /// Whether the interface is named as the other end of an inline attachment: it has no state of its own.
+    /// Whether the interface is the other end of an inline attachment, which has no state of its own.
     #[must_use]
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
@@ -138,7 +138,7 @@ impl Config {
             let asked = asked.name.as_str();
             self.interfaces.iter().any(|own| own.name.as_str() == asked || own.name.matches(asked))
         };
-        // What was requested of interfaces that the file does not name is nothing, unless that is allowed.
+        // Overrides of interfaces that the file lacks apply only if that is allowed.
         let counts = self.over.iter().filter(|asked| may_name || names(asked));
         let mut both = self.interfaces.iter().chain(counts);
         both.any(|interface| interface.settings.inline.as_deref() == Some(iface))
@@ -147,10 +147,10 @@ impl Config {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// It cannot be read, or as [`parse`].
+    /// The file cannot be read, or as [`parse`].
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let failed = || format!("cannot read {}", path.display());
-        // It is read again and again, and nothing is to wait for whoever writes into a pipe.
+        // The file is read repeatedly, and a pipe's writer must not block the daemon.
         if !std::fs::metadata(path).with_context(failed)?.is_file() {
             bail!("cannot read {}: it is not a regular file", path.display());
         }
@@ -163,17 +163,17 @@ fn first(interfaces: &[Interface], iface: &str) -> Option<Interface> {
     interfaces.iter().find(|interface| interface.name.matches(iface)).cloned()
 }
 
-/// Whether the text is meant for the daemon: it has something at the top that only the daemon knows.
+/// Whether the text is for the daemon: it has a top-level key that only the daemon accepts.
 #[must_use]
 pub fn is_daemon_file(text: &str) -> bool {
     let (table, _) = DeTable::parse_recoverable(text);
     table.get_ref().keys().any(|key| TOP.contains(&key.get_ref().as_ref()))
 }
 
-/// Reads the text of a file called `name`.
+/// Parses `text` from the file called `name`.
 ///
 /// # Errors
-/// Everything that is wrong, each with its line.
+/// All errors, each with its line.
 pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
         let mut config = Config::default();
@@ -196,8 +196,8 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
                 other => reader.refuse(
                     key.span(),
                     format_args!(
-                        "unknown key `{other}`: at the top of a daemon's file stand {}; settings of an interface \
-                         stand below [[interface]]",
+                        "unknown key `{other}`: top-level keys of a daemon's file are {}; settings of an interface \
+                         belong below [[interface]]",
                         TOP.join(", ")
                     ),
                 ),
@@ -207,7 +207,7 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
     })
 }
 
-/// Reads a table of scalars.
+/// Parses a table of scalars.
 fn section(
     reader: &mut Reader<'_>,
     value: &Value<'_>,
@@ -224,7 +224,8 @@ fn section(
             entry(reader, word, value);
         } else {
             let known = known.join(", ");
-            reader.refuse(key.span(), format_args!("unknown key `{word}` in [{name}], which has {known}"));
+            reader
+                .refuse(key.span(), format_args!("unknown key `{word}` in [{name}], whose keys are {known}"));
         }
     }
 }
@@ -251,12 +252,12 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
         let Some(peer) = &settings.inline else { continue };
         let in_line = |other: &&Interface| other.name.as_str() == peer && other.settings.inline.is_some();
         if name.as_str() == peer {
-            reader.refuse(value.span(), format_args!("{peer} cannot be in line with itself"));
+            reader.refuse(value.span(), format_args!("{peer} cannot be inline with itself"));
         } else if interfaces.iter().find(in_line).is_some() {
             reader.refuse(
                 value.span(),
                 format_args!(
-                    "{name} is in line with {peer}, which is in line with another: one entry is for both"
+                    "{name} is inline with {peer}, which is inline with another: write one entry for both"
                 ),
             );
         }
@@ -278,7 +279,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
         }
     }
     let settings = std::mem::take(&mut reader.settings);
-    // `lab` needs a rate, which attaching may find out; any that it takes does here.
+    // `lab` needs a rate, which attaching may determine; any valid rate will do here.
     if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
         reader.refuse(value.span(), error);
     }

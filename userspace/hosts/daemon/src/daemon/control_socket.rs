@@ -1,8 +1,7 @@
-//! The control socket: what others on this host may ask, within limits.
+//! The control socket: bounded requests of other processes on this host.
 //!
-//! Whoever may open the socket may ask, and who may is the file system's to say. Nobody may take more than a little: few
-//! connections, lines of a bounded length, seconds for each. What is to be changed is handed to the thread that works; the
-//! answer is its result.
+//! File permissions determine access. Clients are limited: few connections, lines of a bounded length, seconds for
+//! each. Changes are passed to the worker, and the reply is its result.
 
 mod slots;
 
@@ -37,28 +36,28 @@ use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
 use slots::ConnectionSlots;
 
-/// How long a line may take to come, and an answer to go.
+/// Time limit for receiving a line, and for sending a reply.
 const LINE: Duration = Duration::from_secs(30);
-/// How long a change may take: the verifier looks at every interface that is attached.
+/// Time limit of a change: the verifier may run for every attached interface.
 const CHANGE: Duration = Duration::from_secs(300);
-/// How long nothing is read after something was.
+/// Pause between two expensive reads.
 const REST: Duration = Duration::from_millis(5);
-/// How long the system has to recover when it gives no connection.
+/// Pause after the system failed to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The socket, open.
+/// The open socket.
 #[derive(Debug)]
 pub(super) struct Opened {
     listener: StdListener,
-    /// Why it is root's alone though a group was named.
+    /// Why only root has access although a group is configured.
     without_group: Option<String>,
 }
 
-/// Opens the socket. A file that nobody listens at any more is replaced. A group that is named and cannot have it is a sentence in the
-/// log and in `status`, and the socket is root's alone: what paces packets must not end for it.
+/// Opens the socket, replacing a file without a listener. If the configured group cannot get access, that is logged and
+/// shown in `status`, and only root has access: the pacing must not depend on it.
 ///
 /// # Errors
-/// Another controller has it, or it cannot be made.
+/// Another controller uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
@@ -69,22 +68,22 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
         use std::os::unix::fs::FileTypeExt as _;
         ensure!(
             found.file_type().is_socket(),
-            "{shown} is not a socket: remove it, or write another into [control]"
+            "{shown} is not a socket; remove it or change `[control] socket`"
         );
         fs::remove_file(socket).with_context(|| format!("cannot remove {shown}"))?;
     }
-    let failed = || format!("cannot make the socket {shown}");
+    let failed = || format!("cannot create the socket {shown}");
     if let Some(dir) = socket.parent() {
         fs::create_dir_all(dir).with_context(failed)?;
     }
-    // Nobody else's from the first moment on.
+    // Accessible to root only from the start.
     let before = umask(Mode::from_bits_truncate(0o177));
     let bound = StdListener::bind(socket);
     umask(before);
     let listener = bound.with_context(failed)?;
     let given = group.as_deref().map_or(Ok(()), |name| give(socket, name));
     let without_group =
-        given.err().map(|error| format!("{error:#}; until the next start {shown} is root's alone"));
+        given.err().map(|error| format!("{error:#}; until the next start only root has access to {shown}"));
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
     } else {
@@ -94,7 +93,7 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     Ok(Opened { listener, without_group })
 }
 
-/// Gives the socket, which is nobody else's yet, to the group `name`.
+/// Gives the socket, so far accessible to root only, to the group `name`.
 fn give(socket: &Path, name: &str) -> Result<()> {
     let shown = socket.display();
     let found = Group::from_name(name)
@@ -111,21 +110,21 @@ fn give(socket: &Path, name: &str) -> Result<()> {
     })
 }
 
-/// What answers.
+/// The server.
 struct Handler {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
-    /// How long a step of the controller may take.
+    /// Time limit of a step of the controller.
     late: Duration,
     health: Fresh<Health>,
     snapshots: Arc<Mutex<SnapshotCache>>,
     without_group: Option<String>,
 }
 
-/// Answers at the socket for as long as it is waited for.
+/// Serves requests until dropped.
 ///
 /// # Errors
-/// There is no event loop.
+/// The listener cannot be registered.
 pub(super) fn serve(
     opened: Opened,
     shared: Arc<SharedState>,
@@ -133,24 +132,24 @@ pub(super) fn serve(
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let Opened { listener, without_group } = opened;
-    let listener = UnixListener::from_std(listener).context("cannot listen at the control socket")?;
+    let listener = UnixListener::from_std(listener).context("cannot listen on the control socket")?;
     let (health, snapshots) = (Fresh::default(), Arc::default());
     let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
     let slots = ConnectionSlots::default();
     Ok(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // No file descriptor is left, for example.
+                // For example, no file descriptor is left.
                 sleep(PAUSE).await;
                 continue;
             };
             let handler = Arc::clone(&handler);
-            // One that is gone already has no user, and needs no place.
+            // A client that has disconnected needs no slot.
             let Ok(peer) = stream.peer_cred() else { continue };
             match slots.take(peer.uid()) {
                 Ok(place) => {
                     tokio::spawn(async move {
-                        // What goes wrong with a connection is its client's.
+                        // Errors of a connection concern its client only.
                         let _ = handler.connection(stream).await;
                         drop(place);
                     });
@@ -166,7 +165,7 @@ fn left_s(until: Instant) -> u64 {
     until.saturating_duration_since(Instant::now()).as_secs()
 }
 
-/// One more than there is room for is told so, if its end takes that at once.
+/// Rejects a connection beyond the limit, if its client accepts the reply immediately.
 fn refuse(stream: UnixStream, why: String) {
     if let Ok(line) = serde_json::to_string(&Answer::again(why)) {
         let _ = stream.try_write((line + "\n").as_bytes());
@@ -211,7 +210,7 @@ impl Handler {
             Err(error) => {
                 let verbs = "version, status, health, config, look, parameters, changes, reload, apply, confirm, undo, release";
                 let why = format!(
-                    "not understood: {error}; a question is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
+                    "malformed request: {error}; a request is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );
                 return Answer::of::<Status>(Err(why));
             }
@@ -235,9 +234,9 @@ impl Handler {
                 Answer::of(self.read(move |shared, _| snapshot_cache::values(shared, &interface)).await)
             }
             Verb::Changes {} => Answer::of(self.read(|_, snapshots| snapshots.changes()).await),
-            // It sets parameters back that an operator changed.
+            // A reload resets parameters that an operator changed.
             Verb::Reload {} if !is_root => {
-                Answer::of::<Status>(Err("cannot reload the file: only root may ask for it".into()))
+                Answer::of::<Status>(Err("cannot reload the file: only root may request it".into()))
             }
             Verb::Reload {} => self.order(Order::Reload, peer).await,
             Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
@@ -275,13 +274,13 @@ impl Handler {
         snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })
     }
 
-    /// What the interfaces count, no older than a second.
+    /// Counters of the interfaces, at most a second old.
     async fn health(&self) -> Result<Health, String> {
         let shared = Arc::clone(&self.shared);
         self.health.get(move || counts::take(&shared)).await.map_err(|error| error.to_string())
     }
 
-    /// Reads what may take a while: one after the other for all who ask, and each followed by a rest.
+    /// Runs expensive reads, one at a time for all clients, with a pause after each.
     async fn read<T: Send + 'static>(
         &self,
         what: impl FnOnce(&SharedState, &mut SnapshotCache) -> Result<T, String> + Send + 'static,
@@ -299,7 +298,7 @@ impl Handler {
     async fn order(&self, order: Order, peer: &str) -> Answer {
         let (reply, result) = oneshot::channel();
         let ordered = Ordered { order, peer: peer.to_owned(), reply };
-        let ending = || Answer::again("the controller is ending".to_owned());
+        let ending = || Answer::again("the controller is shutting down".to_owned());
         if self.commands.send(Command::Order(Box::new(ordered))).is_err() {
             return ending();
         }
@@ -308,8 +307,10 @@ impl Handler {
             Ok(Ok(result)) => Answer::of(result.map_err(|refusal| refusal.why)),
             Ok(Err(_)) => ending(),
             Err(_) => {
-                let why =
-                    format!("not done within {} s; it may be done yet: ask for `config`", CHANGE.as_secs());
+                let why = format!(
+                    "not completed within {} s, but may still complete: request `config`",
+                    CHANGE.as_secs()
+                );
                 Answer::again(why)
             }
         }

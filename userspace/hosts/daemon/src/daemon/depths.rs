@@ -1,4 +1,4 @@
-//! Looking at queues and flows for those who judge a change by them, while there are such.
+//! Samples queues and flows while a client evaluates a change.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// How often queues are looked at.
+/// Interval between samples of queues.
 const PERIOD: Duration = Duration::from_millis(20);
-/// How often it is looked whether anybody wants it.
+/// Interval of checking whether a client needs samples.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
-/// How often the parameters are read.
+/// Interval between readings of the parameters.
 const PARAMS: Duration = Duration::from_secs(1);
-/// How often flows are read, at most; and so many times as long as that took, since their table may be large.
+/// Minimum interval between readings of flows, also as a multiple of their duration, since the table may be large.
 const FLOWS: Duration = Duration::from_secs(2);
 const REST: u32 = 500;
-/// How long ago a flow may have sent to count, in nanoseconds.
+/// Maximum time since a flow sent for it to count, in nanoseconds.
 const ACTIVE_NS: u64 = 5_000_000_000;
 
 struct Looker {
     port: Arc<Port>,
     settings: Arc<Settings>,
-    /// The parameters, and when they were read.
+    /// Parameters, and the time of their reading.
     params: Option<(Instant, Params)>,
-    /// When flows are due.
+    /// Time of the next reading of flows.
     flows_at: Instant,
 }
 
-/// Begins looking.
+/// Starts the task.
 pub(super) fn begin(
     port: &Arc<Port>,
     settings: &Arc<Settings>,
@@ -73,7 +73,7 @@ impl Drop for Looker {
     }
 }
 
-/// How deep the deepest queue that marks is, in percent of its Kmax.
+/// Depth of the deepest marking queue, in percent of its Kmax.
 fn deepest(port: &Port, params: &Params) -> Result<u64> {
     let config = &params.config;
     let is_used = |tc: usize| {
@@ -100,7 +100,7 @@ fn deepest(port: &Port, params: &Params) -> Result<u64> {
     Ok(deepest)
 }
 
-/// How long it took to read the flows, how many sent recently, and how many of those are at the lowest rate.
+/// Duration of reading the flows, number of active ones, and of those at the lowest rate.
 fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
     let began = Instant::now();
     let (mut active, mut at_floor) = (0, 0);
@@ -112,7 +112,7 @@ fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
         }
         active += 1;
         let mut machine = flow.hot.machine;
-        // It is lazy: what fell due since its last packet has not happened yet.
+        // The machine is lazy: events since the flow's last packet have not been applied.
         machine.advance(&params.rp, now_ns);
         at_floor += u64::from(machine.active != 0 && machine.rate_bps <= params.rp.min_rate_bps);
     }

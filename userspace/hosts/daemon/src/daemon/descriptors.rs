@@ -1,9 +1,9 @@
-//! The limit of file descriptors: each interface needs some, and the usual soft limit of 1,024 is enough for about fifty.
+//! The limit of file descriptors: the usual soft limit of 1,024 suffices for about fifty interfaces.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one, which every process may. The daemon calls no `select`, which is what the low soft limit is
-/// for.
+/// Raises the soft limit to the hard limit, which needs no privilege. The low soft limit exists for `select`, which the
+/// daemon does not use.
 pub(super) fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }

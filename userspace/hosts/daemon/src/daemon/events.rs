@@ -1,4 +1,4 @@
-//! Carrying the data plane's events into the log.
+//! Copies events of the data plane to the log.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use dcqcn_telemetry::event::{EventRow, Kind};
 
 use super::work::{Port, Settings, Work};
 
-/// How often it is looked for new ones.
+/// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
 struct Events {
@@ -20,7 +20,7 @@ struct Events {
     reader: Reader,
 }
 
-/// Begins following the event log, from now on.
+/// Starts following the event log at its current end.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
     let reader = Reader::new(port.maps().event_log()?, 0);
     Ok(Some(Box::new(Events { iface: port.info.iface.clone(), reader })))
@@ -31,11 +31,11 @@ impl Work for Events {
         let (clock, now_ns, iface) = (SystemTime::now(), monotonic_ns(), &self.iface);
         let entries = self.reader.read();
         let rows = entries.iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns));
-        // Of what goes wrong, the last of its kind, and how many there were.
+        // Of warnings, log the last one of each kind, and their number.
         let mut wrong: Vec<(EventRow, u64)> = Vec::new();
         for row in rows {
             match row.event {
-                // What DCQCN does all the time.
+                // Normal operation of DCQCN.
                 Kind::RateCut => {
                     tracing::debug!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
                 }

@@ -1,4 +1,4 @@
-//! The interfaces of the daemon: attaching, taking over, changing and letting go.
+//! Managed interfaces: attach, take over, change and release.
 
 mod beneath;
 mod bypass;
@@ -25,14 +25,14 @@ use super::{chain, change};
 use crate::shared_state::{Failing, SharedState};
 pub(super) use reload::Refused;
 
-/// How often it is tried again to serve an interface. Not at every change of it: trying is a change too.
+/// Interval between attempts to serve an interface. Not at every link change, because an attempt causes changes itself.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Logged of an attachment that a reload ends.
+/// Log message for an attachment that a reload ends.
 const DROPPED: &str = "no longer in the file: detached";
 
-/// How many interfaces are attached before the signals are looked at again, and others may change something: one for each
-/// CPU, which the verifier keeps busy for seconds.
+/// Number of interfaces attached between checks of signals and orders: one per CPU, as the verifier takes seconds for
+/// each.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -41,28 +41,28 @@ fn at_once() -> usize {
 #[derive(Default)]
 struct Gone {
     infos: Vec<Info>,
-    /// Interfaces that could not be detached: [`ManagedInterfaces::leaving`] has them.
+    /// Interfaces that could not be detached, now in [`ManagedInterfaces::leaving`].
     kept: Vec<String>,
 }
 
-/// An attachment that the file no longer names and that could not be detached.
+/// An attachment dropped from the file that could not be detached.
 struct Leaving {
     info: Info,
     error: String,
     tried: Instant,
 }
 
-/// An attachment that is served. Its tasks end before another process can claim it.
+/// A served attachment. Its tasks end before another process can claim it.
 struct Served {
     info: Info,
     _claim: Claim,
-    /// What was last complained of about the speed of its link.
+    /// Last warning about the speed of its link.
     told: String,
-    /// What was last told to be missing of it.
+    /// Missing parts that were last logged.
     missing: String,
-    /// What was missing at the last look.
+    /// Missing parts at the last check.
     seen_missing: String,
-    /// Repairs of it.
+    /// Repairs.
     repairs: Attempts,
     /// Whether its programs see the packets of the interface.
     chain: ChainWatch,
@@ -77,21 +77,21 @@ struct Trouble {
     tried: Instant,
 }
 
-/// What is served.
+/// Served attachments.
 pub(super) struct ManagedInterfaces {
     netlink: Netlink,
     scope: Scope,
     served: BTreeMap<Id, Served>,
     tasks: Tasks,
-    /// Detached by somebody else while served: left unchanged until a reload.
+    /// Detached by another process while served: ignored until a reload.
     released: BTreeSet<u32>,
-    /// By interface index.
+    /// Failures by interface index.
     failing: BTreeMap<u32, Trouble>,
-    /// To be detached as soon as that is possible, and served until then.
+    /// To be detached as soon as possible, and served until then.
     leaving: BTreeMap<Id, Leaving>,
-    /// Named in the file and not there.
+    /// Interfaces in the file that do not exist.
     absent: BTreeSet<String>,
-    /// What was attached at the last look.
+    /// Attachments at the last check.
     seen: BTreeSet<Id>,
     shared: Arc<SharedState>,
 }
@@ -123,12 +123,12 @@ impl ManagedInterfaces {
         })
     }
 
-    /// The interfaces served.
+    /// Served interfaces.
     pub(super) fn ifaces(&self) -> Vec<String> {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
 
-    /// Those that cannot be, and those that are and of which somebody has taken off a part.
+    /// Interfaces that cannot be served, and served ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
         let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
         let cannot = self.failing.values().map(|trouble| failing(&trouble.iface, &trouble.told));
@@ -148,13 +148,13 @@ impl ManagedInterfaces {
         bypassed.map(failing).collect()
     }
 
-    /// Repairs of each interface served.
+    /// Repairs of each served interface.
     pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
         let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
         self.served.values().map(of).collect()
     }
 
-    /// The file active, if there is one.
+    /// The active file, if any.
     pub(super) fn config(&self) -> Option<&Config> {
         match &self.scope {
             Scope::File(config) => Some(config.as_ref()),
@@ -162,7 +162,7 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Whether there is a reason to look: something was attached or detached, by whomever, or is to be tried again.
+    /// Whether an update is needed: an attachment was added or removed, or a retry is due.
     pub(super) fn has_changed(&self) -> Result<bool> {
         let tried = self.failing.values().map(|trouble| trouble.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
@@ -170,7 +170,7 @@ impl ManagedInterfaces {
         Ok(retry || ids(&attach::list()?) != self.seen)
     }
 
-    /// Brings what is served up to date with the interfaces there are; `tell` is called after each step.
+    /// Updates the served interfaces to the existing ones; calls `tell` after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
         let (world, infos) = self.look(false)?;
         self.rename(&infos);
@@ -187,7 +187,7 @@ impl ManagedInterfaces {
         for id in &plan.leftover {
             self.shared.step();
             if let Err(error) = attach::detach_id(*id) {
-                tracing::warn!(ifindex = id.ifindex, %error, "cannot remove what an interface left behind");
+                tracing::warn!(ifindex = id.ifindex, %error, "cannot remove state of a deleted interface");
             }
         }
         for iface in &plan.missing {
@@ -221,7 +221,8 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// Interfaces and attachments; `probe`: also which attachments another daemon serves, which holds up one that claims them.
+    /// Interfaces and attachments. With `probe`, also which attachments another daemon serves, which briefly blocks
+    /// their claims.
     fn look(&self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
         let interfaces = links.into_iter().map(|link| Interface {
@@ -245,7 +246,7 @@ impl ManagedInterfaces {
         Ok((world, infos))
     }
 
-    /// Calls interfaces what they are called now; their tasks too.
+    /// Updates the names of interfaces, in tasks too.
     fn rename(&mut self, infos: &[Info]) {
         for info in infos {
             let id = info.id();
@@ -261,8 +262,8 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Says of interfaces that the file names letter by letter that they are not there, once: a name that is not right is like one of
-    /// an interface that is still to come.
+    /// Warns once about literal names in the file without an interface: a typing error looks like an interface that has
+    /// yet to appear.
     fn miss(&mut self, world: &World) {
         let Scope::File(config) = &self.scope else {
             return;
@@ -272,14 +273,17 @@ impl ManagedInterfaces {
         let absent = names.filter(|name| !name.contains(['*', '?', '[']) && !is_there(name));
         let absent: BTreeSet<String> = absent.map(ToOwned::to_owned).collect();
         for iface in absent.difference(&self.absent) {
-            tracing::warn!(iface, "the file names it, and it is not there: it is attached when it comes");
+            tracing::warn!(
+                iface,
+                "interface in the file does not exist; it will be attached when it appears"
+            );
         }
         self.absent = absent;
     }
 
-    /// Ends the tasks of what is gone or was detached.
+    /// Ends the tasks of interfaces that were removed or detached.
     fn let_go(&mut self, plan: &Follow) {
-        // The tasks end before what they work on does.
+        // Tasks end before the maps they use.
         self.tasks.remove(&[plan.gone.as_slice(), plan.released.as_slice()].concat());
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
@@ -308,10 +312,10 @@ impl ManagedInterfaces {
         if self.failing.insert(index, trouble).is_some_and(|old| old.told == told) {
             return;
         }
-        tracing::error!(iface, error = told, "not served; tried again every 10 s");
+        tracing::error!(iface, error = told, "not served; retrying every 10 s");
     }
 
-    /// Attaches interfaces, several at a time, and begins their tasks.
+    /// Attaches interfaces, several at a time, and starts their tasks.
     fn attach(&mut self, some: &[(u32, String)]) {
         let Scope::File(config) = &self.scope else {
             return;
@@ -328,7 +332,7 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Claims an attachment and begins its tasks.
+    /// Claims an attachment and starts its tasks.
     fn serve(&mut self, info: Info) -> Result<()> {
         let claim = attach::claim(&info.iface)?;
         self.begin(info, claim)
@@ -351,10 +355,10 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// Takes over what is attached already; `waits`: a change of it waits to be confirmed.
+    /// Takes over an existing attachment; `waits`: a change of it is unconfirmed.
     fn take_over(&mut self, info: &Info, waits: bool) -> Result<()> {
         let iface = &info.iface;
-        // Before anything is changed that another daemon looks after.
+        // Checked before changing anything, as another daemon may serve it.
         let claim = attach::claim(iface)?;
         let replaced = attach::upgrade(iface)?;
         if !replaced.is_empty() {
@@ -362,7 +366,7 @@ impl ManagedInterfaces {
             tracing::info!(iface, from = info.version, programs, "programs replaced in place");
         }
         if waits {
-            tracing::info!(iface, "a change waits to be confirmed: the parameters stay as they are");
+            tracing::info!(iface, "a change is unconfirmed; keeping its parameters");
         } else if let Scope::File(config) = &self.scope
             && let Some(request) = config.request(iface)
         {
@@ -372,7 +376,7 @@ impl ManagedInterfaces {
         self.begin(info.clone(), claim)
     }
 
-    /// Ends tasks and detaches what they worked on. What cannot be detached is served on, and tried again.
+    /// Ends tasks and detaches. Failures are served on, and retried.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Gone {
         self.tasks.remove(&ids);
         let mut gone = Gone::default();
@@ -389,7 +393,7 @@ impl ManagedInterfaces {
         gone
     }
 
-    /// Detaches what has no tasks any more; false if that fails: it is served on, and tried again.
+    /// Detaches interfaces whose tasks have ended. Returns `false` on failure, after which it is served again.
     fn end_attachment(&mut self, info: Info, why: &str) -> bool {
         let iface = info.iface.clone();
         match attach::detach_id(info.id()) {
@@ -400,11 +404,11 @@ impl ManagedInterfaces {
                 let leaving = Leaving { info: info.clone(), error: error.clone(), tried: Instant::now() };
                 let before = self.leaving.insert(info.id(), leaving);
                 if before.is_none_or(|before| before.error != error) {
-                    tracing::error!(iface, error, "detach failed; tried again every 10 s");
+                    tracing::error!(iface, error, "detach failed; retrying every 10 s");
                 }
-                // One that is half detached cannot be served.
+                // A half-detached interface cannot be served.
                 if let Err(error) = self.serve(info) {
-                    tracing::warn!(iface, error = chain(&error), "not served while it waits to be detached");
+                    tracing::warn!(iface, error = chain(&error), "not served until it is detached");
                 }
                 return false;
             }
@@ -413,7 +417,7 @@ impl ManagedInterfaces {
         true
     }
 
-    /// Tries again to detach what the file no longer names.
+    /// Retries detaching interfaces dropped from the file.
     fn retry_leaving(&mut self, world: &World) {
         let is_wanted = |info: &Info| {
             let now = world.interfaces.iter().find(|interface| interface.index == info.ifindex);
@@ -423,7 +427,7 @@ impl ManagedInterfaces {
         let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY;
         let mut due = Vec::new();
         for leaving in self.leaving.values_mut().filter(is_due) {
-            // Cheap, and without ending the tasks in vain.
+            // A cheap check, to avoid ending the tasks for nothing.
             match attach::check_detach(leaving.info.id()) {
                 Ok(()) => due.push(leaving.info.clone()),
                 Err(_) => leaving.tried = Instant::now(),
@@ -437,10 +441,10 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Ends all tasks, and detaches what they worked on if asked to.
+    /// Ends all tasks, and detaches their interfaces if requested.
     ///
     /// # Errors
-    /// Something could not be detached: it stays as it is.
+    /// An interface could not be detached; it remains attached.
     pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
             let Gone { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
@@ -452,7 +456,7 @@ impl ManagedInterfaces {
     }
 }
 
-/// Frees what belongs to namespaces and interfaces that are gone, and undoes what was left half done.
+/// Frees state of deleted namespaces and interfaces, and undoes interrupted attachments.
 pub(super) fn free() {
     match attach::gc() {
         Ok(freed) => {
@@ -460,8 +464,8 @@ pub(super) fn free() {
                 tracing::info!(iface, why, done = done.join("; "), problem, "freed");
             }
         }
-        // Somebody keeps the lock: the next time.
-        Err(error) => tracing::warn!(%error, "cannot free removed attachments"),
+        // Another process holds the lock; retry at the next interval.
+        Err(error) => tracing::warn!(%error, "cannot free attachments of deleted interfaces"),
     }
 }
 
@@ -478,7 +482,7 @@ fn ids(infos: &[Info]) -> BTreeSet<Id> {
 fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
     match attach::attach_all(requests, Options::default()) {
         Ok(results) => results.into_iter().map(|result| Ok(result?)).collect(),
-        // Nothing was tried: each is told why.
+        // No attempt was made: report the cause for each.
         Err(error) => {
             let error = Arc::new(error);
             requests.iter().map(|_| Err(Arc::clone(&error).into())).collect()

@@ -1,4 +1,4 @@
-//! Notice of interfaces that come, go or change (rtnetlink, group `RTNLGRP_LINK`).
+//! Notifications of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`).
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use super::Changed;
 
-/// Notice of a change. What it says is not looked into: what there is now is listed again, so that a lost message does no
-/// harm, and many are one.
+/// A link notification. Its content is ignored: interfaces are listed again, so lost messages do no harm, and bursts
+/// are merged.
 pub(super) fn watch() -> Result<Changed> {
     let (connection, _, mut messages) =
         new_multicast_connection(&[MulticastGroup::Link]).context("cannot watch the network interfaces")?;

@@ -1,4 +1,4 @@
-//! The daemon's log: to standard error, as text or JSON; both the form and what is logged can change while it runs.
+//! The daemon's log to standard error, as text or JSON; format and filter can change at runtime.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -13,51 +13,51 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::LogFormat;
 
-/// Environment variable that says what is logged; it overrides the file.
+/// Environment variable with the filter; it overrides the file.
 const VARIABLE: &str = "DCQCN_LOG";
-/// What is logged unless something is said.
+/// Default filter.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
-/// What is let through.
+/// The reloadable filter.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
-/// The log, once begun.
+/// The initialised log.
 pub struct Log {
     filter: Handle<Targets, Registry>,
     lines: Handle<Lines, Filtered>,
-    /// The form the command line asks for, whatever the file says.
+    /// Format on the command line, which overrides the file.
     asked: Option<LogFormat>,
 }
 
 impl Log {
-    /// Begins to log, in the form that the command line asks for or else the file.
+    /// Initialises the log, in the format of the command line or else the file.
     ///
     /// # Errors
-    /// Something in this process logs already.
+    /// This process has a log already.
     pub fn begin(asked: Option<LogFormat>, said: Option<LogFormat>, filter: Option<&str>) -> Result<Self> {
         let (said_filter, ignored) = filter_of(filter);
         let (filter_layer, filter) = reload::Layer::new(said_filter);
         let (lines_layer, lines) = reload::Layer::new(lines_of(asked.or(said)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
-        registry.try_init().map_err(|error| anyhow!("cannot begin to log: {error}"))?;
+        registry.try_init().map_err(|error| anyhow!("cannot initialise the log: {error}"))?;
         tell(ignored);
         Ok(Self { filter, lines, asked })
     }
 
-    /// Changes to what the file says now.
+    /// Applies the file's current settings.
     pub(super) fn set(&self, said: Option<LogFormat>, filter: Option<&str>) {
         let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);
         tell(ignored);
         if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.asked.or(said)))) {
-            tracing::warn!(%error, "the log stays as it was");
+            tracing::warn!(%error, "cannot change the log settings");
         }
     }
 }
 
 fn lines_of(format: Option<LogFormat>) -> Lines {
-    // A line that nobody takes any more is lost, and so is word of it.
+    // Lines that cannot be written are lost without a message.
     let text = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     match format.unwrap_or_default() {
         LogFormat::Text => text.with_ansi(io::stderr().is_terminal()).boxed(),
@@ -65,7 +65,7 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
     }
 }
 
-/// The variable's filter, else the file's, else the default; and why the variable's does not count, if it is none.
+/// The filter of the variable, the file, or the default; and an error if the variable is invalid.
 fn filter_of(said: Option<&str>) -> (Targets, Option<String>) {
     let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
         logging::filter(&text)

@@ -1,7 +1,7 @@
-//! What systemd is told, if it is there.
+//! Notifications to systemd, if it is the parent.
 //!
-//! Its socket takes ten messages; who sends one more waits until it has read one, and it may be busy with itself for long. The
-//! threads of the daemon must not be, so a message waits for a moment only.
+//! Its socket buffers ten messages, then blocks until systemd reads one, and systemd may be busy for long. The daemon's
+//! threads must not block, so a message has a short time-out.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// How long a message waits.
+/// Time-out of a message.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// `READY=1` did not get through: systemd waits for it.
+/// `READY=1` was not delivered, and must be repeated.
 static OWED: AtomicBool = AtomicBool::new(false);
 
-/// Tells systemd, if it is there.
+/// Notifies systemd, if it is the parent.
 pub(super) fn notify(state: &[NotifyState<'_>]) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -38,7 +38,7 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Tells what did not get through and is waited for.
+/// Repeats a pending `READY=1`.
 pub(super) fn catch_up() {
     if OWED.swap(false, Ordering::Relaxed) {
         notify(&[NotifyState::Ready]);
@@ -71,6 +71,6 @@ mod tests {
         let mut text = [0; 64];
         let len = socket.recv(&mut text).unwrap();
         assert_eq!(&text[..len], b"WATCHDOG=1");
-        assert!(send(path.into_os_string(), "READY=1").is_ok(), "there is room again");
+        assert!(send(path.into_os_string(), "READY=1").is_ok(), "the buffer has space again");
     }
 }

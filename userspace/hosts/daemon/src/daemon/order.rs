@@ -1,9 +1,9 @@
-//! What the thread that answers hands to the thread that works.
+//! Orders from the event loop to the worker.
 
 use dcqcn_control_api::{Applied, Apply, Confirm, Release};
 use tokio::sync::oneshot;
 
-/// A change that others ask for.
+/// A change requested by a client.
 #[derive(Debug)]
 pub(super) enum Order {
     Reload,
@@ -13,19 +13,19 @@ pub(super) enum Order {
     Release(Release),
 }
 
-/// An order, and where the answer goes.
+/// An order, and the channel for its reply.
 #[derive(Debug)]
 pub(super) struct Ordered {
     pub(super) order: Order,
-    /// Who asks: user and process.
+    /// The client: user and process.
     pub(super) peer: String,
     pub(super) reply: oneshot::Sender<Result<Applied, Refusal>>,
 }
 
-/// Why an order is not carried out.
+/// Reason for rejecting an order.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// It passes by itself: the same may be taken when it is asked again.
+    /// The obstacle is temporary: the same request may succeed later.
     pub(super) again: bool,
 }

@@ -1,4 +1,4 @@
-//! Keeping the classes of the HTB pacer.
+//! Maintains the classes of the HTB pacer.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::work::{Port, Settings, Work};
 
 struct Pacer {
     port: Arc<Port>,
-    /// Tells of cuts.
+    /// Readable when a rate was cut.
     cuts: OwnedFd,
     classes: Classes,
 }
 
-/// Begins keeping them, where that is the pacer.
+/// Starts the task, if HTB is the pacer.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
     if port.info.pacer != word(&PacerChoice::Htb) {
         return Ok(None);

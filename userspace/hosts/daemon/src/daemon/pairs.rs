@@ -1,4 +1,4 @@
-//! Following the kernel's own RDMA queue pairs.
+//! Follows the kernel's RDMA QPs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use dcqcn_params::qp::address;
 use super::work::{Port, Settings, Work};
 use crate::pairing::{Change, RdmaPairs};
 
-/// How often the queue pairs are looked at: a new one is to be known within 100 ms.
+/// Polling interval of the QPs: new ones must be known within 100 ms.
 const PERIOD: Duration = Duration::from_millis(50);
-/// How often it is looked for a device where there is none.
+/// Interval of checking for a device if there is none.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Pairs {
@@ -20,7 +20,7 @@ struct Pairs {
     entered: RdmaPairs,
 }
 
-/// Begins following, where the kernel has RDMA.
+/// Starts the task, if the kernel supports RDMA.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
     if !netlink.has_rdma() {
         return Ok(None);
@@ -37,7 +37,7 @@ impl Work for Pairs {
         let iface = &port.info.iface;
         for change in changes {
             match change {
-                // It is in the event log, which another task follows.
+                // Already in the event log, which another task copies.
                 Change::Set(..) => {}
                 Change::Remove(id) => {
                     tracing::info!(iface, address = %address(&id), qpn = id.qpn, "queue pair removed");
@@ -48,7 +48,7 @@ impl Work for Pairs {
                     qpn = id.qpn,
                     entered = pair.qpn,
                     peer_qpn,
-                    "the kernel's queue pair has another at its other end than was entered; what was entered counts"
+                    "the kernel's QP is connected to another QP than the configured pair; using the configured pair"
                 ),
             }
         }

@@ -1,4 +1,4 @@
-//! Asking the neighbours of ingress ports to wait (PFC), while the parameters want it.
+//! PFC transmission to the neighbours of ingress ports, if enabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// How often it is looked whether the parameters want it.
+/// Interval of checking whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two looks.
+/// Interval between samples of the backlog.
 const PERIOD: Duration = Duration::from_millis(1);
 
 struct PfcTask {
     port: Arc<Port>,
     settings: Arc<Settings>,
     sender: PfcSender,
-    /// That nothing can be sent was said.
+    /// Whether the lack of a socket was logged.
     complained: bool,
 }
 
-/// Begins looking.
+/// Starts the task.
 pub(super) fn begin(
     port: &Arc<Port>,
     settings: &Arc<Settings>,
@@ -39,7 +39,7 @@ impl PfcTask {
             let iface = &self.port.info.iface;
             tracing::error!(
                 iface,
-                "pfc.N.tx is on, but no PFC frame can be sent: start this with CAP_NET_RAW, and with AF_PACKET allowed"
+                "pfc.N.tx is on, but no PFC frame can be sent: start the daemon with CAP_NET_RAW, and allow AF_PACKET"
             );
         }
     }
@@ -62,7 +62,7 @@ impl Work for PfcTask {
 }
 
 impl Drop for PfcTask {
-    /// Nobody waits any longer than he has to.
+    /// Sends XON to every neighbour that is paused.
     fn drop(&mut self) {
         if let Some(socket) = self.settings.pause_socket() {
             self.sender.give_up(self.port.info.ifindex, socket, monotonic_ns());

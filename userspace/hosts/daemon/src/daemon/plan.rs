@@ -1,5 +1,4 @@
-//! What is to be done, decided before anything is: from what there is and what the file says. Nothing here speaks to the
-//! kernel.
+//! Planning: actions derived from the current state and the file, as pure functions.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +6,17 @@ use dcqcn_loader::attach::Id;
 
 use super::config::Config;
 
-/// Which interfaces the daemon is for.
+/// Interfaces that the daemon serves.
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
-    /// Those a file names: they are attached, and have the file's parameters.
+    /// Those in a file: attached with the file's parameters.
     File(Box<Config>),
-    /// These, as they are attached.
+    /// Existing attachments, unchanged.
     Named(Vec<String>),
 }
 
 impl Scope {
-    /// Whether the daemon is for the interface of this name.
+    /// Whether the daemon serves the interface with this name.
     pub(super) fn names(&self, iface: &str) -> bool {
         match self {
             Self::File(config) => names(config, iface),
@@ -25,7 +24,7 @@ impl Scope {
         }
     }
 
-    /// Whether it names the interface letter by letter, and not by a pattern.
+    /// Whether the file has the interface's literal name, not a pattern.
     fn spells(&self, iface: &str) -> bool {
         match self {
             Self::File(config) => config.spells(iface),
@@ -34,7 +33,7 @@ impl Scope {
     }
 }
 
-/// Whether the file wants the interface to be attached for its own sake.
+/// Whether the file attaches the interface itself, not as the other end of another.
 fn names(config: &Config, iface: &str) -> bool {
     config.request(iface).is_some() && !config.is_inline_peer(iface)
 }
@@ -46,31 +45,31 @@ pub(super) struct Interface {
     pub(super) index: u32,
     /// Its name now.
     pub(super) name: String,
-    /// RoCE can be on it: it has an Ethernet address, which is not the loopback's.
+    /// Whether RoCE is possible: it has an Ethernet address and is not the loopback.
     pub(super) is_ethernet: bool,
 }
 
-/// What is attached to an interface.
+/// An attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
-    /// Which attachment it is.
+    /// Identity.
     pub(super) id: Id,
-    /// The interface's name when it was attached.
+    /// Name of the interface when it was attached.
     pub(super) name: String,
     /// The other interface of an inline attachment.
     pub(super) inline_peer: Option<String>,
-    /// This daemon serves it.
+    /// Served by this daemon.
     pub(super) is_served: bool,
-    /// Another daemon serves it.
+    /// Served by another daemon.
     pub(super) is_foreign: bool,
 }
 
-/// What there is.
+/// Current state of the host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct World {
     /// Interfaces.
     pub(super) interfaces: Vec<Interface>,
-    /// What is attached to them, or to such that are gone.
+    /// Attachments, also of deleted interfaces.
     pub(super) attached: Vec<Attached>,
 }
 
@@ -87,47 +86,47 @@ impl World {
 /// An attachment to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drop {
-    /// Which.
+    /// Identity.
     pub(super) id: Id,
-    /// What is to be attached needs an interface of it: it goes before that comes. Others go when all else has been done.
+    /// A new attachment needs its interface, so it must be detached first. Others are detached last.
     pub(super) is_in_the_way: bool,
 }
 
-/// What a reload does.
+/// Actions of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reload {
-    /// Detached: the file no longer names them.
+    /// To detach: no longer in the file.
     pub(super) drop: Vec<Drop>,
-    /// Served on, with the parameters they have.
+    /// Served on, with unchanged parameters.
     pub(super) keep: Vec<Id>,
-    /// Served on, with the parameters the file says.
+    /// Served on, with the file's parameters.
     pub(super) change: Vec<Id>,
-    /// Attached again, by name.
+    /// To attach again, by name.
     pub(super) attach: Vec<String>,
-    /// Metrics are served elsewhere, otherwise, or not at all.
+    /// Whether the metrics server changes.
     pub(super) listen: bool,
 }
 
-/// What was requested.
+/// Kind of reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Somebody requested the reload. Then parameters that were set since are restored to the file's, too; otherwise only
-    /// where the file says something else than before.
+    /// An explicit request, which also resets parameters changed since to the file's; otherwise only changes of the
+    /// file are applied.
     pub(super) explicitly: bool,
-    /// Nothing need be left.
+    /// The file may drop every served interface.
     pub(super) allow_empty: bool,
 }
 
-/// What going over from one file to another means.
+/// Plans the switch from one file to another.
 ///
 /// # Errors
-/// It would leave nothing of what is served.
+/// The new file would drop every served interface.
 pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) -> Result<Reload, String> {
     let mut plan = Reload { listen: old.metrics != new.metrics, ..Reload::default() };
     for interface in world.interfaces.iter().filter(|interface| names(new, &interface.name)) {
         let is_new_to_the_file = || !old.agrees_on(new, &interface.name);
         match world.attached_to(interface) {
-            // What another daemon looks after is told of when it is tried to be served.
+            // Attachments of another daemon are reported when this one tries to serve them.
             Some(attached) if attached.is_foreign => {}
             Some(attached) if asked.explicitly || !attached.is_served || is_new_to_the_file() => {
                 plan.change.push(attached.id);
@@ -155,7 +154,7 @@ pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) ->
     let leaves_nothing = plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty();
     if leaves_nothing && !plan.drop.is_empty() && !asked.allow_empty {
         return Err(format!(
-            "it names none of the interfaces that are served ({} would be detached): `dcqcn run --allow-empty` takes \
+            "the file drops every served interface ({} would be detached); `dcqcn run --allow-empty` accepts \
              such a file",
             plan.drop.len()
         ));
@@ -163,25 +162,25 @@ pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) ->
     Ok(plan)
 }
 
-/// What there is to do when interfaces or attachments have changed.
+/// Actions after a change of interfaces or attachments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Follow {
-    /// Served, and their interface is gone.
+    /// Served, but the interface was removed.
     pub(super) gone: Vec<Id>,
-    /// Served, and detached by somebody else.
+    /// Served, but detached by another process.
     pub(super) released: Vec<Id>,
-    /// Attached, unserved, and their interface is gone: what they left is removed.
+    /// Attached and unserved, but the interface was removed: clean up.
     pub(super) leftover: Vec<Id>,
-    /// Attached, and to be served as they are, or as the file says.
+    /// Attached, to be served unchanged or with the file's parameters.
     pub(super) take_over: Vec<Id>,
-    /// To be attached, by index and name.
+    /// To attach, by index and name.
     pub(super) attach: Vec<(u32, String)>,
-    /// Named on the command line, and not attached.
+    /// On the command line, but not attached.
     pub(super) missing: Vec<String>,
 }
 
-/// What there is to do; `served` is what is served, also if it is no longer attached. Interfaces in `released` are left
-/// alone while nothing is attached to them, and those in `resting` for now.
+/// Plans the actions. `served` includes attachments that no longer exist. Interfaces in `released` are ignored while
+/// they are not attached, and those in `resting` for now.
 pub(super) fn follow(
     scope: &Scope,
     world: &World,
@@ -209,7 +208,7 @@ pub(super) fn follow(
             Some(attached) if scope.names(&interface.name) => plan.take_over.push(attached.id),
             None if !scope.names(&interface.name) => {}
             None if matches!(scope, Scope::Named(_)) => plan.missing.push(interface.name.clone()),
-            // One that is spelled out and can have no RoCE is tried, so that the log says why.
+            // A literal name without RoCE support is tried, so that the log has the reason.
             None if (interface.is_ethernet || scope.spells(&interface.name))
                 && !is_released(&plan, released, interface) =>
             {
@@ -247,7 +246,7 @@ mod tests {
 
     const NAMES: [&str; 5] = ["a0", "a1", "b0", "b1", "lo"];
 
-    /// Files that name some of the interfaces, some inline.
+    /// Files with some of the interfaces, some of them inline.
     fn file() -> impl Strategy<Value = Config> {
         let entry = ("[ab][01*]", prop::option::of("[ab][01]"), 10..13_u32);
         (vec(entry, 0..4), 0..2_u32).prop_filter_map("not a file", |(entries, metrics)| {
@@ -266,7 +265,7 @@ mod tests {
         })
     }
 
-    /// Interfaces, and what is attached to some of them: 1 served, 2 another daemon's, 3 nobody's.
+    /// Interfaces, some attached: 1 served, 2 served by another daemon, 3 unserved.
     fn world() -> impl Strategy<Value = World> {
         (btree_set(0..NAMES.len(), 0..=NAMES.len()), vec(0..4_u8, NAMES.len())).prop_map(|(there, kinds)| {
             let mut world = World::default();
@@ -300,7 +299,7 @@ mod tests {
             (old, new, asked, world) in (file(), file(), asked(), world()),
         ) {
             let Ok(plan) = reload(&old, &new, asked, &world) else {
-                // Refused only if nothing would be left, and never if that is allowed.
+                // Rejected only if no served interface would remain, and never if that is allowed.
                 prop_assert!(!asked.allow_empty && world.attached.iter().any(|attached| attached.is_served));
                 for attached in &world.attached {
                     let there = world.interface(attached.id).is_some();

@@ -1,4 +1,4 @@
-//! What the daemon keeps of root's rights.
+//! Reduction of the daemon's privileges.
 
 use std::fs;
 
@@ -7,22 +7,22 @@ use caps::{CapSet, Capability, CapsHashSet};
 use dcqcn_loader::attach;
 use nix::sys::prctl;
 
-/// Programs and maps; links and qdiscs; programs that read packets by pointer.
+/// For programs and maps; for links and qdiscs; for programs with packet pointers.
 const KEPT: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
 
-/// Gives up, for good, every right that attaching and keeping does not need. Called before any thread starts: the kernel
-/// keeps capabilities per thread.
+/// Permanently drops all privileges that attaching does not need. Called before any thread starts, because capabilities
+/// are per thread.
 ///
 /// # Errors
-/// The kernel refuses, or what is attached could not be seen any more.
+/// The kernel refuses, or attachments would become invisible.
 pub(super) fn give_up() -> Result<()> {
-    // Mounting the BPF file system needs more than is kept.
+    // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
     let kept: CapsHashSet = KEPT.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("cannot clear the inheritable capabilities")?;
-    // Without CAP_SETPCAP the bounding set stays as it was; no_new_privs makes it of no use.
+    // Without CAP_SETPCAP the bounding set is unchanged; no_new_privs makes it harmless.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for capability in caps::runtime::thread_all_supported().difference(&kept) {
             caps::drop(None, CapSet::Bounding, *capability)
@@ -32,22 +32,23 @@ pub(super) fn give_up() -> Result<()> {
     let left: CapsHashSet = caps::read(None, CapSet::Permitted)?.intersection(&kept).copied().collect();
     ensure!(
         left.len() == KEPT.len(),
-        "this needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root, or grant them (systemd CapabilityBoundingSet=)"
+        "missing CAP_BPF, CAP_NET_ADMIN or CAP_PERFMON; run the daemon as root, or grant them (systemd CapabilityBoundingSet=)"
     );
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
-    let seen = attach::file_system().context("after giving up capabilities")?;
+    let seen =
+        attach::file_system().context("cannot open the BPF file system after dropping capabilities")?;
     ensure!(
         seen == before,
         "without root's other capabilities this process sees another /run/dcqcn/bpf than init does: start it in \
          init's mount namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
     );
-    tracing::debug!(status = %status().unwrap_or_default(), "capabilities abandoned");
+    tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
     Ok(())
 }
 
-/// The line of `/proc/self/status` that tells the effective capabilities.
+/// The line of `/proc/self/status` with the effective capabilities.
 fn status() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find(|line| line.starts_with("CapEff:")).map(str::to_owned)

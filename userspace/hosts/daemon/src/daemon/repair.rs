@@ -1,53 +1,53 @@
-//! How often what another program removed is restored.
+//! Rate limit of repairs of attachments that another program damaged.
 
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What the daemon restores of an attachment that another program took apart.
+/// Parts of a damaged attachment that the daemon restores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Repair {
-    /// Nothing: it is logged and reported.
+    /// None: damage is logged and reported.
     None,
     /// Programs, links and filters.
     #[default]
     Programs,
-    /// The qdisc too.
+    /// Programs, links, filters and the qdisc.
     All,
 }
 
-/// Repairs in this time are counted together.
+/// Period in which repairs are limited.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Repairs in that time: a program that removes ours again and again must be stopped by its operator.
+/// Maximum repairs in that period: the operator must stop a program that keeps removing parts.
 const MOST: usize = 3;
-/// Time between the first repair and the second; twice as long after each.
+/// Delay between the first repair and the second; it doubles each time.
 const BACK_OFF: Duration = Duration::from_secs(10);
 
 /// Repairs of one attachment.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     recent: Vec<Instant>,
-    /// All there were, successful or not.
+    /// All repairs, successful or not.
     pub(super) total: u64,
-    /// It was logged that no more are made.
+    /// Whether the limit was logged.
     pub(super) has_stopped: bool,
 }
 
-/// Whether a repair may be made.
+/// Permission to repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Now.
     Now,
-    /// Not before some time has passed.
+    /// After a delay.
     Later,
-    /// There were too many.
+    /// Not before the period ends.
     Stopped,
 }
 
 impl Attempts {
-    /// Whether another one may be made.
+    /// Whether another repair may be made.
     pub(super) fn due(&mut self, now: Instant) -> Due {
         self.recent.retain(|at| now.duration_since(*at) < WINDOW);
         let shift = u32::try_from(self.recent.len()).unwrap_or(u32::MAX).saturating_sub(1);
@@ -62,7 +62,7 @@ impl Attempts {
         }
     }
 
-    /// Counts one.
+    /// Counts a repair.
     pub(super) fn count(&mut self, now: Instant) {
         self.recent.push(now);
         self.total += 1;
@@ -86,7 +86,7 @@ mod tests {
             (30, Due::Now),
             (31, Due::Stopped),
             (599, Due::Stopped),
-            // The first is forgotten by now, and two are left.
+            // The first one has expired, so two remain.
             (600, Due::Now),
             (601, Due::Stopped),
         ] {

@@ -1,5 +1,5 @@
-//! The metrics server next to the daemon's other work. An address that is not this host's yet is tried again until it is: the
-//! data plane does not wait for it.
+//! The metrics server of the daemon. An address that the host does not have yet is retried: the data plane does not
+//! depend on it.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -13,22 +13,22 @@ use tokio::time::timeout;
 
 use crate::metrics::{self, Exporter};
 
-/// How often an address is tried again.
+/// Interval between attempts to bind an address.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What is to be served.
+/// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Where.
+    /// Address.
     pub listen: SocketAddr,
-    /// Of how many flows of each interface, those that sent most.
+    /// Number of flows per interface with their own metrics, the busiest ones.
     pub top_qps: usize,
 }
 
-/// Whether `wanted` can be served, or may be later; `served` is what this process serves already.
+/// Whether `wanted` can be served, now or later; `served` is this process's current server.
 ///
 /// # Errors
-/// The address is in use by somebody else, or may not be used.
+/// The address is in use by another process, or not permitted.
 pub(super) fn check(wanted: Option<Metrics>, served: Option<Metrics>) -> Result<()> {
     let Some(Metrics { listen, .. }) = wanted else {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn check(wanted: Option<Metrics>, served: Option<Metrics>) -> Result<
     match StdListener::bind(listen) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Ok(()),
-        // In the way of itself: of the same port one address may stand for all.
+        // Conflict with itself: the wildcard address covers the same port.
         Err(_) if served.is_some_and(|served| overlap(served.listen, listen)) => Ok(()),
         Err(error) => Err(anyhow!("cannot serve metrics on {listen}: {error}")),
     }
@@ -47,7 +47,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && (one.ip() == other.ip() || either_is_all)
 }
 
-/// Serves what is wanted, wherever that is, for as long as somebody may want something.
+/// Serves the requested metrics, following changes of the settings.
 pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<Exporter>) {
     let mut told = String::new();
     loop {
@@ -74,10 +74,10 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
             Err(error) => {
                 let text = error.to_string();
                 if text != told {
-                    tracing::error!(%listen, error = text, "metrics cannot be served there; tried again every 2 s");
+                    tracing::error!(%listen, error = text, "cannot serve metrics; retrying every 2 s");
                     told = text;
                 }
-                // Whichever comes first.
+                // The first of the two.
                 if matches!(timeout(RETRY, wanted.changed()).await, Ok(Err(_))) {
                     return;
                 }
@@ -92,10 +92,10 @@ fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Waits until another address is wanted, or none.
+/// Waits for a change of the settings.
 ///
 /// # Errors
-/// Nobody is left who may want one.
+/// The sender is gone.
 async fn other(
     wanted: &mut Receiver<Option<Metrics>>,
     listen: SocketAddr,

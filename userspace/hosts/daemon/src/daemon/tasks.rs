@@ -1,5 +1,5 @@
-//! What the daemon does for interfaces for as long as they are attached: one thread for each kind of task, which goes from
-//! interface to interface, with one netlink socket; one set of maps of each interface, which all of them share.
+//! Periodic tasks for attached interfaces: one thread per kind of task, with one netlink socket, serves all interfaces;
+//! all tasks share one set of maps per interface.
 
 mod looper;
 
@@ -18,13 +18,13 @@ use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, watchdog};
 use crate::shared_state::{Health, TaskWatch, lock};
 use looper::Looper;
 
-/// How long it is waited for tasks to let go of an interface. One that is stuck must not hold up the others.
+/// Time limit for tasks to release an interface. A stalled one must not block the others.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Begins a task, or says that the interface does not need it.
+/// Starts a task, or returns `None` if the interface does not need it.
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
-/// Every kind of task.
+/// All kinds of tasks.
 const KINDS: [(&str, Begin); 8] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
@@ -36,26 +36,26 @@ const KINDS: [(&str, Begin); 8] = [
     ("pfc_tx", pfc_tx::begin),
 ];
 
-/// The interfaces there are tasks for.
+/// Interfaces with tasks.
 #[derive(Clone, Default)]
 struct Ports {
-    /// Counts changes.
+    /// Generation, incremented by each change.
     generation: u64,
     ports: BTreeMap<Id, Arc<Port>>,
     is_over: bool,
-    /// The generation each thread has last gone over to.
+    /// Generation that each thread has adopted.
     gone_over: [u64; KINDS.len()],
 }
 
 #[derive(Default)]
 struct Shared {
     ports: Mutex<Ports>,
-    /// A thread has gone over to another generation.
+    /// Records that a thread has adopted a generation.
     changed: Condvar,
     settings: Arc<Settings>,
 }
 
-/// All tasks; dropped, they end.
+/// All tasks; dropping it ends them.
 pub(super) struct Tasks {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
@@ -70,10 +70,10 @@ struct Thread {
 }
 
 impl Tasks {
-    /// Starts their threads; what is seen of queues and flows goes into `watched`.
+    /// Starts the threads; samples of queues and flows are stored in `watched`.
     ///
     /// # Errors
-    /// The system gives none, or no file descriptor.
+    /// No thread or file descriptor is available.
     pub(super) fn start(settings: Settings) -> Result<Self> {
         let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
         let mut tasks = Self { shared, threads: Vec::new() };
@@ -88,12 +88,12 @@ impl Tasks {
         Ok(tasks)
     }
 
-    /// Begins the tasks that an interface needs.
+    /// Starts the tasks of an interface.
     pub(super) fn add(&mut self, id: Id, port: Arc<Port>) {
         self.change(|ports| _ = ports.ports.insert(id, port));
     }
 
-    /// Ends the tasks of these interfaces, and waits until all of them have let go.
+    /// Ends the tasks of these interfaces, and waits until all have released them.
     pub(super) fn remove(&mut self, ids: &[Id]) {
         if ids.is_empty() {
             return;
@@ -107,12 +107,12 @@ impl Tasks {
         }
     }
 
-    /// Sets after how long a flow counts as idle.
+    /// Sets the idle time of flows.
     pub(super) fn set_age_idle(&self, idle: Option<Duration>) {
         self.shared.settings.set_age_idle(idle);
     }
 
-    /// How each kind does.
+    /// Health of each kind.
     pub(super) fn watch(&self) -> TaskWatch {
         TaskWatch(self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect())
     }
@@ -125,7 +125,7 @@ impl Tasks {
             ports.generation
         };
         for thread in &mut self.threads {
-            // One that has ended needs none.
+            // A thread that has ended needs no wake-up.
             let _ = thread.wake.write(&[0]);
         }
         generation
@@ -136,7 +136,7 @@ impl Drop for Tasks {
     fn drop(&mut self) {
         self.change(|ports| ports.is_over = true);
         for thread in &mut self.threads {
-            // A panic of a task has been caught and told.
+            // A panic of a task has been caught and logged.
             let _ = thread.handle.take().map(JoinHandle::join);
         }
     }

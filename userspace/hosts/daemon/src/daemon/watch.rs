@@ -1,43 +1,43 @@
-//! Notice of a file that was rewritten, by looking once in a while: editors, package managers and configuration
-//! management replace files in ways that notifications of one file miss.
+//! Detection of a rewritten file by polling: editors, package managers and configuration management replace files in
+//! ways that escape notifications of a single file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a file must look the same before it counts as written: who truncates one and regenerates it is not done at once.
+/// Time without a change after which a file counts as complete: a writer that truncates it needs time.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What tells one content of a file from the next: which file it is, when it was written, how long it is.
+/// Fingerprint of a file's content: inode, modification time, length.
 type Stamp = (u64, i64, i64, u64);
 
-/// A file that is watched.
+/// A watched file.
 #[derive(Debug)]
 pub struct FileWatch {
     path: PathBuf,
-    /// What was taken last; `None` if there was no file.
+    /// Fingerprint of the last accepted version; `None` if there was no file.
     taken: Option<Stamp>,
-    /// What it looks like since, if it is another.
+    /// Current fingerprint, if different.
     seen: Option<(Stamp, Instant)>,
 }
 
 impl FileWatch {
-    /// Watches a file from now on; it is to be read after this.
+    /// Starts watching a file, which must be read after this.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let taken = stamp(&path);
         Self { path, taken, seen: None }
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file is another than when it was read, and has been the same for a second. One that is gone is not: whoever
-    /// replaces it is not done.
+    /// Whether the file changed since it was read, and has been stable for a second. A missing file does not count,
+    /// because it is being replaced.
     pub(super) fn has_changed(&mut self, now: Instant) -> bool {
         let found = stamp(&self.path).filter(|stamp| Some(*stamp) != self.taken);
         let since = match (found, self.seen) {
@@ -54,12 +54,12 @@ impl FileWatch {
         now.saturating_duration_since(since) >= SETTLED
     }
 
-    /// Whether it is another, and somebody may still be writing it.
+    /// Whether the file changed, and may still be incomplete.
     pub(super) const fn is_settling(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Notes that the file is going to be read.
+    /// Records that the file is about to be read.
     pub(super) fn mark(&mut self) {
         self.taken = stamp(&self.path);
         self.seen = None;
@@ -75,7 +75,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 mod tests {
     use super::*;
 
-    /// A file, and a clock that only the test moves.
+    /// A file, and a mock clock.
     struct Watched {
         _dir: tempfile::TempDir,
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The watchdog against PFC storms: a neighbour that pauses what this host sends, and never ends.
+//! The watchdog against PFC storms: a neighbour that pauses this host continuously.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// How often it is looked whether the parameters want it.
+/// Interval of checking whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
-/// The shortest time between two looks.
+/// Minimum interval between samples.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What is remembered of an interface from look to look.
+/// State of an interface between samples.
 #[derive(Default)]
 struct Watch {
     guard: Guard,
-    /// When the last look was, and how many packets each priority had held then.
+    /// Time of the last sample, and packets delayed per priority up to then.
     looked: Option<(u64, [u64; CLASSES])>,
 }
 
 impl Watch {
-    /// Looks at the priorities in `honoured` (as bits), and says what is new of which.
+    /// Samples the priorities in `honoured` (as bits), and returns changes by priority.
     fn look(
         &mut self,
         watchdog: &Watchdog,
@@ -44,7 +44,7 @@ impl Watch {
         let priorities = pauses.iter().zip(held.iter().zip(held_before)).enumerate();
         let snapshots = priorities.filter(|(priority, _)| honoured >> priority & 1 == 1);
         let found = snapshots.map(|(priority, (pause, (held, held_before)))| {
-            // Packets came and were held. One that was not is none that was paused for over 99 % of the time.
+            // Delayed packets arrived. Without any, it was not paused for over 99 % of the time.
             let look = Look { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
             (priority, self.guard.look(watchdog, priority, look))
         });
@@ -55,11 +55,11 @@ impl Watch {
 struct WatchdogTask {
     port: Arc<Port>,
     watch: Watch,
-    /// What it was set to, and the priorities whose pauses count.
+    /// Its settings, and the priorities whose pauses apply.
     set_to: Option<(Watchdog, u8)>,
 }
 
-/// Begins looking.
+/// Starts the task.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
     Ok(Some(Box::new(WatchdogTask { port: Arc::clone(port), watch: Watch::default(), set_to: None })))
 }
@@ -83,21 +83,21 @@ impl Work for WatchdogTask {
         };
         let PauseCounters { held, .. } = egress.pause;
         let found = self.watch.look(&watchdog, honoured, now_ns, &pauses, &held);
-        // Said at each look, as it is not believed for long.
+        // Reported at each sample, because reports expire.
         self.port.maps_mut().set_storms(self.watch.guard.storms(), now_ns)?;
         for (priority, found) in found {
             let iface = &self.port.info.iface;
             let (kind, drops) = if found == Found::Storm {
-                tracing::warn!(iface, priority, action = ?watchdog.action, "a storm of pauses (PFC)");
+                tracing::warn!(iface, priority, action = ?watchdog.action, "PFC pause storm detected");
                 (EventKind::PfcStorm, u64::from(watchdog.action == StormAction::Drop))
             } else {
-                tracing::info!(iface, priority, "the storm of pauses (PFC) is over");
+                tracing::info!(iface, priority, "PFC pause storm ended");
                 (EventKind::PfcRestored, 0)
             };
             if params.event_interval_ns != 0 {
                 let values = [priority as u64, drops];
                 let event = Event { at_ns: now_ns, left_out: 0, id: QpId::NONE, kind: kind as u32, values };
-                // One that is left out is counted in the log.
+                // Omitted events are counted in the log.
                 self.port.maps().event_log()?.record(params.event_interval_ns, event);
             }
         }
@@ -111,7 +111,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A neighbour that pauses priorities 3 and 4; traffic goes to the first only, and the third is not honoured.
+    /// A neighbour that pauses priorities 3 and 4; only the first has traffic, and pauses of a third are not honoured.
     #[test]
     fn storm_needs_held_packets() {
         let watchdog =
@@ -123,14 +123,14 @@ mod tests {
             let now_ns = look * 100 * MS;
             if look < 10 {
                 for priority in [3, 4, 5] {
-                    pauses[priority] = pauses[priority].heard(now_ns, 150 * MS);
+                    pauses[priority] = pauses[priority].updated(now_ns, 150 * MS);
                 }
                 (held[3], held[5]) = (held[3] + 1, held[5] + 1);
             }
             let news = watch.look(&watchdog, 0b1_1000, now_ns, &pauses, &held);
             found.extend(news.into_iter().map(|(priority, found)| (look, priority, found)));
         }
-        // Four looks with something held, paused all the time; the last pause ends between looks 10 and 11.
+        // Four samples with delayed packets, paused all the time; the last pause ends between samples 10 and 11.
         assert_eq!(found, [(4, 3, Found::Storm), (13, 3, Found::Calm)]);
     }
 }

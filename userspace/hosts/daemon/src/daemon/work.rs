@@ -1,4 +1,4 @@
-//! What a task has: an attached interface, the file's settings, and turns.
+//! Context of a task: an attached interface, settings, and its runs.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use dcqcn_netlink::Netlink;
 
 use crate::depths::Watched;
 
-/// An attached interface, as tasks share it.
+/// An attached interface, shared by tasks.
 pub(super) struct Port {
-    /// How it is attached.
+    /// Attachment.
     pub(super) info: Info,
     maps: RwLock<Maps>,
 }
@@ -24,49 +24,49 @@ impl Port {
     /// Opens its maps.
     ///
     /// # Errors
-    /// It is not attached any more.
+    /// It is no longer attached.
     pub(super) fn open(iface: &str) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::open(iface)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
     }
 
-    /// Its maps, to read. Not to be kept while waiting for anything.
+    /// Its maps, for reading. Must not be held while blocking.
     pub(super) fn maps(&self) -> RwLockReadGuard<'_, Maps> {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its maps, to write. Not to be kept while waiting for anything.
+    /// Its maps, for writing. Must not be held while blocking.
     pub(super) fn maps_mut(&self) -> RwLockWriteGuard<'_, Maps> {
         self.maps.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the file says of tasks, what others see of theirs, and what they need that was opened while there were more rights.
+/// Settings and shared state of tasks, and resources opened with more privileges.
 #[derive(Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
     watched: Arc<Watched>,
-    /// `None` where the process may not send frames.
+    /// `None` if the process may not send frames.
     pause_socket: Option<PauseSocket>,
 }
 
 impl Settings {
-    /// With what is seen of queues and flows, and with what PFC frames are sent.
+    /// Creates it with the storage for samples, and the socket for PFC frames.
     pub(super) fn new(watched: Arc<Watched>, pause_socket: Option<PauseSocket>) -> Self {
         Self { watched, pause_socket, ..Self::default() }
     }
 
-    /// What is seen of queues and flows.
+    /// Samples of queues and flows.
     pub(super) fn watched(&self) -> &Watched {
         &self.watched
     }
 
-    /// With what PFC frames are sent, if that is allowed.
+    /// Socket for PFC frames, if permitted.
     pub(super) const fn pause_socket(&self) -> Option<&PauseSocket> {
         self.pause_socket.as_ref()
     }
 
-    /// After how long a flow counts as idle, if anybody wants to know.
+    /// Idle time of flows, if aging is enabled.
     pub(super) fn age_idle(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.age_idle_ns.load(Ordering::Relaxed))).filter(|idle| !idle.is_zero())
     }
@@ -79,13 +79,13 @@ impl Settings {
 
 /// A task of one interface.
 pub(super) trait Work {
-    /// Does what is due, and returns how long there is nothing to do.
+    /// Does the work that is due, and returns the time until the next run.
     ///
     /// # Errors
-    /// Told in the log; the task is begun again.
+    /// Logged; the task is restarted.
     fn turn(&mut self, netlink: &Netlink) -> Result<Duration>;
 
-    /// Something to read here ends the rest.
+    /// A file descriptor that wakes the task when readable.
     fn wakes(&self) -> Option<BorrowedFd<'_>> {
         None
     }

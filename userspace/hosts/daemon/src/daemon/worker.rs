@@ -1,5 +1,5 @@
-//! The thread that works: whatever may wait, for a lock, the verifier or a list of the kernel's, happens here, and one thing
-//! after the other. What it is at is on the [`SharedState`].
+//! The worker thread: runs everything that may block (on a lock, the verifier, or the kernel's lists), sequentially.
+//! Its progress is in the [`SharedState`].
 
 mod orders;
 mod overrides;
@@ -31,49 +31,49 @@ use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
 use refusals::Refusals;
 
-/// How often the file and the attachments are looked at.
+/// Interval of checking the file and the attachments.
 const TICK: Duration = Duration::from_secs(1);
-/// How often what belongs to namespaces that are gone is freed.
+/// Interval of freeing state of deleted namespaces.
 const GC: Duration = Duration::from_secs(60);
-/// How soon a file that was refused for what passes is tried again; twice as long after each time, up to [`RETRY_MOST`].
+/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MOST`].
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MOST: Duration = Duration::from_secs(320);
-/// How often the speeds of links are looked at, next to at each change of an interface.
+/// Interval of checking link speeds, in addition to link notifications.
 const SPEEDS: Duration = Duration::from_secs(10);
 
-/// What it is requested.
+/// Requests to the worker.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Interfaces have changed.
     Follow,
-    /// The file is to be read again.
+    /// Reload the file.
     Reload,
-    /// Others ask over the socket.
+    /// A client's request over the socket.
     Order(Box<Ordered>),
-    /// The end; with what was served to be detached, or left as it is.
+    /// Shut down, and detach or keep the served interfaces.
     End {
-        /// Detached.
+        /// Detach.
         detach: bool,
     },
 }
 
-/// What it works with.
+/// Inputs of the worker.
 pub(super) struct Worker {
     pub(super) shared: Arc<SharedState>,
     pub(super) log: Log,
-    /// Tells which metrics are to be served.
+    /// Publishes the settings of the metrics server.
     pub(super) metrics: Sender<Option<Metrics>>,
-    /// A file that leaves nothing of what is served is taken.
+    /// Accept a file that drops every served interface.
     pub(super) allow_empty: bool,
-    /// With what PFC frames are sent, if that is allowed.
+    /// Socket for PFC frames, if permitted.
     pub(super) pause_socket: Option<PauseSocket>,
 }
 
 impl Worker {
-    /// Attaches what is to be attached, and works until it is told to end.
+    /// Attaches the interfaces, and works until shutdown.
     ///
     /// # Errors
-    /// The kernel refuses what the daemon cannot be without.
+    /// A requirement is missing.
     pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
         self.shared.step();
         let mut overrides = Overrides::default();
@@ -85,7 +85,7 @@ impl Worker {
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
         let bounds = Arc::new(overrides.own.bounds());
-        // Attaching takes seconds, and an agent that asks in the meantime is not to hear that nothing was requested.
+        // Attaching takes seconds; publish the override first, for clients that query it in the meantime.
         self.shared.publish(Snapshot {
             held: overrides.held(),
             confirm_until: overrides.confirm_until,
@@ -122,47 +122,47 @@ impl Worker {
     }
 }
 
-/// What others are told besides what the interfaces are at.
+/// State for clients beyond that of the interfaces.
 #[derive(Debug, Default)]
 struct Said {
     is_ready: bool,
     reloaded: Option<Reloaded>,
     held: Option<Override>,
     confirm_until: Option<Instant>,
-    /// The parameters that others may set, and to what.
+    /// Parameters that may be set remotely, with their ranges.
     bounds: Arc<BTreeMap<String, String>>,
 }
 
-/// The work under way.
+/// State of the worker.
 struct WorkerState {
     worker: Worker,
     fleet: ManagedInterfaces,
     file: Option<FileWatch>,
-    /// The file was refused, and is tried again.
+    /// The file was rejected, and will be retried.
     retry: Option<Retry>,
-    /// What others requested.
+    /// Overrides by clients.
     overrides: Overrides,
-    /// How often they were refused.
+    /// Rate limit of logged rejections.
     refusals: Refusals,
-    /// Why last, if that passes.
+    /// Last rejection, if temporary.
     told: String,
     said: Said,
-    /// When what belongs to namespaces that are gone was freed last.
+    /// Time when state of deleted namespaces was last freed.
     freed: Instant,
-    /// When the speeds of links were looked at last.
+    /// Time when link speeds were last checked.
     measured: Instant,
 }
 
-/// A file that was refused for what passes: a lock, or a change that waits to be confirmed.
+/// A file rejected for a temporary reason: a lock, or an unconfirmed change.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     at: Instant,
-    /// How long was waited for it.
+    /// Delay of this retry.
     waited: Duration,
 }
 
 impl WorkerState {
-    /// Does what it is requested until the end, and returns whether to detach.
+    /// Processes requests until shutdown, and returns whether to detach.
     fn serve(&mut self, commands: &Receiver<Command>) -> bool {
         let mut tick = Instant::now() + TICK;
         loop {
@@ -172,7 +172,7 @@ impl WorkerState {
             match first {
                 Ok(first) => {
                     let (mut reload, mut follow, mut orders) = (false, false, Vec::new());
-                    // Many changes are one look.
+                    // Merge a burst of notifications.
                     for command in std::iter::once(first).chain(commands.try_iter()) {
                         match command {
                             Command::End { detach } => return detach,
@@ -182,7 +182,7 @@ impl WorkerState {
                         }
                     }
                     if reload {
-                        // Logged there.
+                        // Logged by the callee.
                         let _ = self.reload(true, None);
                     } else if follow {
                         self.follow();
@@ -190,7 +190,7 @@ impl WorkerState {
                     orders.into_iter().for_each(|order| self.order(order));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Whoever asks is gone.
+                // The client has disconnected.
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
             if Instant::now() >= tick {
@@ -222,12 +222,12 @@ impl WorkerState {
         }
         let now = Instant::now();
         if self.file.as_mut().is_some_and(|file| file.has_changed(now)) {
-            // Logged there.
+            // Logged by the callee.
             let _ = self.reload(false, None);
         } else if let Some(retry) = self.retry.filter(|retry| now >= retry.at)
             && !self.file.as_ref().is_some_and(FileWatch::is_settling)
         {
-            // What was set by hand since stays, whoever requested the file.
+            // A reload on change keeps parameters set manually since.
             let _ = self.reload(false, Some(retry));
         }
         match self.fleet.has_changed() {
@@ -251,8 +251,8 @@ impl WorkerState {
         notify(&[NotifyState::Status(&self.status())]);
     }
 
-    /// Reads the file again; a bad one changes nothing, and is read again when it changes. One that is refused for what passes is tried
-    /// again; `retry`: this is that.
+    /// Reloads the file. An invalid one changes nothing, and is read again when it changes. A temporarily rejected one
+    /// is retried; `retry`: this is a retry.
     fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Refused> {
         let Some(file) = &mut self.file else {
             return Ok(());
@@ -262,9 +262,9 @@ impl WorkerState {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!(%error, "no clock"),
         }
-        // Of what nobody confirmed in time nothing is to be in the way.
+        // Revert changes not confirmed in time first, as they would block the reload.
         change::take_back();
-        // Before it is read: what is written in the meantime is read the next time.
+        // Before reading: a write in the meantime triggers another reload.
         file.mark();
         let name = file.path().display().to_string();
         let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
@@ -283,14 +283,14 @@ impl WorkerState {
                 let why = refused.why.join("; ");
                 let again = refused.passes;
                 self.retry = again.then(|| Retry { at: Instant::now() + wait, waited: wait });
-                // Once, however often it is tried.
+                // Logged once, not at every retry.
                 if was_refused.is_none_or(|before| !is_alike(&before, &why)) {
                     for line in refused.why.iter().flat_map(|text| text.lines()) {
                         tracing::error!(
                             file = name,
                             error = line,
-                            tried_again = again,
-                            "refused: all stays as it was"
+                            will_retry = again,
+                            "reload rejected; configuration unchanged"
                         );
                     }
                     audit::enter_refusal("", &format!("{name}: {why}"));
@@ -306,7 +306,7 @@ impl WorkerState {
 
     fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
         if !manner.explicitly && self.fleet.config() == Some(&config) {
-            // Touched. What was set since stays.
+            // Only touched. Parameters set since are kept.
             tracing::info!("configuration unchanged");
             return Ok(());
         }
@@ -334,7 +334,7 @@ impl WorkerState {
     }
 }
 
-/// Whether two errors say the same, but for numbers: how long something will be in the way.
+/// Whether two errors are equal apart from numbers, such as a remaining time.
 fn is_alike(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
     words(one) == words(other)

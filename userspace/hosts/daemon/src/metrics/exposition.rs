@@ -2,17 +2,17 @@
 
 use std::fmt::{Display, Write as _};
 
-/// How metrics are written.
+/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// As every Prometheus reads them.
+    /// Prometheus text, supported by all versions.
     Text,
-    /// As those that ask for it read them: it tells an answer that is whole from one that was cut off.
+    /// OpenMetrics, on request: it distinguishes complete replies from truncated ones.
     OpenMetrics,
 }
 
 impl Format {
-    /// What it is called in HTTP.
+    /// Content type.
     pub(super) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -20,7 +20,7 @@ impl Format {
         }
     }
 
-    /// The one that an `Accept` header prefers; text if it says nothing of them.
+    /// The format that an `Accept` header prefers; text by default.
     pub(super) fn preferred(accept: &str) -> Self {
         let best = |format| accept.split(',').filter_map(|range| quality(range, format)).max();
         match (best(Self::OpenMetrics), best(Self::Text)) {
@@ -30,7 +30,8 @@ impl Format {
     }
 }
 
-/// How much a range of an `Accept` header (RFC 9110, 12.5.1) wants a format, in thousandths; `None` if it is of others.
+/// Preference of one range of an `Accept` header (RFC 9110, 12.5.1) for a format, in thousandths; `None` for other
+/// types.
 fn quality(range: &str, format: Format) -> Option<u32> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
@@ -45,7 +46,7 @@ fn quality(range: &str, format: Format) -> Option<u32> {
     for (name, value) in parts.filter_map(|part| part.split_once('=')) {
         match name.trim() {
             "q" => thousandths = (value.trim().parse::<f32>().ok()?.clamp(0.0, 1.0) * 1_000.0) as u32,
-            // 0.0.1 is what 1.0.0 was called before.
+            // 0.0.1 is the former name of 1.0.0.
             "version" if format == Format::OpenMetrics && !matches!(value.trim(), "1.0.0" | "0.0.1") => {
                 return None;
             }
@@ -55,16 +56,16 @@ fn quality(range: &str, format: Format) -> Option<u32> {
     Some(thousandths)
 }
 
-/// What kind of metric a family is.
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows, until it starts again. Its name ends in `_total`.
+    /// Monotonic until a restart. Its name ends in `_total`.
     Counter,
     /// It goes up and down.
     Gauge,
 }
 
-/// Families of metrics one after the other: all series of a name stand together, as the format wants them.
+/// Metric families in order: the format requires all series of a name to be contiguous.
 #[derive(Debug)]
 pub(super) struct Exposition {
     format: Format,
@@ -72,17 +73,17 @@ pub(super) struct Exposition {
 }
 
 impl Exposition {
-    /// Begins with nothing.
+    /// No families.
     pub(super) const fn new(format: Format) -> Self {
         Self { format, text: String::new() }
     }
 
-    /// Begins a family; its series follow by [`Family::series`].
+    /// Starts a family; its series follow by [`Family::series`].
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         self.named(name.to_owned(), kind, help)
     }
 
-    /// The same, where the name is made.
+    /// Starts a family with a computed name.
     pub(super) fn named(&mut self, name: String, kind: Kind, help: &str) -> Family<'_> {
         debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
         let kind = match kind {
@@ -95,7 +96,7 @@ impl Exposition {
                 writeln!(self.text, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, false))
             }
             Format::OpenMetrics => {
-                // Its families are called without what the names of their series end in.
+                // In OpenMetrics, family names lack the suffix of their series.
                 let family = name.strip_suffix("_total").unwrap_or(&name);
                 writeln!(self.text, "# HELP {family} {}\n# TYPE {family} {kind}", escape(help, true))
             }
@@ -103,7 +104,7 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The whole.
+    /// The complete text.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -131,7 +132,7 @@ impl Family<'_> {
     }
 }
 
-/// Backslashes and line ends, and in label values quotes too, stand behind a backslash.
+/// Escapes backslashes and line ends, and quotes in label values.
 fn escape(text: &str, quotes: bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -180,7 +181,7 @@ mod tests {
                  text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
                 Format::OpenMetrics,
             ),
-            // One that has text preferred.
+            // A client that prefers text.
             (
                 "text/plain;version=0.0.4;q=0.6, application/openmetrics-text;version=1.0.0;q=0.5",
                 Format::Text,

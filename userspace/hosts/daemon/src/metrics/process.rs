@@ -8,7 +8,7 @@ use procfs::process::{LimitValue, Process};
 use super::exposition::{Exposition, Kind};
 use crate::shared_state::SharedState;
 
-/// The process; what `/proc` does not tell is left out.
+/// Metrics of the process; values missing in `/proc` are omitted.
 pub(super) fn process(text: &mut Exposition) {
     let Ok(me) = Process::myself() else {
         return;
@@ -39,7 +39,7 @@ pub(super) fn process(text: &mut Exposition) {
     text.family("process_cpu_seconds_total", Kind::Counter, "CPU time used.").series(&[], cpu_s);
 }
 
-/// The controller.
+/// Metrics of the controller.
 pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
     let snapshot = shared.snapshot();
     let mut family = text.family(
@@ -72,7 +72,7 @@ pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
 }
 
-/// How long all of this took to read.
+/// Duration of collecting the metrics.
 pub(super) fn duration(text: &mut Exposition, began: Instant) {
     let help = "Time it took to collect these metrics.";
     let took_s = began.elapsed().as_secs_f64();

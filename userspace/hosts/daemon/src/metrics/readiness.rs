@@ -1,24 +1,24 @@
-//! Whether everything is attached that should be, and whole.
+//! Readiness: whether all configured interfaces are attached and complete.
 
 use dcqcn_loader::attach::{self, Info, Part};
 use serde::Serialize;
 
 use crate::shared_state::{Failing, SharedState};
 
-/// What `/readyz` says.
+/// Body of `/readyz`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Readiness {
-    /// All is attached that should be, and whole.
+    /// All configured interfaces are attached and complete.
     pub(crate) is_ready: bool,
-    /// What is attached and whole.
+    /// Complete attachments.
     pub(crate) interfaces: Vec<String>,
-    /// What is attached and not whole, or should be attached and is not.
+    /// Incomplete or missing attachments.
     pub(crate) failing: Vec<Failing>,
-    /// Interfaces that are still to be attached.
+    /// Interfaces still to be attached.
     pub(crate) waiting: usize,
 }
 
-/// Looks; `shared` is the controller's, if this is one.
+/// Checks readiness; `shared` is the controller's state, if this is one.
 pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
     let mut unreadable = Vec::new();
@@ -43,9 +43,9 @@ pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
         let absent = absent.map(|interface| Failing {
             interface: interface.clone(),
-            error: "it is served, and nothing is attached to it".into(),
+            error: "it is served, but not attached".into(),
         });
-        // Of an interface that is not whole the kernel has just been asked why.
+        // An incomplete interface was just checked in the kernel.
         for other in snapshot.failing.iter().cloned().chain(absent) {
             let is_whole = readiness.interfaces.contains(&other.interface);
             if !is_whole && readiness.failing.iter().all(|failing| failing.interface != other.interface) {
@@ -62,7 +62,7 @@ pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
     readiness
 }
 
-/// What is wrong with an attachment, asked of the kernel.
+/// Problems of an attachment, according to the kernel.
 fn problem(info: &Info) -> Option<String> {
     match attach::verify(info) {
         Ok(parts) => parts.iter().find_map(Part::complaint),

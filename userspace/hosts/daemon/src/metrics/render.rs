@@ -1,4 +1,4 @@
-//! Readings as metrics.
+//! Metrics from readings.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use super::process;
 use super::scrape::Scrape;
 use crate::shared_state::SharedState;
 
-/// Everything: of what was read, of this process, and of the controller if it is one. Reading began at `began`.
+/// All metrics: of the readings, of this process, and of the controller if it is one. Reading started at `began`.
 pub(super) fn whole(
     scrape: &Scrape,
     top_qps: usize,
@@ -34,8 +34,7 @@ pub(super) fn whole(
     text.finish()
 }
 
-/// The metrics of what was read, and of the `top_qps` flows of each interface that sent most. `failed` are the interfaces
-/// that could not be read.
+/// Metrics of the readings, and of the `top_qps` busiest flows of each interface. `failed` lists unreadable interfaces.
 fn data_plane(text: &mut Exposition, readings: &[Reading], failed: &[String], top_qps: usize) {
     let mut build =
         text.family("dcqcn_build_info", Kind::Gauge, "Version of the dcqcn that reads; always 1.");
@@ -65,7 +64,7 @@ fn counter(text: &mut Exposition, readings: &[Reading], stat: Stat) {
     }
 }
 
-/// What is attached, and how full its tables are.
+/// Attachments, and the occupancy of their tables.
 fn interfaces(text: &mut Exposition, readings: &[Reading]) {
     let mut family = text.family("dcqcn_interface_info", Kind::Gauge, "How it is attached; always 1.");
     for Reading { info, .. } in readings {
@@ -108,17 +107,17 @@ fn interfaces(text: &mut Exposition, readings: &[Reading]) {
     }
 }
 
-/// Prometheus' base unit for rates.
+/// Converts to Prometheus' base unit of rates.
 fn bytes_per_s(rate_bps: u64) -> f64 {
     rate_bps as f64 / 8.0
 }
 
-/// What the congestion point counts of a class.
+/// A counter of a class at the congestion point.
 type CountOfClass = fn(&Reading, usize) -> u64;
-/// What the congestion point knows of a class.
+/// A state of a class at the congestion point.
 type OfClass = fn(&Reading, usize) -> f64;
 
-/// Traffic classes that any DSCP belongs to.
+/// Traffic classes with at least one DSCP.
 fn classes(text: &mut Exposition, readings: &[Reading]) {
     let counters: [(_, _, CountOfClass); 4] = [
         ("dcqcn_class_packets_total", "RoCEv2 packets at the congestion point.", |r, tc| r.class(tc).packets),
@@ -178,13 +177,13 @@ fn wred(reading: &Reading, tc: usize) -> (f64, f64, f64, f64) {
     })
 }
 
-/// A metric of a flow; a flow may have none.
+/// A metric of a flow, if it has one.
 type OfFlow = fn(&FlowRow) -> Option<f64>;
 
-/// What is told of one of a port's own queues.
+/// A metric of one of the port's own queues.
 type OfQueue = fn(&Stats) -> u64;
 
-/// The port's own queues, where it has any.
+/// The port's own queues, if any.
 fn own_queues(text: &mut Exposition, readings: &[Reading]) {
     let metrics: [(_, _, _, OfQueue); 5] = [
         (
@@ -217,7 +216,7 @@ fn own_queues(text: &mut Exposition, readings: &[Reading]) {
     }
 }
 
-/// What is told of a priority of PFC.
+/// A metric of a PFC priority.
 type OfPriority = fn(&Reading, usize) -> f64;
 
 /// PFC.
@@ -251,7 +250,7 @@ fn pauses(text: &mut Exposition, readings: &[Reading]) {
     }
 }
 
-/// The flows that sent most.
+/// The busiest flows.
 fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
     let top: Vec<(&Reading, Vec<FlowRow>)> =
         readings.iter().map(|reading| (reading, rows(reading, most))).collect();

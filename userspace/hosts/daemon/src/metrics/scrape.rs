@@ -1,4 +1,4 @@
-//! What one request reads.
+//! Readings for one request.
 
 use std::panic;
 use std::thread::{self, ScopedJoinHandle};
@@ -14,12 +14,12 @@ pub struct Scrape {
     pub(crate) unreadable: Vec<Unreadable>,
 }
 
-/// An interface whose maps cannot be read.
+/// An interface with unreadable maps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unreadable {
-    /// Its name; `None` if not even the list of what is attached can be read.
+    /// Name; `None` if attachments cannot be listed.
     pub interface: Option<String>,
-    /// Why.
+    /// Cause.
     pub error: String,
 }
 
@@ -28,7 +28,7 @@ fn take(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
 }
 
 impl Scrape {
-    /// Reads them all, with each flow or only how many there are. What cannot be read is part of the answer.
+    /// Reads all interfaces, with all flows or only their number. Failures are part of the result.
     #[must_use]
     pub(crate) fn take(with_flows: bool) -> Self {
         let mut scrape = Self::default();
@@ -46,7 +46,7 @@ impl Scrape {
         scrape.unreadable.extend(unreadable.into_iter().map(told));
         let mut names: Vec<String> = attached.into_iter().map(|info| info.iface).collect();
         names.sort_unstable();
-        // Tables are large: each core reads some.
+        // Tables are large: read some on each core.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = names.len().div_ceil(threads).max(1);
         let read =
@@ -71,7 +71,7 @@ impl Scrape {
         scrape
     }
 
-    /// The interfaces that cannot be read.
+    /// Unreadable interfaces.
     pub(super) fn failed(&self) -> Vec<String> {
         self.unreadable.iter().filter_map(|unreadable| unreadable.interface.clone()).collect()
     }

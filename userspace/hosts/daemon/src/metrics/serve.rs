@@ -1,8 +1,7 @@
 //! The HTTP server.
 //!
-//! Whoever reaches its address can connect, so nobody may take more than a little: a connection answers one request, has
-//! seconds to ask and to read, and gives way to others when there are many. Reading maps and making text of them happens on
-//! a thread of its own, at most once a second, however many ask.
+//! Any client that reaches the address can connect, so clients are limited: a connection serves one request, has
+//! seconds for it, and yields to newer ones. Maps are read and formatted on a separate thread, at most once a second.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,17 +29,17 @@ use super::{Scrape, readiness, render};
 use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
 
-/// How long a connection has to say what it wants.
+/// Time limit for receiving a request.
 const ASKING: Duration = Duration::from_secs(5);
-/// How long it may take as a whole.
+/// Time limit of a connection.
 const WHOLE: Duration = Duration::from_secs(30);
-/// Bytes of a request.
+/// Maximum size of a request, bytes.
 const REQUEST_BYTES: usize = 16 << 10;
-/// Connections at a time. One more takes the place of the oldest that has not asked yet.
+/// Maximum number of connections. A further one replaces the oldest that has sent no request.
 const CONNECTIONS: usize = 64;
-/// How long the system has to recover when it gives no connection.
+/// Pause after the system failed to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long answers under way may take once the end has come.
+/// Time limit of replies in progress at shutdown.
 const GRACE: Duration = Duration::from_millis(500);
 
 const INDEX: &str = "\
@@ -50,10 +49,10 @@ dcqcn
 /readyz   whether everything that is attached is whole, and all that is to be attached is
 ";
 
-/// What answers requests.
+/// The server.
 pub struct Exporter {
     top_qps: AtomicUsize,
-    /// The controller it is part of, and how long a step of that may take.
+    /// The controller that contains it, and the time limit of its steps.
     daemon: Option<(Arc<SharedState>, Duration)>,
     metrics: Fresh<Bytes>,
     open_metrics: Fresh<Bytes>,
@@ -61,7 +60,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Of a process that does nothing else.
+    /// A standalone server.
     #[must_use]
     pub fn alone(top_qps: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -73,7 +72,7 @@ impl Exporter {
         })
     }
 
-    /// Of a controller, a step of which may take `late`.
+    /// The server of a controller, whose steps may take `late`.
     #[must_use]
     pub(crate) fn of_daemon(shared: Arc<SharedState>, late: Duration) -> Arc<Self> {
         Arc::new(Self {
@@ -85,12 +84,12 @@ impl Exporter {
         })
     }
 
-    /// Sets of how many flows of each interface there are metrics, those that sent most.
+    /// Sets the number of flows per interface with metrics, the busiest ones.
     pub(crate) fn set_top_qps(&self, top_qps: usize) {
         self.top_qps.store(top_qps, Ordering::Relaxed);
     }
 
-    /// The metrics, no older than a second.
+    /// Metrics, at most a second old.
     async fn metrics(self: &Arc<Self>, format: Format) -> Result<Bytes, Failed> {
         let kept = match format {
             Format::Text => &self.metrics,
@@ -107,7 +106,7 @@ impl Exporter {
         kept.get(read).await.map_err(|error| failed(&error))
     }
 
-    /// Whether what is attached is whole, no older than a second.
+    /// Readiness, at most a second old.
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
         let look = move || {
@@ -118,12 +117,12 @@ impl Exporter {
     }
 }
 
-/// What `/healthz` says.
+/// Body of `/healthz`.
 #[derive(Debug, Serialize)]
 struct Health {
     /// `ok` or `stuck`.
     status: &'static str,
-    /// What has not moved for long.
+    /// The stalled part.
     stuck: Option<String>,
 }
 
@@ -144,7 +143,7 @@ async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> R
     }
 }
 
-/// Looks at nothing but this process: it may be asked often, and restarting it fixes nothing else.
+/// Checks only this process: it is polled often, and a restart would fix no other fault.
 async fn health(State(exporter): State<Arc<Exporter>>) -> Response {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
     let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
@@ -169,7 +168,7 @@ fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
     Ok(Bytes::from(text + "\n"))
 }
 
-/// What went wrong here, and not with what is requested.
+/// An error of the server, not of the request.
 type Failed = (StatusCode, String);
 
 fn failed(error: &dyn std::error::Error) -> Failed {
@@ -178,17 +177,17 @@ fn failed(error: &dyn std::error::Error) -> Failed {
 
 /// A connection.
 struct Open {
-    /// Ends it.
+    /// Closes it.
     end: AbortHandle,
-    /// It has said what it wants.
+    /// A request was received.
     has_asked: Arc<AtomicBool>,
 }
 
-/// Serves `/metrics`, `/healthz` and `/readyz` until `shutdown` is done. Threads it reads maps on are in the network
-/// namespace of the one that started the runtime.
+/// Serves `/metrics`, `/healthz` and `/readyz` until `shutdown` completes. Its threads are in the network namespace of
+/// the thread that started the runtime.
 ///
 /// # Errors
-/// None so far: what fails is tried again.
+/// None at present: errors are retried.
 pub async fn serve(
     listener: TcpListener,
     exporter: Arc<Exporter>,
@@ -199,12 +198,12 @@ pub async fn serve(
         () = server.accept(&listener) => {}
         () = shutdown => {}
     }
-    // A client that reads nothing must not keep the process.
+    // A client that does not read must not delay the exit.
     let _ = timeout(GRACE, server.finish()).await;
     Ok(())
 }
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 pub(crate) async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
     Server::new(exporter).accept(&listener).await;
 }
@@ -226,7 +225,7 @@ impl Server {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.begin(stream),
-                    // No file descriptor is left, for example.
+                    // For example, no file descriptor is left.
                     Err(_) => tokio::time::sleep(PAUSE).await,
                 },
                 Some(_) = self.connections.join_next() => {}
@@ -240,7 +239,7 @@ impl Server {
             let idle = self.open.iter().position(|open| !open.has_asked.load(Ordering::Relaxed));
             match idle.and_then(|idle| self.open.remove(idle)) {
                 Some(oldest) => oldest.end.abort(),
-                // All are being answered: this one would only wait.
+                // All have requests in progress: this one would only wait.
                 None => return,
             }
         }
@@ -249,7 +248,7 @@ impl Server {
         self.open.push_back(Open { end, has_asked });
     }
 
-    /// Lets those that have asked have their answer.
+    /// Completes requests in progress.
     async fn finish(&mut self) {
         for open in self.open.iter().filter(|open| !open.has_asked.load(Ordering::Relaxed)) {
             open.end.abort();
@@ -265,7 +264,7 @@ async fn connection(stream: TcpStream, router: Router) {
         .max_buf_size(REQUEST_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // What goes wrong with a connection is its client's.
+    // Errors of a connection concern its client only.
     let _ = timeout(WHOLE, serving).await;
 }
 

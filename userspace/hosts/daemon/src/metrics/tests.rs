@@ -25,12 +25,12 @@ fn scrape() -> Scrape {
     }
 }
 
-/// Everything, as a process without a controller tells it.
+/// All metrics of a process without a controller.
 fn text_of(scrape: &Scrape, top_qps: usize) -> String {
     render::whole(scrape, top_qps, None, Instant::now(), Format::Text)
 }
 
-/// The names of the families, and a check of what the format demands: HELP, TYPE, then all series of the name.
+/// The names of the families, after checking the format: HELP, TYPE, then all series of the name.
 fn families(text: &str) -> BTreeSet<String> {
     let mut families = BTreeSet::new();
     let mut series = BTreeSet::new();
@@ -81,7 +81,7 @@ fn openmetrics_equal_with_eof() {
     let whole = |format| render::whole(&scrape(), 3, Some(&SharedState::sample()), Instant::now(), format);
     let text = whole(Format::OpenMetrics);
     assert!(text.ends_with("\n# EOF\n"), "{text}");
-    // A family is named once, without `_total`, and its series follow.
+    // OpenMetrics: a family has its name without `_total`, and its series follow.
     let mut families = BTreeSet::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next().filter(|line| *line != "# EOF") {
@@ -141,7 +141,7 @@ fn dashboard_json_valid() {
     }
 }
 
-/// Runs promtool, if there is one, and returns what it objects to.
+/// Runs promtool, if installed, and returns its complaints.
 fn promtool(test: &str, args: &[&str], input: &str) -> Option<String> {
     let mut command = Command::new("promtool");
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -173,7 +173,7 @@ fn promtool_accepts_alerts() {
     }
 }
 
-/// Sends bytes, and returns all that comes back until the server closes.
+/// Sends bytes, and returns the reply up to the end of the connection.
 fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -216,7 +216,7 @@ fn server_answers_rejects_and_ends() {
     let text = accepting("application/openmetrics-text;version=1.0.0, */*;q=0.1").to_lowercase();
     let kind = "\r\ncontent-type: application/openmetrics-text; version=1.0.0;";
     assert!(text.contains(kind) && text.ends_with("\n# eof\n"), "{text}");
-    // A client that never finishes its request holds nothing up, not even the end.
+    // A client that never completes its request blocks nothing, not even shutdown.
     let mut idle = TcpStream::connect(address).unwrap();
     idle.write_all(b"GET /met").unwrap();
     assert!(exchange(address, &get("/")).contains("/readyz"));

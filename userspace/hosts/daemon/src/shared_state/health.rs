@@ -1,4 +1,4 @@
-//! How the threads of tasks do.
+//! Health of the task threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use dcqcn_support::clock::monotonic_ns;
 use serde::Serialize;
 
-/// How one kind of task does.
+/// Health of one kind of task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct TaskHealth {
-    /// Its kind.
+    /// Name.
     pub(crate) task: &'static str,
-    /// Interfaces it is running for.
+    /// Number of interfaces it serves.
     pub(crate) interfaces: usize,
-    /// Times it failed, for whatever interface, and was begun again.
+    /// Failures on any interface, each followed by a restart.
     pub(crate) failures: u64,
-    /// How long it has been at one interface; 0 while it rests.
+    /// Time on the current interface; 0 while idle.
     pub(crate) busy_ns: u64,
 }
 
-/// What a thread tells of itself.
+/// State published by a thread.
 #[derive(Default)]
 pub(crate) struct Health {
-    /// CLOCK_MONOTONIC since when it has been at one interface; 0 while it rests.
+    /// Start of the current run, CLOCK_MONOTONIC; 0 while idle.
     busy_since_ns: AtomicU64,
-    /// Which.
+    /// Current interface.
     at: Mutex<String>,
     pub(crate) interfaces: AtomicU64,
     pub(crate) failures: AtomicU64,
@@ -49,18 +49,18 @@ impl Health {
     }
 }
 
-/// How the tasks do, for other threads.
+/// Health of all tasks.
 #[derive(Clone, Default)]
 pub(crate) struct TaskWatch(pub(crate) Vec<(&'static str, Arc<Health>)>);
 
 impl TaskWatch {
-    /// Of tasks that rest.
+    /// Idle tasks.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self(["pacer", "age", "pairs", "backlog", "events"].map(|name| (name, Arc::default())).into())
     }
 
-    /// Each kind.
+    /// Health by kind.
     pub(crate) fn health(&self) -> Vec<TaskHealth> {
         let health = |(task, health): &(&'static str, Arc<Health>)| TaskHealth {
             task,
@@ -71,7 +71,7 @@ impl TaskWatch {
         self.0.iter().map(health).collect()
     }
 
-    /// A task that has been at one interface for `late`: the interface and the task's name.
+    /// A task that has been on one interface for `late`: the interface and the task's name.
     pub(crate) fn stuck(&self, late: Duration) -> Option<(String, &'static str)> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let (name, health) = self.0.iter().find(|(_, health)| health.busy_ns() > late_ns)?;

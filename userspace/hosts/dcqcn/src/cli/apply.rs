@@ -1,4 +1,4 @@
-//! `config apply`: a file on what is attached already.
+//! `config apply`: applies a configuration file to attached interfaces.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,41 +16,41 @@ use dcqcn_telemetry::ChangeReport;
 use super::confirm::{self, Changed, Waiter};
 use super::targets;
 
-/// Give interfaces the parameters of a configuration file, all at once or not at all.
+/// Apply a configuration file to attached interfaces, atomically.
 ///
-/// What the file does not say is as a new attachment would have it.
+/// Parameters absent from the file get the defaults of a new attachment.
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn config apply <FILE> <IFACE...|--all> [--dry-run] [--confirm TIME]")]
 #[command(after_long_help = "\
-The file is one of `attach`, for each interface named, or one of `run`, which names them itself. Role, pacer and table sizes
-are chosen when attaching: a file that wants others is refused.
+The file is one of `attach`, applied to each interface named, or one of `run`, which names interfaces itself. Role, pacer
+and table sizes are fixed when attaching: a file with other values is rejected.
 
 Examples:
   dcqcn config apply /etc/dcqcn.toml eth0 --dry-run
   dcqcn config apply /etc/dcqcn.toml eth0 eth1 --confirm 60s
   dcqcn confirm")]
 pub(super) struct ApplyArgs {
-    /// The file.
+    /// Configuration file of `attach` or `run`.
     file: PathBuf,
-    /// The interfaces.
+    /// Attached interfaces.
     #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Every interface attached in this network namespace; of those, the ones that a file of `run` names.
+    /// Every interface attached in this network namespace; with a file of `run`, only those that it names.
     #[arg(long)]
     all: bool,
-    /// Only show what would change.
+    /// Show the changes without applying them.
     #[arg(long, conflicts_with = "confirm")]
     dry_run: bool,
-    /// Take the change back after this time (1s to 24h) unless `dcqcn confirm` follows.
+    /// Revert the change after this time (1s to 24h) unless `dcqcn confirm` follows.
     #[arg(long, value_name = "TIME", value_parser = confirm::within)]
     confirm: Option<Duration>,
 }
 
-/// What a file says.
+/// Parsed configuration file.
 enum Said {
-    /// The same of every interface.
+    /// One configuration for all interfaces.
     OfAttach(Box<Settings>),
-    /// Of each its own.
+    /// A configuration per interface.
     OfRun(Box<daemon::config::Config>),
 }
 
@@ -67,7 +67,7 @@ impl ApplyArgs {
         let mut ifaces = targets::names(ifaces, all)?;
         if let (Said::OfRun(config), true) = (&said, all) {
             ifaces.retain(|iface| config.request(iface).is_some());
-            anyhow::ensure!(!ifaces.is_empty(), "{name} names nothing that is attached");
+            anyhow::ensure!(!ifaces.is_empty(), "{name} names no attached interface");
         }
         let request = |info: &Info| match &said {
             Said::OfRun(config) => {

@@ -1,4 +1,4 @@
-//! `attach`, `detach`.
+//! `attach` and `detach`.
 
 use std::fmt;
 
@@ -15,67 +15,68 @@ use dcqcn_support::cli::SettingsArgs;
 
 /// Attach the data plane to an interface.
 ///
-/// It stays when the command ends, until `dcqcn detach` or a reboot.
+/// It stays in the kernel until `dcqcn detach` or a reboot.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   # an end host: notification and reaction point
   dcqcn attach eth0
-  # a router's port towards the receivers, RoCE shaped to 10 Gb/s there
+  # a router's port towards the receivers, where RoCE is shaped to 10 Gbit/s
   dcqcn attach eth1 --role switch --set wred.3.drain_rate=10gbit
   # strict and weighted queues for all traffic: storage (DSCP 26) two thirds, everything else one
   dcqcn attach eth1 --role switch --queues --set queue.3.weight=20 --set queue.0.weight=10
-  # a bump in the wire that marks both ways
+  # inline between two interfaces, marking in both directions
   dcqcn attach eth0 --inline eth1 --set link_rate=25gbit
   # a slow link with the paper's dynamics
   dcqcn attach eth0 --profile lab --set link_rate=200mbit
-  # every interface with an RDMA device, soft-RoCE's too; those of a pattern that are not attached yet
+  # every interface with an RDMA device, including soft-RoCE; unattached ones that match a pattern
   dcqcn attach --all-rdma
   dcqcn attach 'eth*' ib0 --role switch
-  # all of it from a file
+  # all settings from a file
   dcqcn attach eth0 --config /etc/dcqcn.toml
-  # what it would do, in another network namespace
+  # the planned steps, in another network namespace
   dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
-    /// Interfaces, by name or altname; a pattern (`eth*`) stands for those that match and are not attached.
+    /// Interfaces, by name or altname; a pattern (`eth*`) matches interfaces that are not attached.
     #[arg(required_unless_present = "all_rdma", value_name = "IFACE",
           add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Every interface that has an RDMA device and is not attached.
+    /// Every interface with an RDMA device that is not attached.
     #[arg(long, conflicts_with_all = ["ifaces", "inline"])]
     all_rdma: bool,
     /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
     #[arg(long, value_enum)]
     role: Option<Role>,
-    /// Forward everything between the interface and this one in XDP, marking on the way.
+    /// Forward all packets between the interface and this one in XDP, and mark them.
     #[arg(long, value_name = "PEER")]
     inline: Option<String>,
     #[command(flatten)]
     settings: SettingsArgs,
-    /// What holds flows to their rate [default: auto].
+    /// Mechanism that enforces the rates of flows [default: auto].
     #[arg(long, value_enum)]
     pacer: Option<PacerChoice>,
-    /// Give the port strict and weighted queues for all its traffic, by DSCP [default: none; without a word: auto].
+    /// Give the port strict and weighted queues for all its traffic, by DSCP [default: none; without a value: auto].
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     queues: Option<QueuesChoice>,
-    /// Where the XDP program of an inline attachment runs [default: auto].
+    /// XDP mode of an inline attachment [default: auto].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeChoice>,
-    /// Flows each table holds; the least recently used goes first [default: 65536; 1024 where it only marks].
+    /// Flows per table; a full set evicts the least recently used flow [default: 65536; 1024 where it only marks].
     #[arg(long, value_name = "N", value_parser = parse_flows)]
     flows: Option<u32>,
-    /// Tell of packets, one in N [default: 100]: what each was taken for, and why it was left unchanged, marked or delayed. For
-    /// looking into something: it slows every packet. `dcqcn events --packets` shows them.
+    /// Log one in N packets [default: 100] with classification and verdict, for debugging: it slows every packet.
+    /// `dcqcn events --packets` shows them.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
           value_parser = clap::value_parser!(u32).range(1..))]
     log_packets: Option<u32>,
-    /// Say what would be done, and do nothing.
+    /// Show the planned steps without executing them.
     #[arg(long)]
     dry_run: bool,
-    /// Put a pacer or queues in the place of a qdisc though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    /// Replace the root qdisc even if that kills active soft-RoCE QPs (Linux 6.12 and later).
     #[arg(long)]
     interrupt: bool,
-    /// Attach on a PREEMPT_RT kernel from 6.18 on, where programs preempt each other: rates and counters may be wrong.
+    /// Attach on a PREEMPT_RT kernel (6.18 and later), where programs preempt each other: rates and counters may be
+    /// wrong.
     #[arg(long)]
     realtime: bool,
 }
@@ -134,7 +135,7 @@ impl AttachArgs {
     }
 }
 
-/// What attaching several interfaces chose.
+/// Result of attaching several interfaces.
 #[derive(Serialize)]
 struct AttachReport {
     attached: Vec<Attached>,
@@ -146,12 +147,12 @@ impl fmt::Display for AttachReport {
     }
 }
 
-/// What attaching would choose and do.
+/// Plan of an attachment (`--dry-run`).
 #[derive(Serialize)]
 struct Rehearsed {
     #[serde(flatten)]
     info: Info,
-    /// What would be done, in this order.
+    /// Planned steps, in order.
     steps: Vec<String>,
 }
 
@@ -172,7 +173,7 @@ impl fmt::Display for Rehearsed {
     }
 }
 
-/// What attaching chose.
+/// Options that an attachment chose.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Attached(Info);
@@ -199,7 +200,7 @@ fn inline(info: &Info) -> String {
     info.inline_peer.as_ref().map(|peer| format!(" inline with {peer}")).unwrap_or_default()
 }
 
-/// Detach the data plane and restored what was there before.
+/// Detach the data plane and restore the previous state.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -210,10 +211,10 @@ Examples:
 pub(super) struct DetachArgs {
     #[command(flatten)]
     which: Which,
-    /// Give up what cannot be restored.
+    /// Drop the undo steps that fail.
     #[arg(long)]
     force: bool,
-    /// Put a qdisc back though soft-RoCE's queue pairs on the interface may end by that (Linux 6.12 on).
+    /// Restore the root qdisc even if that kills active soft-RoCE QPs (Linux 6.12 and later).
     #[arg(long)]
     interrupt: bool,
 }
@@ -221,10 +222,10 @@ pub(super) struct DetachArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Which {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
-    /// Every interface of this network namespace, whatever state it is in.
+    /// Every attachment of this network namespace, in any state.
     #[arg(long)]
     all: bool,
 }
@@ -266,7 +267,7 @@ struct Detached {
 impl fmt::Display for DetachReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.detached.is_empty() {
-            writeln!(f, "nothing is attached in this network namespace")?;
+            writeln!(f, "no interface is attached in this network namespace")?;
         }
         for Detached { iface, done } in &self.detached {
             writeln!(f, "detached from {iface}")?;

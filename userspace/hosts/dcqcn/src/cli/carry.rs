@@ -1,4 +1,4 @@
-//! `import` and `export`: configurations of others.
+//! `import` and `export`: configurations of SONiC switches and NVIDIA NICs.
 
 use std::path::PathBuf;
 
@@ -9,16 +9,16 @@ use dcqcn_support::cli::Output;
 
 use super::{nvidia, sonic};
 
-/// Whose configuration is read.
+/// Format to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum From {
     /// A switch's config_db.json.
     Sonic,
-    /// A NIC's parameters, as the kernel's driver shows them in a directory.
+    /// A directory of a NIC's parameters, as the kernel's driver shows them.
     Nvidia,
 }
 
-/// In whose terms it is written.
+/// Format to export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum To {
     /// Tables of config_db.json.
@@ -27,16 +27,16 @@ enum To {
     Nvidia,
 }
 
-/// Give an interface what a SONiC switch or an NVIDIA NIC is configured for.
+/// Import the configuration of a SONiC switch or an NVIDIA NIC.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 sonic: WRED_PROFILE (green packets), QUEUE, DSCP_TO_TC_MAP, TC_TO_QUEUE_MAP, PORT_QOS_MAP, PORT speed and SCHEDULER pir
-of the port are carried over. What has no counterpart is listed.
+of the port are imported. Fields without a counterpart are listed.
 
 nvidia: reads the files of roce_rp and roce_np, or those of debugfs' cc_params, in the firmware's units: microseconds,
 Mbit/s, 64 bytes for rpg_byte_reset. The path may also be a copy of the directory, the output of `grep . DIR/*` or
 `tail -n +1 DIR/*`, of `mlxconfig -d DEVICE -e query` (--port 2 takes the second port's), or a list of NAME = VALUE.
-Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10. Files that are not known are
+Parameters of the reaction point also set rp_variant to firmware and alpha_bits to 10. Unknown files are
 listed.
 
 An import with an error changes nothing.
@@ -48,18 +48,18 @@ Examples:
   dcqcn import --format nvidia /sys/kernel/debug/mlx5/0000:17:00.0/cc_params eth0 --dry-run
   dcqcn import --format nvidia mlxconfig.txt eth0 --port 2")]
 pub(super) struct ImportArgs {
-    /// Whose configuration it is.
+    /// Format of the configuration.
     #[arg(long, value_enum)]
     format: From,
-    /// The file or the directory.
+    /// File (sonic) or directory (nvidia).
     path: PathBuf,
-    /// The interface.
+    /// Interface to configure.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The switch's port by name or alias (sonic), or the adapter's, 1 or 2 (nvidia).
+    /// The switch's port by name or alias (sonic), or the adapter's port, 1 or 2 (nvidia).
     #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
     port: Option<String>,
-    /// Only show what would change.
+    /// Show the changes without applying them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -80,13 +80,13 @@ impl ImportArgs {
     }
 }
 
-/// The number of an adapter's port: `2` or `P2`.
+/// Number of an adapter's port: `2` or `P2`.
 fn adapter_port(text: &str) -> anyhow::Result<u8> {
     let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| (1..=2).contains(port));
     number.with_context(|| format!("--port = {text} is out of range: 1 to 2"))
 }
 
-/// Print the parameters of an interface in the terms of a SONiC switch or an NVIDIA NIC.
+/// Export the parameters of an interface in the format of a SONiC switch or an NVIDIA NIC.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 sonic: prints tables of config_db.json, with or without --json.
@@ -98,22 +98,22 @@ Parameters that the format cannot express are reported on standard error.
 
 Examples:
   dcqcn export --format sonic eth1 --port Ethernet0
-  # on the host with the adapter: sets what eth0 has
+  # on the host with the adapter: applies eth0's parameters
   dcqcn export --format nvidia eth0 --out eth0.txt
   while IFS=: read -r file value; do echo $value > /sys/class/net/ens1f0/ecn/$file; done < eth0.txt
   # on the switch: config load
   dcqcn export --format sonic eth1 --port Ethernet0 --out qos.json")]
 pub(super) struct ExportArgs {
-    /// In whose terms.
+    /// Output format.
     #[arg(long, value_enum)]
     format: To,
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The switch's port (sonic).
+    /// Name of the switch's port (sonic).
     #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
     port: Option<String>,
-    /// The file [default: standard output].
+    /// Output file [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -127,7 +127,7 @@ impl ExportArgs {
                 sonic::export(&iface, &port, file, out)
             }
             To::Nvidia => {
-                anyhow::ensure!(port.is_none(), "--port is for --format sonic; leave it out");
+                anyhow::ensure!(port.is_none(), "--port requires --format sonic");
                 nvidia::export(&iface, file, out)
             }
         }

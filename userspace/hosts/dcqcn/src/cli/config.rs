@@ -1,4 +1,4 @@
-//! `config`: the configuration file.
+//! `config`: configuration files and profiles.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::diff::{DiffArgs, ShowArgs};
 use super::profile::ProfileCommand;
 use dcqcn_support::cli::Output;
 
-/// Configuration files and profiles: write what is active, compare, check, apply and describe them.
+/// Configuration files and profiles: write the active configuration; compare, check, apply and describe files.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
@@ -65,10 +65,10 @@ Examples:
   # what a profile amounts to
   dcqcn config example --profile lab --link-rate 200mbit")]
 pub(super) struct ExampleArgs {
-    /// With the values of this profile.
+    /// Use the values of this profile.
     #[arg(long, value_enum, default_value_t)]
     profile: Profile,
-    /// The link's rate, on which some profiles depend.
+    /// Link rate, on which some profiles depend.
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link_rate: Option<u64>,
 }
@@ -84,16 +84,16 @@ impl ExampleArgs {
     }
 }
 
-/// Check a configuration file, of `attach` or of `run`, and print what it says.
+/// Check a configuration file, of `attach` or of `run`, and print its settings.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Errors are listed with their lines. Whether rates fit the link is decided when attaching.
+Errors are listed with their lines. Rates are compared with the link's when attaching.
 
 Examples:
-  # exit code 1 if anything is wrong
+  # exit code 1 on any error
   dcqcn config check /etc/dcqcn.toml")]
 pub(super) struct CheckArgs {
-    /// The file.
+    /// Configuration file.
     file: PathBuf,
 }
 
@@ -106,7 +106,7 @@ impl CheckArgs {
             return out.show(&DaemonReport::new(file, &config));
         }
         let settings = params::parse(&file, &text)?;
-        // `lab` needs a rate, which `attach` may find out; any that it takes does here.
+        // `lab` needs a rate, which `attach` may determine; any valid rate will do here.
         settings
             .config(Some(Profile::MAX_LAB_RATE_BPS))
             .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
@@ -114,7 +114,7 @@ impl CheckArgs {
     }
 }
 
-/// What the file of `dcqcn run` says.
+/// Settings in a file of `dcqcn run`.
 #[derive(Serialize)]
 struct DaemonReport {
     file: String,
@@ -158,7 +158,7 @@ impl fmt::Display for DaemonReport {
             }
         }
         if self.interfaces.is_empty() {
-            writeln!(f, "it names no interface")?;
+            writeln!(f, "it has no interface")?;
         } else {
             write!(f, "{table}")?;
         }
@@ -166,8 +166,8 @@ impl fmt::Display for DaemonReport {
     }
 }
 
-/// A file that both could read would be taken for the other's: `run` refuses what stands here at the top.
-const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]])";
+/// Hint for a file that both commands accept: `run` rejects these settings at the top level.
+const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]])";
 
 #[derive(Serialize)]
 struct CheckReport {
@@ -175,7 +175,7 @@ struct CheckReport {
     settings: Vec<Said>,
 }
 
-/// A setting the file has.
+/// A setting in the file.
 #[derive(Serialize)]
 struct Said {
     key: String,
@@ -217,7 +217,7 @@ impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, settings } = self;
         if settings.is_empty() {
-            writeln!(f, "{file} is valid{OF_ATTACH}; it leaves everything at its default")?;
+            writeln!(f, "{file} is valid{OF_ATTACH}; all settings have their default")?;
         } else {
             writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
             let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
@@ -248,14 +248,14 @@ metrics on 127.0.0.1:9310
         let report =
             |text| DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap()).to_string();
         assert_eq!(report(text), expected);
-        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit names no interface\n");
+        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit has no interface\n");
     }
 
     #[test]
     fn check_prints_findings() {
         let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
         let text = "\
-x is valid, a file of `dcqcn attach` (`dcqcn run` wants it below [[interface]]); it sets:
+x is valid, a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]]); it sets:
 SETTING       VALUE  DEFAULT
 role         switch     host
 wred.3.kmin   100KB      5KB
@@ -264,7 +264,7 @@ wred.3.kmin   100KB      5KB
         let nothing = CheckReport::new("x".into(), &Settings::default());
         let says = nothing.to_string();
         assert!(
-            says.starts_with("x is valid, ") && says.ends_with("; it leaves everything at its default\n"),
+            says.starts_with("x is valid, ") && says.ends_with("; all settings have their default\n"),
             "{says}"
         );
     }

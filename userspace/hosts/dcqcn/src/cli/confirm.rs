@@ -1,7 +1,7 @@
-//! `confirm`: changes that are reverted unless somebody confirms them.
+//! `confirm`: changes that are reverted unless confirmed in time.
 //!
-//! What comes back, and when, is in the journal of the attachment. Whoever comes after that time puts it back: the daemon, a
-//! process that waits for nothing else, the next command.
+//! The attachment's journal contains the previous values and the deadline. The daemon, a waiting process or the next
+//! command reverts the change after that deadline.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -24,37 +24,37 @@ use dcqcn_telemetry::audit::{self as audit, Manner};
 use nix::unistd::setsid;
 use serde::Serialize;
 
-/// Time to confirm a change in.
+/// Time limit for confirming a change.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(86_400);
-/// Between two looks of the process that waits: a change that was confirmed is noticed so soon.
+/// Polling interval of the waiting process, hence its delay in noticing a confirmation.
 const LOOK: Duration = Duration::from_secs(1);
-/// The same while somebody keeps the lock.
+/// Polling interval while another process holds the lock.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Keep a change made with `--confirm`, before it is reverted.
+/// Confirm a change made with `--confirm`, so that it is not reverted.
 ///
-/// Without an interface: on all where one waits.
+/// Without an interface: all pending changes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed, in the same network namespace: a
-machine that is cut off by a change of its own comes back by itself. `dcqcn status IFACE` shows the pending change. A process started
-for that reverts it, or `dcqcn run` where it serves the interface; should both be killed, the next `dcqcn` command does.
-`dcqcn log` has it all.
+A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed in the same network namespace, so a
+machine that loses its connection by a change recovers. `dcqcn status IFACE` shows pending changes. They are reverted
+by a background process, or by `dcqcn run` if it serves the interface; if both are killed, by the next `dcqcn` command.
+`dcqcn log` shows all changes.
 
 Examples:
   dcqcn set eth0 --confirm 60s rpg_ai_rate=20mbit
   dcqcn confirm eth0
-  # at once, and not when the time is over
+  # revert now instead of at the deadline
   dcqcn confirm eth0 --revert")]
 pub(super) struct ConfirmArgs {
-    /// The interfaces; all if none is named.
+    /// Interfaces [default: all with a pending change].
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Take the change back now.
+    /// Revert the change now.
     #[arg(long)]
     revert: bool,
-    /// Wait until nothing is to be confirmed any more, and revert what nobody confirms; begins when standard input ends.
+    /// Wait until no change is pending, and revert those not confirmed in time; starts when standard input is closed.
     #[arg(long, hide = true, conflicts_with_all = ["ifaces", "revert"])]
     wait: bool,
 }
@@ -85,13 +85,13 @@ struct ConfirmReport {
     confirmed: Vec<Waiting>,
 }
 
-/// A change that waits, or waited, to be confirmed.
+/// A change to be confirmed.
 #[derive(Serialize)]
 pub(super) struct Waiting {
     iface: String,
-    /// How long there is.
+    /// Time left to confirm it.
     left_ns: u64,
-    /// What comes back.
+    /// Previous values.
     former: Vec<Former>,
 }
 
@@ -113,14 +113,14 @@ impl Waiting {
         Self { iface: info.iface.clone(), left_ns, former: former.collect() }
     }
 
-    /// What waits on an interface.
+    /// The pending change of an interface.
     pub(super) fn of(all: &[(Info, Pending)], info: &Info) -> Option<Self> {
         all.iter().find(|(other, _)| other.ifindex == info.ifindex).map(Self::new)
     }
 }
 
 impl fmt::Display for Waiting {
-    /// As the end of a sentence about its interface.
+    /// A clause that follows the interface's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let former: Vec<String> =
             self.former.iter().map(|Former { key, value }| format!("{key} = {value}")).collect();
@@ -143,12 +143,12 @@ impl fmt::Display for ConfirmReport {
     }
 }
 
-/// What was changed, and whether it is to be confirmed.
+/// Changed parameters, and whether the change must be confirmed.
 #[derive(Serialize)]
 pub(super) struct Changed {
     #[serde(flatten)]
     changed: ChangeReport,
-    /// `null` if it lasts.
+    /// `null` for a permanent change.
     confirm_within_ns: Option<u64>,
     #[serde(skip)]
     dry_run: bool,
@@ -186,7 +186,7 @@ impl fmt::Display for Changed {
     }
 }
 
-/// Reads the time there is to confirm a change.
+/// Parses the time limit for confirming a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
     let within = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (SHORTEST..=LONGEST).contains(&within) {
@@ -196,7 +196,7 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Takes back what nobody confirmed in time. What cannot be is left to whoever comes next.
+/// Reverts changes not confirmed in time. Failures are left to the next command.
 pub(super) fn take_back_overdue() {
     match audit::take_back(Which::Overdue) {
         Ok(TakenBack { changes, failed }) => {
@@ -210,26 +210,26 @@ pub(super) fn take_back_overdue() {
                 tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }
-        // Who may not do it need not be told.
+        // Lack of privilege is not an error here: a privileged process will revert them.
         Err(error) => tracing::debug!(%error, "cannot check for unconfirmed changes"),
     }
 }
 
-/// The process that takes changes back. It begins when this is dropped, or when this process ends, however it does.
+/// The process that reverts changes. It starts when this is dropped, or when this process exits for any reason.
 pub(super) struct Waiter {
     _stdin: Option<ChildStdin>,
 }
 
 impl Waiter {
-    /// Starts it, if a change is to be confirmed.
+    /// Starts it if the change must be confirmed.
     ///
     /// # Errors
-    /// It does not start; then nothing is to be changed.
+    /// The process does not start; the change must not be made then.
     pub(super) fn start(manner: Manner) -> anyhow::Result<Option<Self>> {
         if !matches!(manner, Manner::Confirm(_)) {
             return Ok(None);
         }
-        let failed = "nothing was changed: cannot start the process that would take the change back";
+        let failed = "nothing was changed: cannot start the process that would revert the change";
         let mut command = Command::new("/proc/self/exe");
         command.arg0("dcqcn").args(["confirm", "--wait"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -241,14 +241,17 @@ impl Waiter {
     }
 }
 
-/// What that process does.
+/// Main function of that process.
 fn wait_for_all() -> anyhow::Result<()> {
-    // Neither the end of a terminal nor its Ctrl-C is for it, and it keeps no directory busy.
-    setsid().context("this is a process that another one starts")?;
+    // Detached from the terminal and its Ctrl-C, and from the working directory.
+    setsid().context("cannot start: `confirm --wait` is started by another command")?;
     std::env::set_current_dir("/")?;
     let mut stdout = io::stdout().lock();
-    stdout.write_all(b".").and_then(|()| stdout.flush()).context("nobody started this")?;
-    // Whoever started it has made the change now, or has ended.
+    stdout
+        .write_all(b".")
+        .and_then(|()| stdout.flush())
+        .context("cannot report readiness: no parent process")?;
+    // By now the parent has made the change, or has exited.
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     loop {
         take_back_overdue();
@@ -261,12 +264,12 @@ fn wait_for_all() -> anyhow::Result<()> {
     }
 }
 
-/// How a change is to be made.
+/// Mode of a change.
 ///
 /// # Errors
-/// Both are requested.
+/// Both flags are given.
 pub(super) fn manner(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<Manner> {
-    ensure!(!(dry_run && confirm.is_some()), "--dry-run changes nothing that could be confirmed");
+    ensure!(!(dry_run && confirm.is_some()), "--confirm requires a change; omit --dry-run");
     Ok(match confirm {
         Some(within) => Manner::Confirm(within),
         None if dry_run => Manner::DryRun,

@@ -1,4 +1,4 @@
-//! `counters`: everything the hooks count.
+//! `counters`: all counters of the hooks.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -9,16 +9,16 @@ use dcqcn_telemetry::CountersReport;
 /// Show counters: totals under their mlx5 names, then all by hook.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Counters that are zero are left out of the text unless --all is given; JSON has all.
+Counters that are zero are omitted from the text unless --all is given; JSON has all.
 
 Examples:
   dcqcn counters eth0
   dcqcn counters eth0 --json | jq .total.rp_cnp_handled")]
 pub(super) struct CountersArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// Show counters too that are zero, and what each counts.
+    /// Include counters that are zero, and the meaning of each.
     #[arg(long)]
     all: bool,
 }

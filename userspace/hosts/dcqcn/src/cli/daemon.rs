@@ -9,19 +9,19 @@ use dcqcn_control_api::{Applied, AskError, Confirm, ControlClient, PATH, Status,
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-/// A reload attaches, and the verifier takes its time.
+/// Timeout of a reload, which attaches interfaces and so runs the verifier.
 const PATIENCE: Duration = Duration::from_secs(310);
 
 const OUTCOMES: &str = "\
-With --json, `outcome` says how it went, and the exit code is:
+With --json, `outcome` is the result, with the exit code:
   done         0  done; everything is served
-  failed       1  the result is not known: look at `dcqcn daemon status`
-  refused      6  refused: nothing was changed
-  partial      7  partly done: some interfaces cannot be served, `failing` names them
+  failed       1  the result is unknown: check `dcqcn daemon status`
+  refused      6  rejected: nothing was changed
+  partial      7  partially done: some interfaces cannot be served, `failing` lists them
   unreachable  8  no daemon answers
-  busy         9  not looked at: try again";
+  busy         9  not processed: try again";
 
-/// Ask the running daemon (`dcqcn run` with `[control]` in its file).
+/// Query and control the running daemon (`dcqcn run` with `[control]` in its file).
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
@@ -38,12 +38,12 @@ pub(super) enum DaemonCommand {
 
 #[derive(Debug, Args)]
 struct Socket {
-    /// The control socket, as in `[control] socket`.
+    /// Path of the control socket, as in `[control] socket`.
     #[arg(long, value_name = "PATH", default_value = PATH)]
     socket: PathBuf,
 }
 
-/// Show what the daemon serves, holds, and has on trial, and what fails and why.
+/// Show the daemon's interfaces, overrides and unconfirmed configuration, and failures with their cause.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
@@ -56,7 +56,7 @@ pub(super) struct StatusArgs {
     socket: Socket,
 }
 
-/// Exit with 0 if everything is served, and with 7 if not.
+/// Exit with 0 if all interfaces are served, and with 7 if not.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
@@ -68,10 +68,10 @@ pub(super) struct HealthArgs {
     socket: Socket,
 }
 
-/// Read the configuration file again, and wait for the result: root only.
+/// Reload the configuration file, and wait for the result (root only).
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
-As SIGHUP does: on all interfaces or, if anything is refused, on none.
+Like SIGHUP: on all interfaces or, if any change is rejected, on none.
 
 {OUTCOMES}
 
@@ -83,17 +83,17 @@ pub(super) struct ReloadArgs {
     socket: Socket,
 }
 
-/// Keep a configuration that was applied over the socket for a limited time.
+/// Confirm a configuration that was applied over the socket for a limited time.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
 
 Examples:
   dcqcn daemon confirm
-  # revert it now, and not when the time is over
+  # revert it now instead of at the deadline
   dcqcn daemon confirm --revert"))]
 pub(super) struct ConfirmArgs {
-    /// Its name; the one on trial if none is given.
+    /// Name of the configuration [default: the unconfirmed one].
     name: Option<String>,
     /// Revert it now.
     #[arg(long)]
@@ -102,7 +102,7 @@ pub(super) struct ConfirmArgs {
     socket: Socket,
 }
 
-/// How it went.
+/// Outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
@@ -136,7 +136,7 @@ impl Outcome {
     }
 }
 
-/// It is not done, or not on every interface.
+/// The command failed, or succeeded on some interfaces only.
 #[derive(Debug)]
 pub(super) struct NotDone {
     outcome: Outcome,
@@ -144,7 +144,7 @@ pub(super) struct NotDone {
 }
 
 impl NotDone {
-    /// The exit code, and whether the reason was printed already.
+    /// Exit code, and whether the reason was printed already.
     pub(super) const fn exit_code(&self) -> (u8, bool) {
         (self.outcome.exit_code(), self.error.is_none())
     }
@@ -158,16 +158,16 @@ impl fmt::Display for NotDone {
 
 impl std::error::Error for NotDone {}
 
-/// The outcome, and what the daemon answered.
+/// Outcome, and the daemon's reply.
 #[derive(Serialize)]
 struct Report {
     outcome: Outcome,
-    /// Why not, for standard error too.
+    /// Cause of a failure, also printed to standard error.
     error: Option<String>,
     status: Option<Status>,
-    /// What was changed.
+    /// Changes made.
     applied: Option<Applied>,
-    /// One line.
+    /// One line of output.
     #[serde(skip)]
     is_brief: bool,
 }
@@ -203,7 +203,7 @@ impl DaemonCommand {
     }
 }
 
-/// What the daemon is asked to change.
+/// Change requested from the daemon.
 enum Action {
     Reload,
     Confirm { name: Option<String>, revert: bool },
@@ -229,7 +229,7 @@ impl Action {
     }
 }
 
-/// Whether all that is to be served is.
+/// Whether all configured interfaces are served.
 fn is_complete(status: &Status) -> bool {
     let Status { is_ready, failing, waiting, stuck, .. } = status;
     *is_ready && failing.is_empty() && *waiting == 0 && stuck.is_none()
@@ -237,7 +237,7 @@ fn is_complete(status: &Status) -> bool {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An error is on standard error.
+        // Errors go to standard error.
         let Some(status) = &self.status else { return Ok(()) };
         match status.interfaces.as_slice() {
             [] => writeln!(f, "serves no interface")?,
@@ -262,7 +262,7 @@ impl fmt::Display for Report {
                     "on trial: configuration {name}; `dcqcn daemon confirm` keeps it, {left} s left"
                 )?;
             }
-            (Some(name), None) => writeln!(f, "holds configuration {name} over its file")?,
+            (Some(name), None) => writeln!(f, "configuration {name} overrides the file")?,
             (None, _) => {}
         }
         if let Some(reload) = &status.reload {

@@ -1,4 +1,4 @@
-//! `config diff` and `config show`: what is active against a file or a profile, and as a file.
+//! `config diff` and `config show`: compares the active configuration, or prints it as a file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,33 +19,33 @@ use serde::Serialize;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::read_file;
 
-/// Compare the parameters active with a configuration file or a profile.
+/// Compare the active parameters with a configuration file or a profile.
 ///
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Where a file does not say the link's rate and overhead, those found when attaching are right. A profile is compared in
-what profiles are about: the rate machine, the time between CNPs and the marking curves.
+If a file lacks the link's rate and overhead, the values found when attaching are accepted. A profile is compared only in
+its own parameters: the rate machine, the time between CNPs and the marking curves.
 
-Exit codes: 0 the same, 4 different, others as for all commands.
+Exit codes: 0 equal, 4 different, others as for all commands.
 
 Examples:
   dcqcn config diff eth0
   dcqcn config diff eth0 --config /etc/dcqcn.toml
   dcqcn config diff eth0 --profile nvidia --json")]
 pub(super) struct DiffArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     config: Option<PathBuf>,
-    /// The profile.
+    /// Profile.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
 }
 
-/// What was compared is not the same; it is an exit code and nothing is to be told.
+/// The configurations differ: only an exit code, without a message.
 #[derive(Debug, thiserror::Error)]
 #[error("different")]
 pub(super) struct Differs;
@@ -81,7 +81,7 @@ impl DiffArgs {
 #[derive(Serialize)]
 struct DiffReport {
     iface: String,
-    /// What it is compared with.
+    /// Name of the other side of the comparison.
     against: String,
     same: bool,
     differences: Vec<Difference>,
@@ -104,7 +104,7 @@ impl fmt::Display for DiffReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { iface, against, differences, .. } = self;
         if differences.is_empty() {
-            return writeln!(f, "{iface} agrees with {against}");
+            return writeln!(f, "{iface} matches {against}");
         }
         writeln!(f, "{iface} differs from {against}:")?;
         let mut table = Table::new(&["PARAMETER", ">RUNNING", ">EXPECTED"]);
@@ -125,7 +125,7 @@ fn parameters(running: &Config, expected: &Config) -> Vec<Difference> {
     keys.map(difference).collect()
 }
 
-/// What would be different had the interface been attached with these settings.
+/// Differences to an attachment with these settings.
 fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::Result<Vec<Difference>> {
     let mut differences = Vec::new();
     let mut top = |key: &str, running: String, expected: Option<String>| {
@@ -133,7 +133,7 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
             differences.push(Difference { key: key.to_owned(), running, expected });
         }
     };
-    // An inline attachment has the role of a switch without its being said.
+    // An inline attachment has the role of a switch by default.
     let role =
         settings.role.unwrap_or(if info.inline_peer.is_some() { info.role } else { Default::default() });
     top("role", word(&info.role), Some(word(&role)));
@@ -141,7 +141,7 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     top("inline", peer, settings.inline.clone());
     let chosen = |pacer: &PacerChoice| *pacer != PacerChoice::Auto;
     top("pacer", info.pacer.clone(), settings.pacer.filter(chosen).map(|pacer| word(&pacer)));
-    // As with the role: where nothing is said there are none.
+    // As with the role: none by default.
     let queues = settings.queues.unwrap_or_default();
     top("queues", info.queues.clone(), Some(word(&queues)).filter(|_| queues != QueuesChoice::Auto));
     let chosen = |mode: &XdpModeChoice| *mode != XdpModeChoice::Auto && info.xdp_mode != "none";
@@ -161,20 +161,20 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     Ok(differences)
 }
 
-/// Write what is active as a configuration file, for `attach --config`.
+/// Print the active configuration as a file for `attach --config`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file says what differs from the defaults; with it `dcqcn attach` gives exactly what is active now. An existing
+The file has the differences to the defaults; with it `dcqcn attach` reproduces the active configuration. An existing
 FILE is replaced at once.
 
 Examples:
   dcqcn config show eth0
   dcqcn config show eth0 --out /etc/dcqcn.toml && dcqcn config diff eth0 --config /etc/dcqcn.toml")]
 pub(super) struct ShowArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The file [default: standard output].
+    /// Output file [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -207,7 +207,7 @@ fn saved(info: &Info, config: &Config) -> String {
     let queues = parse_word(&info.queues).unwrap_or_default();
     let settings = Settings {
         role: Some(info.role),
-        // The changes are those from it.
+        // The changes are relative to that profile.
         profile: Some(Profile::Paper),
         inline: info.inline_peer.clone(),
         pacer: parse_word(&info.pacer).ok(),

@@ -1,4 +1,4 @@
-//! `doctor`: why nothing happens, and whether this host is ready.
+//! `doctor`: diagnoses problems and the readiness of a host.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,44 +13,44 @@ use crate::doctor::snapshot::DEFAULT_RTT_NS;
 use crate::doctor::{Finding, Severity, examine, record, take};
 use dcqcn_support::cli::Output;
 
-/// Find out why nothing happens, and whether this host is ready.
+/// Diagnose why congestion control has no effect, and whether this host is ready.
 ///
-/// Looks twice at everything that has to do with RoCE congestion control in this network namespace, and says what is
-/// wrong, how it can tell, and how to fix it. Changes nothing. Root sees more.
+/// Takes two readings of all that affects RoCE congestion control in this network namespace, and reports each problem
+/// with its evidence and a fix. Changes nothing. Root sees more.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Exit codes: 0 nothing worse than info, 1 failed to look, 2 wrong usage, 4 warnings, 5 errors.
+Exit codes: 0 nothing worse than info, 1 failed, 2 wrong usage, 4 warnings, 5 errors.
 
 Examples:
   dcqcn doctor
   # under traffic, for longer, with a switch 100 us away
   dcqcn doctor --duration 10s --rtt 100us
-  # elsewhere: take the directory along
+  # record on one host, examine on another
   dcqcn doctor --record /tmp/eth0-is-slow
   dcqcn doctor --from /tmp/eth0-is-slow
   dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'")]
 pub(super) struct DoctorArgs {
-    /// Time between the two looks.
+    /// Time between the two readings.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     duration: Duration,
-    /// Round trip time between sender and receiver, which thresholds are judged by [default: 20us].
+    /// Round-trip time between sender and receiver, for the evaluation of thresholds [default: 20us].
     #[arg(long, value_name = "TIME", value_parser = rtt_ns)]
     rtt: Option<u64>,
-    /// Keep what was read in this directory.
+    /// Record the readings in this directory.
     #[arg(long, value_name = "DIR", conflicts_with = "from")]
     record: Option<PathBuf>,
-    /// Examine what was kept in this directory instead of this host.
+    /// Examine a recording in this directory instead of this host.
     #[arg(long, value_name = "DIR", conflicts_with = "duration")]
     from: Option<PathBuf>,
 }
 
-/// What makes up the exit code; it has been printed already.
+/// Exit status of findings that were already printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("findings")]
 pub(super) struct Unwell(u8);
 
 impl Unwell {
-    /// The exit code it stands for.
+    /// Exit code.
     pub(super) const fn exit_code(self) -> u8 {
         self.0
     }
@@ -86,7 +86,7 @@ impl DoctorArgs {
     }
 }
 
-/// Time between the looks.
+/// Parses the time between the readings.
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (SHORTEST..=LONGEST).contains(&duration) {
@@ -96,7 +96,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Rates of less than a second are chance.
+/// Minimum of a second: shorter intervals give random rates.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
@@ -109,7 +109,7 @@ fn rtt_ns(text: &str) -> Result<u64, String> {
 #[derive(Debug, Serialize)]
 struct DoctorReport {
     worst: Severity,
-    /// How many there are of each severity.
+    /// Number of findings of each severity.
     counts: BTreeMap<&'static str, usize>,
     findings: Vec<Finding>,
 }

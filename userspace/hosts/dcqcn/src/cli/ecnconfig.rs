@@ -1,7 +1,6 @@
-//! SONiC's `ecnconfig`, for its scripts: the binary answers to that name when it is linked so.
+//! SONiC's `ecnconfig`, for its scripts: the binary behaves as such when started through a link of that name.
 //!
-//! Its flags start with one dash and have several letters (`-gmin`), which clap does not know; so they are read with a
-//! second dash.
+//! Its flags have one dash and several letters (`-gmin`), which clap does not support, so a second dash is inserted.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -37,13 +36,13 @@ Flags:
   -gmin N, -gmax N   its thresholds, bytes
   -gdrop N           its marking probability at the upper threshold, percent
   -ymin -ymax -ydrop -rmin -rmax -rdrop N
-                     checked, and without effect: packets have no colour here, all are green
+                     checked, but without effect: all packets are green
   -q QUEUES [on|off] show or set marking in these queues of every attached interface
-  -vv                tell the field names too
+  -vv                show the field names
   --json             print JSON
 
 A profile here is the WRED of one traffic class of an interface: `eth1:3`. `eth1` alone is all classes. Queues are the
-queues of tc_to_queue. A change is atomically, as with `dcqcn set`. There are no ASIC namespaces (-n).
+queues of tc_to_queue. Changes are atomic, as with `dcqcn set`. There are no ASIC namespaces (-n).
 
 Examples:
   ecnconfig -l
@@ -90,7 +89,7 @@ enum Switch {
     Off,
 }
 
-/// What a profile's name means: an interface, and one class of it or all.
+/// Parsed profile name: an interface, and one of its classes or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     iface: String,
@@ -111,15 +110,15 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Flags of several letters that ecnconfig writes with one dash.
+/// Multi-letter flags that ecnconfig writes with one dash.
 const LONG: [&str; 9] = ["-gmin", "-gmax", "-gdrop", "-ymin", "-ymax", "-ydrop", "-rmin", "-rmax", "-rdrop"];
 
-/// The command with its flags read.
+/// Parsed command line.
 #[derive(Debug)]
 pub(super) struct EcnconfigArgs(Flags);
 
 impl EcnconfigArgs {
-    /// Reads the command line of this process, or ends it with what is wrong with it.
+    /// Parses the command line of this process, or exits with a usage error.
     pub(super) fn parse() -> Self {
         Self(Flags::read(std::env::args_os()).unwrap_or_else(|error| error.exit()))
     }
@@ -157,7 +156,7 @@ impl Flags {
         [self.ymin, self.ymax, self.ydrop, self.rmin, self.rmax, self.rdrop]
     }
 
-    /// What is wrong with the flags on their own.
+    /// Checks the flags without an interface.
     fn check(&self) -> anyhow::Result<()> {
         for (colour, min, max) in
             [("g", self.gmin, self.gmax), ("y", self.ymin, self.ymax), ("r", self.rmin, self.rmax)]
@@ -222,7 +221,7 @@ impl EcnconfigArgs {
     }
 }
 
-/// The traffic classes that go to one of these queues.
+/// Traffic classes that map to one of these queues.
 fn classes_of(config: &Config, queues: &[u8]) -> impl Iterator<Item = usize> + use<> {
     let classes: Vec<usize> = (0..CLASSES)
         .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|queue| queues.contains(queue)))
@@ -230,14 +229,14 @@ fn classes_of(config: &Config, queues: &[u8]) -> impl Iterator<Item = usize> + u
     classes.into_iter()
 }
 
-/// What is shown.
+/// Output of the command.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Report {
     Changed {
         #[serde(flatten)]
         changed: ChangeReport,
-        /// Flags of yellow and red were given.
+        /// Whether flags of yellow and red were given.
         ignored: bool,
     },
     Profiles {
@@ -257,7 +256,7 @@ struct Profile {
     /// Percent.
     green_drop_probability: f64,
     wred_green_enable: bool,
-    /// What the fields are called here is told too.
+    /// Whether to show the field names.
     #[serde(skip)]
     verbose: bool,
 }
@@ -266,12 +265,12 @@ struct Profile {
 struct QueueStatus {
     iface: String,
     queue: u8,
-    /// Every class that goes there is marked.
+    /// Whether every class in the queue is marked.
     on: bool,
     classes: Vec<usize>,
 }
 
-/// Every class of every interface.
+/// All classes of all interfaces.
 fn list(configs: &[(String, Config)], verbose: bool) -> Report {
     let profile = |iface: &str, tc: usize, wred: &WredConfig| Profile {
         profile: format!("{iface}:{tc}"),

@@ -1,4 +1,4 @@
-//! `events`: what happens to flows, as it happens.
+//! `events`: follows the event log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,26 +16,26 @@ use dcqcn_telemetry::event::{EventRow, Kind};
 use super::{packets, targets};
 use dcqcn_support::cli::Output;
 
-/// Show what happens: flows paired, rates cut, packets dropped, tables and queues full, changes refused.
+/// Show events: flows paired, rates cut, packets dropped, tables and queues full, changes rejected.
 ///
-/// The data plane keeps the latest 1,024 events of each interface, whether anybody reads them or not. Any number of
-/// readers see them all, next to `dcqcn run` or without it.
+/// The data plane stores the latest 1,024 events of each interface. Any number of readers see all of them, with or
+/// without `dcqcn run`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The kinds, and what is told of them:
+The kinds and their fields:
   flow-paired     a QP, the QPN at its other end, and the source: static, rdma, cm or datagram
-  rate-cut        a CNP was accepted: the flow, its rate and its target rate since (rp_variant firmware
-                  cuts at the next end of its period; the rate told is the one before)
-  horizon-drop    a packet that would have waited longer than pacing_horizon was dropped: the flow, its bytes
-  table-full      the RP or NP table: the flow that came, and how long the one it pushed out was silent
-  pfc-storm       a neighbour pauses and pauses (pfc_wd_detection_time): the priority, what is done; from dcqcn run
-  pfc-restored    such a storm is over: the priority; from dcqcn run
-  queue-drop      a queue of the port's own (attach --queues) was full: its number, how many packets; from dcqcn run
-  config-refused  who was refused which command, and why (from the audit log)
-  missed          entries that were written over before they were read here
+  rate-cut        a CNP was accepted: the flow, its new rate and target rate (rp_variant firmware
+                  cuts at the next end of its period; the reported rate is the previous one)
+  horizon-drop    a packet beyond pacing_horizon was dropped: the flow, its bytes
+  table-full      the RP or NP table: the new flow, and the idle time of the evicted one
+  pfc-storm       a neighbour pauses continuously (pfc_wd_detection_time): the priority, the action; from dcqcn run
+  pfc-restored    the storm ended: the priority; from dcqcn run
+  queue-drop      one of the port's queues (attach --queues) was full: its number, dropped packets; from dcqcn run
+  config-refused  a rejected command: user and cause (from the audit log)
+  missed          events overwritten before this command read them
 
-Of each kind there are at most event_rate entries per second and interface (100 by default). What is left out is told with
-the next of its kind, and counted under events_lost (`dcqcn counters`).
+Each kind is limited to event_rate events per second and interface (100 by default). The next event of the kind reports
+the number omitted, which is also counted as events_lost (`dcqcn counters`).
 
 Examples:
   dcqcn events
@@ -43,30 +43,30 @@ Examples:
   dcqcn events eth0 --packets --count 20
   dcqcn events --no-follow --last 1000 --json | jq 'select(.event == \"rate-cut\") | .rate_bps'")]
 pub(super) struct EventsArgs {
-    /// The interfaces, separated by commas or spaces; all that is attached, whenever it is, if none is named.
+    /// Interfaces, separated by commas or spaces [default: all, including later ones].
     #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Only these kinds, separated by commas.
+    /// Show only these kinds, separated by commas.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<Kind>,
-    /// End after this many events.
+    /// Exit after this many events.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Begin with the N newest that each interface has already.
+    /// Start with the N newest stored events of each interface.
     #[arg(long, value_name = "N", default_value_t = 10)]
     last: u64,
-    /// Show packets instead, of interfaces attached with --log-packets: what each was taken for, and why it was left unchanged,
-    /// marked or delayed. What one reader has shown no other sees.
+    /// Show packets instead, of interfaces attached with --log-packets, with classification and verdict. Each is shown
+    /// to one reader only.
     #[arg(long, conflicts_with_all = ["kind", "last"])]
     packets: bool,
-    /// End when these are shown.
+    /// Exit after the stored events.
     #[arg(long)]
     no_follow: bool,
 }
 
-/// How often it is looked for new events.
+/// Polling interval for events.
 const PERIOD: Duration = Duration::from_millis(50);
-/// How often it is looked for what was attached or detached.
+/// Polling interval for attached and detached interfaces.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl EventsArgs {
@@ -85,7 +85,7 @@ impl EventsArgs {
         let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
             tracing::warn!(
-                "nothing is attached in this network namespace yet; `dcqcn attach IFACE` attaches"
+                "no interface is attached in this network namespace yet; run `dcqcn attach IFACE`"
             );
         }
         sources.last = u64::MAX;
@@ -111,30 +111,30 @@ impl EventsArgs {
     }
 }
 
-/// The logs that are read.
+/// Readers of the event logs.
 struct Sources {
-    /// Empty: all there are.
+    /// Selected interfaces; empty: all.
     ifaces: Vec<String>,
-    /// With how many old entries a new one begins.
+    /// Number of stored events to start with.
     last: u64,
-    /// By interface and time of attaching: one that is attached again has a new log.
+    /// By interface and time of attaching: a new attachment has a new log.
     readers: BTreeMap<(String, u64), Reader>,
-    /// Others, which cannot be opened and were complained of.
+    /// Logs that could not be opened, and were warned about.
     unreadable: BTreeSet<(String, u64)>,
 }
 
 impl Sources {
-    /// Whether what is told of `iface` (empty: of several) is wanted.
+    /// Whether events of `iface` (empty: of several) are selected.
     fn concerns(&self, iface: &str) -> bool {
         self.ifaces.is_empty() || iface.is_empty() || self.ifaces.iter().any(|wanted| wanted == iface)
     }
 
-    /// Brings the readers up to date with what is attached; returns whether anything is.
+    /// Updates the readers to the attached interfaces; returns whether there are any.
     fn follow(&mut self) -> anyhow::Result<bool> {
         let first = self.readers.is_empty();
         let attached = attach::list()?;
         for iface in self.ifaces.iter().filter(|_| first) {
-            // To be told at once of one that is not there, and why.
+            // Fails early, with a cause, if a named interface is not attached.
             attach::open(iface)?;
         }
         let mut readers = BTreeMap::new();
@@ -150,7 +150,7 @@ impl Sources {
                     Err(attach::Error::NotAttached { .. }) => continue,
                     Err(error) => {
                         if self.unreadable.insert(key.clone()) {
-                            tracing::warn!(iface = key.0, %error, "its events cannot be read; tried again every second");
+                            tracing::warn!(iface = key.0, %error, "cannot read events; retrying every second");
                         }
                         continue;
                     }

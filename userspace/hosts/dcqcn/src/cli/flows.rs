@@ -1,4 +1,4 @@
-//! `flows`: the flows of the reaction point and of the notification point, and who is at the other end of which.
+//! `flows`: flows of the reaction and notification point, and QP pairs.
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -11,23 +11,23 @@ use super::pair::PairCommand;
 
 /// Show flows: rates at the reaction point, CNPs at the notification point.
 ///
-/// A flow is named by the QP that receives its data, because data packets name no other.
+/// A flow is identified by its destination QP, because data packets name no other.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_long_help = "\
-STATE is what the last increase of a flow was (rp_variant firmware: what the next one will be):
+STATE is the kind of the last rate increase of a flow (rp_variant firmware: of the next one):
 line-rate (never cut, or back at the line rate), fast-recovery, additive-increase or hyper-increase.
 STAGE counts the increases by timer and by bytes since the last cut.
 
 Examples:
   dcqcn flows eth0
   dcqcn flows eth0 --json | jq '.rp[] | select(.state != \"line-rate\") | .rate_bps'
-  # which QP is at the other end of which
+  # known QP pairs
   dcqcn flows pair list eth0")]
 pub(super) struct FlowsArgs {
     #[command(subcommand)]
     command: Option<FlowsCommand>,
-    /// The interface.
+    /// Attached interface.
     #[arg(required = true, add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
 }
@@ -43,7 +43,7 @@ impl FlowsArgs {
         if let Some(FlowsCommand::Pair(command)) = self.command {
             return command.run(out);
         }
-        let iface = self.iface.context("no interface is named")?;
+        let iface = self.iface.context("an interface is required")?;
         out.show(&FlowsReport::read(&attach::open(&iface)?)?)
     }
 }

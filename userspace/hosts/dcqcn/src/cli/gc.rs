@@ -1,4 +1,4 @@
-//! `gc`: what nobody uses any more.
+//! `gc`: removes unused state.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use dcqcn_loader::attach::{self, Freed};
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-/// Free what belongs to network namespaces and interfaces that are gone, and undo what was left half done.
+/// Remove state of deleted network namespaces and interfaces, and undo interrupted attachments.
 ///
-/// Attaching and `dcqcn run` do this by themselves when they start.
+/// `dcqcn attach` and `dcqcn run` do this when they start.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -18,7 +18,7 @@ pub(super) struct GcArgs {}
 
 impl GcArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        // What nobody confirmed in time was reverted before: that is for every command.
+        // Changes not confirmed in time were reverted before, as by every command.
         out.show(&GcReport { freed: attach::gc()? })
     }
 }

@@ -1,4 +1,4 @@
-//! `get`: the parameters active.
+//! `get`: shows active parameters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,12 +14,12 @@ use serde::Serialize;
 
 use super::targets;
 
-/// Show the parameters active.
+/// Show active parameters.
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn get <IFACE,...|--all> [KEY]... [OPTIONS]")]
 #[command(after_long_help = "\
 The first word names interfaces, separated by commas; further interfaces and parameters follow. With --all every word is
-a parameter. DSCPs in traffic class 0 are left out unless named.
+a parameter. DSCPs in traffic class 0 are omitted unless named.
 
 Groups:
   wred  the congestion point: WRED marking, classes and queues
@@ -30,7 +30,7 @@ Groups:
 Examples:
   dcqcn get eth0
   dcqcn get eth0 rpg_ai_rate wred.3.kmax dscp_to_tc.26
-  # everything about the marking of one class: meaning, range, default
+  # the marking of one class: meaning, range, default
   dcqcn get eth1 --group wred --tc 3 --explain
   dcqcn get eth0,eth1 --group rp
   dcqcn get --all rpg_ai_rate
@@ -38,13 +38,13 @@ Examples:
 pub(super) struct GetArgs {
     #[command(flatten)]
     what: What,
-    /// Only the parameters of this group.
+    /// Only parameters of this group.
     #[arg(long, value_enum)]
     group: Option<Group>,
-    /// Only those of this traffic class.
+    /// Only parameters of this traffic class.
     #[arg(long, value_name = "TC", value_parser = clap::value_parser!(u8).range(0..CLASSES as i64))]
     tc: Option<u8>,
-    /// Tell what each means, what is allowed, and what more of it does.
+    /// Explain each: meaning, range, and effect of a larger value.
     #[arg(long)]
     explain: bool,
 }
@@ -59,7 +59,7 @@ struct What {
 
 #[derive(Debug, Args)]
 struct Words {
-    /// The interfaces and the parameters; all parameters if none is named.
+    /// Interfaces, then parameters [default: all parameters].
     #[arg(value_name = "IFACE|KEY", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key))]
     words: Vec<String>,
     /// Every interface attached in this network namespace.
@@ -74,7 +74,7 @@ impl FromArgMatches for What {
         for (i, word) in words.into_iter().enumerate() {
             match Key::from_str(&word) {
                 Ok(key) if all || i != 0 => what.keys.push(key),
-                // What is like no parameter is an interface.
+                // A word that resembles no parameter is an interface.
                 Err(UnknownKey::Name { nearest: None, .. }) if !all => what.take_ifaces(&word),
                 Err(error) if all || i != 0 => {
                     return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, error.to_string()));
@@ -144,7 +144,7 @@ struct GetReport {
     explain: bool,
 }
 
-/// The parameters to show: those named, or all that say something.
+/// The parameters to show: those named, or all that differ from the defaults or matter.
 fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
     let says_something = |key: &Key| match key {
         Key::DscpToTc(_) => key.get(config) != 0,
@@ -171,7 +171,7 @@ fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config)
     };
     shown.retain(|key| group.is_none_or(|group| key.group() == group));
     if keys.is_empty() {
-        // All classes' Kmin, then all classes' Kmax: what is explained once stands together.
+        // All classes' Kmin, then all classes' Kmax, so that each explanation appears once.
         shown.sort_by_key(|key| match key {
             Key::Scalar(_) => 0,
             Key::Wred(_, spec) => {

@@ -1,4 +1,4 @@
-//! The command line with its commands in groups: clap has headings for options only.
+//! Help with commands in groups: clap supports headings for options only.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// What is distinguished in the list of commands.
+/// Groups of commands.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Attach and keep", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
-    ("See", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
+    ("Attach and run", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
+    ("Inspect", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
     ("Tune", &["get", "set", "confirm", "config"]),
-    ("Bring along from SONiC and NVIDIA", &["import", "export"]),
+    ("Import and export", &["import", "export"]),
 ];
 
 /// The whole command line.
@@ -21,7 +21,7 @@ pub(super) fn command() -> Command {
     command.help_template(template)
 }
 
-/// Clap's own template, with [`GROUPS`] in the place of its list of commands.
+/// Clap's own template, with [`GROUPS`] instead of its list of commands.
 fn template(command: &Command) -> String {
     let mut template = String::from("{before-help}{about-with-newline}\n{usage-heading} {usage}\n");
     for (heading, names) in GROUPS {
@@ -56,7 +56,9 @@ mod tests {
     fn help_groups_in_order() {
         let help = command().render_long_help().to_string();
         let at = |what: &str| help.find(what).unwrap_or_else(|| panic!("no {what} in {help}"));
-        assert!(at("Attach and keep:\n  prepare") < at("See:\n  flows") && at("See:") < at("Tune:\n  get"));
+        assert!(
+            at("Attach and run:\n  prepare") < at("Inspect:\n  flows") && at("Inspect:") < at("Tune:\n  get")
+        );
         assert!(at("  export") < at("Options:") && at("Options:") < at("Exit codes:"));
     }
 }

@@ -1,4 +1,4 @@
-//! `log`: who changed what.
+//! `log`: shows the audit log.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use dcqcn_support::cli::Output;
 
-/// Show who changed which parameter when, and what was refused, oldest first.
+/// Show parameter changes, accepted and rejected, with author and time, oldest first.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Changes are entered by set, config apply, import and ecnconfig, a JSON line for each parameter, in
-/var/log/dcqcn/audit.jsonl; so is what they or a file of `dcqcn run` are refused, what was confirmed and what was taken
-back, and what others asked `dcqcn run` for over its socket. A log that cannot be written is warned of; the change stays.
+set, config apply, import and ecnconfig log changes to /var/log/dcqcn/audit.jsonl, one JSON line per parameter. Rejected
+changes, confirmations, reverts, reloads of `dcqcn run` and requests over its socket are logged too. If the log cannot be
+written, a warning is printed, and the change stays.
 
 Environment:
   DCQCN_AUDIT  another directory for the log
@@ -27,13 +27,13 @@ Examples:
   dcqcn -n pod1 log eth0 --here
   dcqcn log --json | jq '.entries[] | select(.key == \"rpg_ai_rate\")'")]
 pub(super) struct LogArgs {
-    /// The interface; all if none is named.
+    /// Interface [default: all].
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
-    /// Only the latest N.
+    /// Only the latest N entries.
     #[arg(long, value_name = "N")]
     last: Option<usize>,
-    /// Only what was done in this network namespace, by its number, which another boot may give to another.
+    /// Only entries of this network namespace, by its number, which may change at a reboot.
     #[arg(long)]
     here: bool,
 }
@@ -60,7 +60,7 @@ impl LogArgs {
 struct LogReport {
     file: String,
     entries: Vec<Entry>,
-    /// Numbers of lines that are no entries.
+    /// Line numbers of malformed entries.
     unreadable_lines: Vec<usize>,
     /// Number of this network namespace.
     #[serde(skip)]
@@ -80,7 +80,7 @@ impl fmt::Display for LogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, entries, unreadable_lines, here } = self;
         if entries.is_empty() {
-            writeln!(f, "no change is entered in {file}")?;
+            writeln!(f, "no changes in {file}")?;
         } else {
             let mut table = Table::new(&["TIME", "WHO", "IFACE", "PARAMETER", ">OLD", ">NEW", "COMMAND"]);
             for entry in entries {
@@ -119,7 +119,7 @@ impl fmt::Display for LogReport {
         }
         if !unreadable_lines.is_empty() {
             let lines: Vec<String> = unreadable_lines.iter().map(ToString::to_string).collect();
-            writeln!(f, "not readable in {file}: line {}", lines.join(", "))?;
+            writeln!(f, "malformed entries in {file}: line {}", lines.join(", "))?;
         }
         Ok(())
     }
@@ -152,12 +152,12 @@ mod tests {
         let expected = "\
 TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND
 2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
-not readable in log: line 4
+malformed entries in log: line 4
 ";
         assert_eq!(text, expected);
         let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
         assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
         assert_eq!(report(None, None).entries.len(), 3);
-        assert!(report(Some("eth9"), None).to_string().starts_with("no change is entered in log\n"));
+        assert!(report(Some("eth9"), None).to_string().starts_with("no changes in log\n"));
     }
 }

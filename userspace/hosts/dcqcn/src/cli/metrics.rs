@@ -1,4 +1,4 @@
-//! `run --metrics-only`: a Prometheus endpoint that keeps nothing.
+//! `run --metrics-only`: a Prometheus endpoint without a controller.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use dcqcn_support::cli::Output;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Serves metrics of what is attached until a signal or the end of the terminal, with the `top_qps` flows of each interface that sent most.
+/// Serves metrics of attached interfaces, with the `top_qps` busiest flows of each, until a signal or hangup.
 pub(super) fn serve(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -22,11 +22,11 @@ pub(super) fn serve(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) ->
         let reader = hangup_of(io::stdout())?;
         let listener = TcpListener::bind(listen)
             .await
-            .with_context(|| format!("cannot listen at {listen}; --listen names another address"))?;
+            .with_context(|| format!("cannot listen on {listen}; pass another address with --listen"))?;
         let address = listener.local_addr()?;
         out.text(&format!("serving http://{address}/metrics and http://{address}/healthz\n"))?;
         if !address.ip().is_loopback() {
-            out.text(&"everyone who reaches this address can read them\n")?;
+            out.text(&"unauthenticated: any client that reaches this address can read them\n")?;
         }
         out.finish()?;
         let shutdown = async move {

@@ -1,4 +1,4 @@
-//! `monitor`: rates, again and again.
+//! `monitor`: periodic rates.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use dcqcn_telemetry::Sampler;
 use super::targets;
 use dcqcn_support::cli::Output;
 
-/// Show queues, marks, CNPs and flows: what changed in each interval, as lines or JSON for pipes.
+/// Show queues, marks, CNPs and flows per interval, as lines or JSON for pipes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the pinned maps; `dcqcn run` is not needed. Without an interface it watches all that is attached, whenever it
-is. Each interface has, per interval, a line `class` for each traffic class, a line `counters`, and a line `qp` for each
-of the flows of the most throughput. With --json it has an object on one line, with the same names.
+Reads the pinned maps; `dcqcn run` is not needed. Without an interface it shows all attached ones, including later ones.
+Per interval, each interface has a line `class` for each traffic class, a line `counters`, and a line `qp` for each of the
+busiest flows. With --json it has an object on one line, with the same names.
 Names end in their unit: _bps (bit/s), _bytes, _ns, _per_s, _ppm (millionths), _ratio (0 to 1).
 
 Examples:
@@ -24,16 +24,16 @@ Examples:
   dcqcn monitor --interval 100ms --count 50 --qps 0
   dcqcn monitor eth0 --json | jq -c '.classes[] | {tc, depth_bytes, ecn_marked_ratio}'")]
 pub(super) struct MonitorArgs {
-    /// The interfaces, separated by commas or spaces; all that is attached if none is named.
+    /// Interfaces, separated by commas or spaces [default: all].
     #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Time between two readings, 10ms to 1h.
+    /// Interval, 10ms to 1h.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
-    /// End after this many intervals.
+    /// Exit after this many intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Flows to show of each interface.
+    /// Flows to show per interface.
     #[arg(long, value_name = "N", default_value_t = 10)]
     qps: usize,
 }
@@ -43,7 +43,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest interval.
 const MAX_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Reads an interval.
+/// Parses an interval.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
@@ -60,7 +60,7 @@ impl MonitorArgs {
         let mut sampler = Sampler::new(ifaces);
         if sampler.sample()?.is_empty() {
             tracing::warn!(
-                "nothing is attached in this network namespace yet; `dcqcn attach IFACE` attaches"
+                "no interface is attached in this network namespace yet; run `dcqcn attach IFACE`"
             );
         }
         let mut due = Instant::now();
@@ -75,7 +75,7 @@ impl MonitorArgs {
             }
             out.finish()?;
             done += 1;
-            // Intervals that a stopped machine missed are not made up for.
+            // Intervals missed while the machine was suspended are skipped.
             due = due.max(Instant::now().checked_sub(self.interval).unwrap_or(due));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! NVIDIA: a NIC's parameters onto an interface and back.
+//! Import and export of NVIDIA NIC parameters.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{confirm, targets};
 
-/// Gives an interface the parameters a NIC has, read by name.
+/// Applies a NIC's parameters, read by name, to an interface.
 pub(super) fn import(
     path: &Path,
     port: Option<u8>,
@@ -41,7 +41,7 @@ pub(super) fn import(
 #[derive(Serialize)]
 struct ImportReport {
     dry_run: bool,
-    /// Everything the directory says, changed or not.
+    /// All parameters in the directory, changed or not.
     settings: Vec<Source>,
     #[serde(flatten)]
     changed: ChangeReport,
@@ -57,7 +57,7 @@ impl fmt::Display for ImportReport {
         }
         write!(f, "{changed}")?;
         if !notes.is_empty() {
-            writeln!(f, "\nnot carried over as it is:")?;
+            writeln!(f, "\nnot imported unchanged:")?;
             let mut table = Table::new(&["FILE", "WHY"]);
             for Note { file, reason } in notes {
                 table.row([file.display().to_string(), reason.clone()]);
@@ -68,7 +68,7 @@ impl fmt::Display for ImportReport {
     }
 }
 
-/// Prints the parameters of an interface in the firmware's units, or writes them into a file.
+/// Prints the parameters of an interface in the firmware's units, or writes them to a file.
 pub(super) fn export(iface: &str, file: Option<PathBuf>, out: &mut Output<'_>) -> anyhow::Result<()> {
     let config = attach::open(iface)?.maps.params()?.config;
     let export = nvidia::export(&config);

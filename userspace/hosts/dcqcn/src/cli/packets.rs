@@ -1,4 +1,4 @@
-//! `events --packets`: what the programs tell of packets.
+//! `events --packets`: shows logged packets.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::PacketRow;
 
-/// How often it is looked for more.
+/// Polling interval.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Shows packets of these interfaces (all that tell of packets, if none is named) until `left` were shown; with `follow`, those
-/// to come.
+/// Shows packets of these interfaces (default: all that log packets) until `left` were shown; with `follow`, waits for
+/// more.
 pub(super) fn run(
     out: &mut Output<'_>,
     ifaces: &[String],

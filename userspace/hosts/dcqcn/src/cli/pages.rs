@@ -5,7 +5,7 @@ use dcqcn_common::params::Config;
 use dcqcn_params::{self as params, Group, Key, Profile};
 use dcqcn_support::cli::Page;
 
-/// Pages of files and of what is explained.
+/// Pages of files and concepts.
 pub(super) fn pages() -> anyhow::Result<[Page; 2]> {
     let example = params::example(&Profile::default().config(None)?);
     Ok([
@@ -25,7 +25,7 @@ fn paragraph(roff: &mut Roff, text: impl Into<Vec<Inline>>) {
     roff.text(text);
 }
 
-/// Lines as they are.
+/// Preformatted lines.
 fn verbatim(roff: &mut Roff, text: &str) {
     roff.control("nf", []);
     for line in text.lines() {
@@ -43,7 +43,7 @@ fn file(example: &str) -> String {
         bold("dcqcn run"),
         roman(" (/etc/dcqcn/dcqcn.toml) and, without the tables of the controller, by "),
         bold("dcqcn attach --config"),
-        roman(". Quantities are written with their unit. Every error is told with its line by "),
+        roman(". Quantities are written with their unit. Errors are reported with their line by "),
         bold("dcqcn config check FILE"),
         roman("."),
     ]);
@@ -65,11 +65,11 @@ fn file(example: &str) -> String {
     roff.to_roff()
 }
 
-/// What stands around the interfaces' settings.
+/// Settings of the controller, outside those of interfaces.
 const CONTROLLER: &str = "\
 [[interface]]
-name = \"eth*\"             # a name or a pattern; the first table that fits counts
-role = \"host\"             # and every other setting of an interface
+name = \"eth*\"             # a name or a pattern; the first table that matches applies
+role = \"host\"             # and all other settings of an interface
 
 [metrics]
 listen = \"127.0.0.1:9310\" # /metrics and /healthz
@@ -82,11 +82,11 @@ fn parameters() -> String {
     title(&mut roff, "dcqcn-parameters", "7", "parameters of DCQCN congestion control");
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([
-        roman("The parameters of the congestion, notification and reaction point, under the names NICs and switches know them by. "),
+        roman("The parameters of the congestion, notification and reaction point, under the names that NICs and switches use. "),
         bold("dcqcn get"),
         roman(" shows and "),
         bold("dcqcn set"),
-        roman(" changes them under running traffic. The N of a table is a traffic class, a DSCP or a queue."),
+        roman(" changes them while traffic is running. The N of a table is a traffic class, a DSCP or a queue."),
     ]);
     for (group, heading) in [
         (Group::Link, "LINK"),
@@ -124,7 +124,7 @@ fn see_also(roff: &mut Roff, pages: &[&str]) {
     roff.text([roman(pages.join(", "))]);
 }
 
-/// Of the rows of a table one is told.
+/// Of the rows of a table, only one is described.
 fn is_first_of_its_table(key: Key) -> bool {
     match key {
         Key::Scalar(_) => true,

@@ -1,4 +1,4 @@
-//! `flows pair`: which QP is at the other end of which.
+//! `flows pair`: QP pairs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use serde::Serialize;
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::PairRow;
 
-/// Say, or show, which QP is at the other end of which.
+/// Show or set the two ends of connections (QP pairs).
 ///
-/// A data packet names only the receiver's QP, a CNP only the sender's; a pair ties the two. Two ends with dcqcn need no
-/// pairs, a hardware NIC's QP does.
+/// A data packet names only the receiver's QP, a CNP only the sender's; a pair connects the two. Not needed if both
+/// ends run dcqcn; a hardware NIC's QP needs one.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
-Pairs have four sources, the most trusted first: static (this command), rdma (the kernel's own queue
-pairs, while `dcqcn run` runs), cm (connection management messages seen), datagram (UD packets).
-Of two that contradict each other the more trusted one counts.
+Pairs have four sources, the most trusted first: static (this command), rdma (the kernel's own QPs, while `dcqcn run` is
+running), cm (connection management messages seen), datagram (UD packets). On contradiction, the more trusted source
+takes precedence.
 
 Examples:
   dcqcn flows pair list eth0
@@ -46,53 +46,53 @@ impl PairCommand {
     }
 }
 
-/// Enter a pair; it overrides what other sources say.
+/// Add a pair; it takes precedence over other sources.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn flows pair add eth0 10.0.0.1 0x11 0x23
   dcqcn flows pair add eth0 fd00::1 17 35 --peer fd00::2")]
 pub(super) struct AddArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
     /// Address of the QP.
     address: IpAddr,
-    /// Its number, as in 17 or 0x11.
+    /// QPN, as in 17 or 0x11.
     #[arg(value_parser = qpn)]
     qpn: u32,
-    /// The number of the QP at its other end.
+    /// QPN of the other end.
     #[arg(value_parser = qpn)]
     peer_qpn: u32,
-    /// Address of the other end: enters the way back too.
+    /// Address of the other end: adds the reverse pair too.
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
 }
 
-/// Forget a pair, whoever made it known.
+/// Remove a pair from any source.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn flows pair del eth0 10.0.0.1 0x11")]
 pub(super) struct DelArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
     /// Address of the QP.
     address: IpAddr,
-    /// Its number.
+    /// QPN.
     #[arg(value_parser = qpn)]
     qpn: u32,
 }
 
-/// Show the pairs that are known, and how.
+/// Show known pairs and their sources.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn flows pair list eth0
   dcqcn flows pair list eth0 --json | jq '.pairs[] | select(.source == \"cm\")'")]
 pub(super) struct ListArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
 }
@@ -105,7 +105,7 @@ impl AddArgs {
         let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));
         for (id, qpn) in there.into_iter().chain(back) {
             pairing::enter(&mut maps, &id, &Pair::new(qpn, PairSource::Static))
-                .with_context(|| format!("the pair of QP {:#x} cannot be entered on {iface}", id.qpn))?;
+                .with_context(|| format!("cannot add the pair of QP {:#x} on {iface}", id.qpn))?;
         }
         list(iface, out)
     }
@@ -152,7 +152,7 @@ impl fmt::Display for PairReport {
     }
 }
 
-/// A queue pair number: 24 bits, decimal or hexadecimal.
+/// A QPN: 24 bits, decimal or hexadecimal.
 fn qpn(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -1,4 +1,4 @@
-//! `prepare`: an fq that is there before attaching.
+//! `prepare`: installs fq before attaching.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ use serde::Serialize;
 
 use super::targets::called;
 
-/// Put an fq on an interface before RDMA traffic runs, so that attaching never interrupts queue pairs.
+/// Install fq on an interface before RDMA traffic starts, so that attaching never interrupts QPs.
 ///
-/// From Linux 6.12 on, replacing a qdisc ends soft-RoCE's queue pairs. An fq that is there already is kept by `attach` and `detach`.
+/// From Linux 6.12 on, replacing a qdisc kills soft-RoCE QPs. `attach` and `detach` leave an existing fq in place.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn prepare eth0
-  # at every boot too, where systemd-networkd manages eth0
+  # also at every boot, if systemd-networkd manages eth0
   dcqcn prepare eth0 --networkd")]
 pub(super) struct PrepareArgs {
-    /// The interface.
+    /// Interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// Write a drop-in for systemd-networkd, which puts it there at boot.
+    /// Write a drop-in for systemd-networkd, which installs fq at boot.
     #[arg(long)]
     networkd: bool,
-    /// Do it though soft-RoCE's queue pairs on the interface may end (Linux 6.12 on).
+    /// Replace the qdisc even if that kills active soft-RoCE QPs (Linux 6.12 and later).
     #[arg(long)]
     interrupt: bool,
 }
@@ -46,7 +46,7 @@ impl PrepareArgs {
 struct PrepareReport {
     iface: String,
     done: String,
-    /// The file written for systemd-networkd; `null` if none was requested.
+    /// The drop-in written for systemd-networkd; `null` if not requested.
     drop_in: Option<PathBuf>,
 }
 

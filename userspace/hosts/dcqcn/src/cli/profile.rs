@@ -13,7 +13,7 @@ use serde::Serialize;
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::Parameter;
 
-/// List and show named sets of parameters; `set --profile` gives one to an interface.
+/// List and show named sets of parameters; `set --profile` applies one.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
 Examples:
@@ -79,10 +79,10 @@ Examples:
   dcqcn config profile show nvidia
   dcqcn config profile show lab --link-rate 200mbit")]
 pub(super) struct ShowArgs {
-    /// The profile.
+    /// Profile name.
     #[arg(value_enum)]
     name: Profile,
-    /// The link's rate, on which `lab` and `hpcc` depend.
+    /// Link rate, on which `lab` and `hpcc` depend.
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link_rate: Option<u64>,
 }
@@ -91,7 +91,7 @@ impl ShowArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = self.name.config(self.link_rate).map_err(|error| match error {
             ProfileError::NoRate(name) => {
-                // One that the profile takes.
+                // A rate valid for the profile.
                 let rate = if self.name == Profile::Lab { "1gbit" } else { "25gbit" };
                 anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate {rate}`")
             }

@@ -9,21 +9,21 @@ use dcqcn_telemetry::QueuesReport;
 /// Show traffic classes at the congestion point: thresholds, depth, marks.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-DEPTH is what decides on marking: that of the virtual queue, which drains at DRAIN, or the qdisc's backlog where
-queue_source says so. Inline there is one for each interface.
+DEPTH decides on marking: the depth of the virtual queue, which drains at DRAIN, or the qdisc's backlog if queue_source
+is backlog. An inline attachment has one for each interface.
 
-Attached with --queues, a second table has the port's own queues, with all their traffic and not RoCE's alone: what
-WAITING there is now (bytes, packets), what was SENT, and the packets DROPPED because the queue was full.
+With --queues, a second table has the port's own queues, with all their traffic and not only RoCE: WAITING is the current
+backlog (bytes, packets), SENT the total, DROPPED the packets dropped because the queue was full.
 
 Examples:
   dcqcn queues eth1
   dcqcn queues eth1 --json | jq '.queues[] | {queue, depth_bytes, drops}'
   dcqcn queues eth1 --json | jq '.classes[] | select(.packets > 0) | {tc, depth_bytes}'")]
 pub(super) struct QueuesArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// Show classes too that no DSCP belongs to.
+    /// Include classes without a DSCP.
     #[arg(long)]
     all: bool,
 }

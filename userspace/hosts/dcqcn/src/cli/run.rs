@@ -13,60 +13,60 @@ use dcqcn_daemon::daemon::{self, FileWatch, Options, Source};
 
 use dcqcn_support::cli::Output;
 
-/// Run the controller until Ctrl-C or SIGTERM: attach what its file names, and keep it.
+/// Run the controller until Ctrl-C or SIGTERM: attach and maintain the interfaces of its file.
 ///
-/// The data plane works without it, and goes on when it ends, however it ends. What it is for: attaching interfaces that
-/// come later, parameters from a file, the classes of the HTB pacer, pairs from the kernel's own RDMA queue pairs, the real
-/// backlog for `queue_source = backlog`. Started again it takes over what is attached.
+/// The data plane works without it and keeps running after it exits. The controller attaches interfaces that appear
+/// later, applies parameters from a file, maintains the classes of the HTB pacer, learns pairs from the kernel's RDMA
+/// QPs, and reads the real backlog for `queue_source = backlog`. When restarted, it takes over existing attachments.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file is read again on SIGHUP, and when it has changed and stayed the same for a second: on all interfaces or, if
-anything in it is refused, on none. One that names none of the interfaces that are served is refused. Parameters that were
-set since stay where the file says nothing else than before; SIGHUP puts them back to the file's. `dcqcn config check FILE`
-checks it beforehand. With interfaces instead of a file, these are served as they are attached.
+The file is reloaded on SIGHUP, and when it has changed and been stable for a second: on all interfaces or, if anything in
+it is rejected, on none. A file that drops every served interface is rejected. Parameters set since then are kept if the
+file's value is unchanged; SIGHUP resets them to the file's. Use `dcqcn config check FILE` to check it beforehand. With
+interfaces instead of a file, these are served with their current settings.
 
-Metrics for Prometheus are served where the file's [metrics] says, or by `run --metrics-only` without a controller:
+Prometheus metrics are served on the address in the file's [metrics], or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
-`dcqcn counters` shows, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers
-200 as long as the process is running, `/readyz` 503 with the reasons unless all is served. A flow is a series only if
---top-qps asks for it: each costs the server that stores it. There is no encryption and no password: other addresses than
-loopback are for networks that need none.
+of `dcqcn counters`, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers 200 while
+the process makes progress, `/readyz` 503 with the causes unless all interfaces are served. Flows have their own series
+only with --top-qps, as each costs storage. There is no encryption or authentication: use addresses other than loopback
+only in trusted networks.
 
 Examples:
   dcqcn run
   dcqcn run --config /etc/dcqcn/dcqcn.toml --log-format json
   dcqcn attach eth0 --pacer htb && dcqcn run eth0
-  # an exporter next to attachments that nobody keeps
+  # an exporter for attachments without a controller
   dcqcn run --metrics-only --listen 127.0.0.1:9310 --top-qps 20")]
 pub(super) struct RunArgs {
-    /// Interfaces that are attached already; none to serve those of a file.
+    /// Interfaces that are already attached [default: those of the file].
     #[arg(conflicts_with = "config", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// The file that says what to attach.
+    /// Configuration file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     config: PathBuf,
-    /// Detach at the end everything that was served.
+    /// Detach all served interfaces on exit.
     #[arg(long)]
     detach_on_exit: bool,
-    /// Take a changed file even if it names none of the interfaces that are served, and detach them all.
+    /// Accept a changed file even if it drops every served interface, and detach them all.
     #[arg(long, conflicts_with = "ifaces")]
     allow_empty: bool,
-    /// How log lines look [default: text, or as the file says].
+    /// Log format [default: text, or the file's].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
-    /// Serve metrics of what is attached, and do nothing else.
+    /// Only serve metrics of attached interfaces.
     #[arg(long, conflicts_with_all = ["ifaces", "config", "detach_on_exit", "log_format"])]
     metrics_only: bool,
-    /// With --metrics-only: the address and port to listen at.
+    /// With --metrics-only: address and port to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9310", requires = "metrics_only")]
     listen: SocketAddr,
-    /// With --metrics-only: flows of each interface that have series of their own, those that sent most.
+    /// With --metrics-only: number of flows per interface with their own series, the busiest ones.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "metrics_only")]
     top_qps: usize,
 }
 
 impl RunArgs {
-    /// Whether the controller runs, whose log is its own.
+    /// Whether the controller runs, which has its own log.
     pub(super) const fn keeps_its_own_log(&self) -> bool {
         !self.metrics_only
     }
@@ -86,7 +86,7 @@ impl RunArgs {
             return metrics::serve(listen, top_qps, out);
         }
         let (source, config) = if ifaces.is_empty() {
-            // Watched before it is read: what is written in the meantime is not missed.
+            // Watched before it is read, so that no change in between is missed.
             let file = FileWatch::new(path);
             let config = Config::load(file.path())?;
             (Source::File(file), config)

@@ -1,4 +1,4 @@
-//! `set`: other parameters under running traffic.
+//! `set`: changes parameters while traffic is running.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use dcqcn_telemetry::ChangeReport;
 use super::confirm::{self, Changed, Waiter};
 use super::targets::{self, Edits};
 
-/// Change parameters of running traffic, all at once or not at all.
+/// Change parameters of running traffic, atomically.
 ///
-/// Every packet sees either the old parameters or the new ones. If any value is refused for any of the interfaces, none is
+/// Every packet sees either the old parameters or the new ones. If a value is rejected for any interface, none is
 /// changed on any.
 #[derive(Debug, Args)]
 #[command(override_usage = "dcqcn set <IFACE,...|--all> [KEY=VALUE]... [--profile PROFILE] [--confirm TIME]")]
 #[command(after_long_help = "\
-A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax); what the interface
-is stays: link, role, classes, buffers and pacer. The link's rate, on which `lab` and `hpcc` depend, is the
-interface's link_rate. What was changed is entered in the audit log (`dcqcn log`).
+A profile replaces the rate machine, the time between CNPs and the marking curves (Kmin, Kmax, Pmax). Link, role, classes,
+buffers and pacer of the interface stay. Profiles `lab` and `hpcc` depend on the link's rate, the interface's link_rate.
+Changes are recorded in the audit log (`dcqcn log`).
 
 Examples:
   dcqcn set eth0 rpg_ai_rate=20mbit rpg_time_reset=300us
@@ -33,7 +33,7 @@ Examples:
 pub(super) struct SetArgs {
     #[command(flatten)]
     edits: Edits,
-    /// Take the change back after this time (1s to 24h) unless `dcqcn confirm` follows.
+    /// Revert the change after this time (1s to 24h) unless `dcqcn confirm` follows.
     #[arg(long, value_name = "TIME", value_parser = confirm::within)]
     confirm: Option<Duration>,
 }

@@ -1,13 +1,13 @@
-//! Errors of commands that work on several interfaces.
+//! Errors of commands on several interfaces.
 
 use std::error::Error;
 use std::fmt;
 
-/// Several interfaces failed, or one did and others are done.
+/// Errors of several interfaces, or of one while others succeeded.
 #[derive(Debug)]
 pub(super) struct SeveralFailed {
     errors: Vec<anyhow::Error>,
-    /// Other interfaces are done.
+    /// Whether other interfaces succeeded.
     pub(super) is_partly_done: bool,
 }
 
@@ -20,7 +20,7 @@ impl fmt::Display for SeveralFailed {
 
 impl Error for SeveralFailed {}
 
-/// The result of a command on several interfaces: each error, on a line of its own.
+/// The result of a command on several interfaces, with one error per line.
 pub(super) fn result(mut errors: Vec<anyhow::Error>, is_partly_done: bool) -> anyhow::Result<()> {
     match errors.pop() {
         None => Ok(()),

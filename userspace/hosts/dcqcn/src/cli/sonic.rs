@@ -1,4 +1,4 @@
-//! SONiC: a switch's configuration onto an interface and back.
+//! Import and export of SONiC switch configurations.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{confirm, targets};
 
-/// Gives an interface what a switch's config_db.json says for a port.
+/// Applies a port's configuration in a switch's config_db.json to an interface.
 pub(super) fn import(
     file: &Path,
     port: &str,
@@ -40,11 +40,11 @@ pub(super) fn import(
 #[derive(Serialize)]
 struct ImportReport {
     dry_run: bool,
-    /// The congestion point is on.
+    /// Whether the congestion point is enabled.
     marks: bool,
     #[serde(flatten)]
     changed: ChangeReport,
-    /// Everything the file says, changed or not.
+    /// All settings in the file, changed or not.
     settings: Vec<Source>,
     unmapped: Vec<Unmapped>,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for ImportReport {
             writeln!(f, "cp_enable is off: nothing is marked until `dcqcn set IFACE cp_enable=on`")?;
         }
         if !unmapped.is_empty() {
-            writeln!(f, "\nnot carried over:")?;
+            writeln!(f, "\nnot imported:")?;
             // Tables without a counterpart share a reason, and a line.
             for same in unmapped.chunk_by(|a, b| a.key == "*" && b.key == "*" && a.reason == b.reason) {
                 let rows: Vec<String> = same.iter().map(row_name).collect();
@@ -77,7 +77,7 @@ fn row_name(Unmapped { table, key, fields, .. }: &Unmapped) -> String {
     if key == "*" { format!("{table}{fields}") } else { format!("{table}|{key}{fields}") }
 }
 
-/// Prints what an interface does as tables of config_db.json, or writes them into a file.
+/// Prints the configuration of an interface as tables of config_db.json, or writes them to a file.
 pub(super) fn export(
     iface: &str,
     port: &str,

@@ -1,4 +1,4 @@
-//! `status`: what is attached, as the kernel has it.
+//! `status`: state of attachments according to the kernel.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use serde::Serialize;
 use super::confirm::Waiting;
 use super::targets::called;
 
-/// Show what is attached, and whether the kernel has all of it.
+/// Show attachments, and whether the kernel has all of their parts.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # everything in this network namespace
+  # all attachments in this network namespace
   dcqcn status
   # hook by hook; exit code 3 if eth0 is not attached
   dcqcn status eth0
   dcqcn status eth0 --json")]
 pub(super) struct StatusArgs {
-    /// The interface; all if none is named.
+    /// Interface [default: all].
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
 }
@@ -38,7 +38,7 @@ impl StatusArgs {
             attachments.retain(|(info, _)| info.iface == iface);
             broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
             if attachments.is_empty() && broken.is_empty() {
-                // It says why.
+                // Fails with a cause.
                 attach::open(&iface)?;
             }
         }
@@ -53,7 +53,7 @@ impl StatusArgs {
 #[derive(Serialize)]
 struct StatusReport {
     attachments: Vec<Status>,
-    /// Journals that cannot be read.
+    /// Unreadable journals.
     unreadable: Vec<Unreadable>,
     #[serde(skip)]
     detailed: bool,
@@ -75,19 +75,19 @@ impl Unreadable {
 struct Status {
     #[serde(flatten)]
     info: Info,
-    /// `attached`; `attaching` or `detaching` if somebody was killed doing so.
+    /// `attached`; `attaching` or `detaching` if the command was interrupted.
     state: State,
-    /// The interface is still there.
+    /// Whether the interface still exists.
     alive: bool,
-    /// Every part, as the kernel has it; none if it cannot be asked.
+    /// All parts, as listed by the kernel; empty if it cannot be queried.
     parts: Vec<Part>,
-    /// What is wrong, each in a sentence.
+    /// Problems, one sentence each.
     problems: Vec<String>,
-    /// Why the parts cannot be seen; `null` if they can.
+    /// Why the parts cannot be listed; `null` if they can.
     unread: Option<String>,
-    /// A change that is reverted unless it is confirmed; `null` if there is none.
+    /// A change that is reverted unless confirmed; `null` if none.
     pending: Option<Waiting>,
-    /// `null` if the rate is not known or the maps cannot be read.
+    /// `null` if the rate is unknown or the maps cannot be read.
     link_rate_bps: Option<u64>,
     attached_for_ns: u64,
 }
@@ -108,7 +108,7 @@ impl Status {
         Self { info, state, alive, parts, problems, unread, pending, link_rate_bps, attached_for_ns }
     }
 
-    /// In one word or two.
+    /// State in one or two words.
     const fn summary(&self) -> &'static str {
         match self.state {
             _ if !self.alive => "interface gone",
@@ -128,7 +128,7 @@ impl fmt::Display for StatusReport {
         }
         if self.attachments.is_empty() {
             if self.unreadable.is_empty() {
-                writeln!(f, "nothing is attached in this network namespace; `dcqcn attach IFACE` attaches")?;
+                writeln!(f, "no interface is attached in this network namespace; run `dcqcn attach IFACE`")?;
             }
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl fmt::Display for StatusReport {
         for status in &self.attachments {
             status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;
             if let Some(why) = &status.unread {
-                writeln!(f, "{}: what runs there cannot be seen: {why}", status.info.iface)?;
+                writeln!(f, "{}: cannot list its programs: {why}", status.info.iface)?;
             }
             if let Some(pending) = &status.pending {
                 writeln!(f, "{}: {pending}", status.info.iface)?;
@@ -179,7 +179,7 @@ impl fmt::Display for StatusReport {
     }
 }
 
-/// A part on one line.
+/// A part, on one line.
 fn line(part: &Part) -> String {
     let Part { name, iface, program_id, link_id, problem } = part;
     let program = program_id.map(|id| format!(", program {id}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which interfaces a command is about, and what it sets; shared by all that change parameters.
+//! Interfaces and assignments on the command line of commands that change parameters.
 
 use std::str::FromStr;
 
@@ -13,13 +13,13 @@ use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_telemetry::audit::{self as audit, Manner};
 use glob::Pattern;
 
-/// The names without repetition, or those of all that is attached.
+/// The names without duplicates, or all attached interfaces.
 pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     if all {
         names.extend(attach::list_alive()?.into_iter().map(|info| info.iface));
         if names.is_empty() {
-            bail!("nothing is attached in this network namespace; `dcqcn attach IFACE` attaches");
+            bail!("no interface is attached in this network namespace; run `dcqcn attach IFACE`");
         }
         return Ok(names);
     }
@@ -31,20 +31,20 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
     Ok(names)
 }
 
-/// The name of an interface that may have been given by another name of it (`ip link property add dev IFACE altname NAME`); what is no
-/// interface's is left as it is, for others to say so.
+/// Resolves an altname (`ip link property add dev IFACE altname NAME`) to the interface's name; an unknown name is
+/// returned unchanged, and rejected later.
 pub(super) fn called(iface: String) -> String {
     let link = Netlink::connect().and_then(|netlink| netlink.link(&iface));
     link.map_or(iface, |link| link.name)
 }
 
-/// Whether a word stands for interfaces and is not the name of one.
+/// Whether a word is a pattern for interfaces.
 pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }
 
-/// The interfaces to attach: those named, and of those that match a pattern, or have an RDMA device with `all_rdma`, the ones that are
-/// not attached yet.
+/// The interfaces to attach: those named, and all unattached ones that match a pattern or, with `all_rdma`, have an
+/// RDMA device.
 pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec<String>> {
     let netlink = Netlink::connect()?;
     let devices = if all_rdma { netlink.rdma_devices()? } else { Vec::new() };
@@ -63,13 +63,13 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     }
     ensure!(
         !chosen.is_empty(),
-        "cannot attach: no interface {} that is not attached; `dcqcn status` lists what is",
+        "cannot attach: no unattached interface {}; `dcqcn status` lists attached ones",
         if all_rdma { "has an RDMA device" } else { "matches" }
     );
     Ok(chosen)
 }
 
-/// The names and parameters of interfaces.
+/// Names and parameters of interfaces.
 pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(String, Config)>> {
     let of = |iface: String| {
         let config = attach::open(&iface)?.maps.params()?.config;
@@ -78,28 +78,28 @@ pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(Str
     names(ifaces, all)?.into_iter().map(of).collect()
 }
 
-/// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; a profile in place of them or before them.
+/// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; or a profile instead of them or before them.
 #[derive(Debug)]
 pub(super) struct Edits {
-    /// The interfaces named.
+    /// Named interfaces.
     pub(super) ifaces: Vec<String>,
     /// All interfaces.
     pub(super) all: bool,
-    /// What to start from, if not from what is active.
+    /// Profile to start from instead of the active parameters.
     pub(super) profile: Option<Profile>,
-    /// What to set.
+    /// Assignments.
     pub(super) changes: Vec<Assignment>,
 }
 
 #[derive(Debug, Args)]
 struct EditWords {
-    /// The interfaces, separated by commas or spaces, and what to set.
+    /// Interfaces, separated by commas or spaces, then assignments.
     #[arg(value_name = "IFACE|KEY=VALUE", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key_value))]
     words: Vec<Word>,
     /// Every interface attached in this network namespace.
     #[arg(long)]
     all: bool,
-    /// Give the interfaces the parameters of this profile first.
+    /// Apply the parameters of this profile first.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
 }
@@ -154,25 +154,25 @@ impl Args for Edits {
     }
 }
 
-/// Checks that interfaces are named in just one of the ways there are.
+/// Checks that interfaces are specified in exactly one way.
 pub(super) fn one_of(ifaces: &[String], all: bool) -> Result<(), clap::Error> {
     match (ifaces.is_empty(), all) {
         (true, false) => Err(missing("<IFACE|--all>")),
         (false, true) => {
-            let text = "name interfaces or give --all: one of them";
+            let text = "specify either interfaces or --all";
             Err(clap::Error::raw(ErrorKind::ArgumentConflict, text))
         }
         _ => Ok(()),
     }
 }
 
-/// What clap says of an argument that is missing.
+/// clap's error for a missing argument.
 pub(super) fn missing(what: &str) -> clap::Error {
     let text = format!("the following required arguments were not provided:\n  {what}");
     clap::Error::raw(ErrorKind::MissingRequiredArgument, text)
 }
 
-/// Changes parameters of all the interfaces or of none, and enters it in the audit log.
+/// Changes the parameters of all interfaces or of none, and records it in the audit log.
 pub(super) fn change(
     ifaces: &[String],
     manner: Manner,
@@ -183,7 +183,7 @@ pub(super) fn change(
         if not_there && ifaces.len() == 1 {
             return error;
         }
-        error.context(format!("nothing was changed: refused for {iface}"))
+        error.context(format!("nothing was changed: rejected for {iface}"))
     })
 }
 

@@ -13,20 +13,20 @@ use dcqcn_support::cli::Output;
 
 /// Show a dashboard: queues against Kmin and Kmax, marks, CNPs, and every flow; change parameters in place.
 ///
-/// Needs a terminal; `dcqcn monitor` has the same figures for pipes. `?` shows the keys.
+/// Needs a terminal; `dcqcn monitor` prints the same values for pipes. `?` shows the keys.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the pinned maps; `dcqcn run` is not needed. A change goes the way of `dcqcn set`: atomically, and into the
+Reads the pinned maps; `dcqcn run` is not needed. Changes are applied as by `dcqcn set`: atomically, and with an entry in the
 audit log.
 
 Examples:
   dcqcn top
   dcqcn top eth0 --interval 250ms")]
 pub(super) struct TopArgs {
-    /// The interface to begin with [default: the first that is attached].
+    /// Interface to start with [default: the first that is attached].
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
-    /// Time between two readings, 10ms to 1h.
+    /// Interval, 10ms to 1h.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
 }
@@ -34,9 +34,7 @@ pub(super) struct TopArgs {
 impl TopArgs {
     pub(super) fn run(self, _out: &mut Output<'_>) -> anyhow::Result<()> {
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            bail!(
-                "`dcqcn top` needs a terminal; `dcqcn monitor` prints the same figures for pipes and files"
-            );
+            bail!("`dcqcn top` needs a terminal; `dcqcn monitor` prints the same values for pipes and files");
         }
         top::run(self.iface, self.interval)
     }

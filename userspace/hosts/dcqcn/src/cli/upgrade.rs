@@ -1,4 +1,4 @@
-//! `upgrade`: the programs of this dcqcn in place of another's.
+//! `upgrade`: replaces programs attached by another version.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use serde::Serialize;
 use super::several;
 use dcqcn_support::cli::Output;
 
-/// Replace the programs of what is attached by those of this dcqcn, without losing a packet or a rate.
+/// Replace attached programs by those of this dcqcn, without losing a packet or a rate.
 ///
-/// Maps stay, and with them parameters, rates, pairs and counters. Refused where another version lays its maps out
-/// differently: then nothing is touched, and the dcqcn that attached it goes on serving it. `dcqcn run` does this when it
-/// starts.
+/// Maps are retained, and with them parameters, rates, pairs and counters. Refused if the other version has a different
+/// map layout: then nothing is changed, and the dcqcn that attached them remains responsible. `dcqcn run` does this
+/// when it starts.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -25,13 +25,13 @@ Examples:
   # whether it can
   dcqcn upgrade --all --dry-run")]
 pub(super) struct UpgradeArgs {
-    /// The interface.
+    /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface), required_unless_present = "all")]
     iface: Option<String>,
     /// Every interface of this network namespace.
     #[arg(long, conflicts_with = "iface")]
     all: bool,
-    /// Only say what would be replaced, and fail where nothing can be.
+    /// Show the programs that would be replaced, and fail if none can be.
     #[arg(long)]
     dry_run: bool,
 }
@@ -51,7 +51,7 @@ impl UpgradeArgs {
                     if !problems.is_empty() {
                         let problems = problems.join("; ");
                         let next = "`dcqcn attach` with the same options starts again";
-                        let error = anyhow!("{iface} has not every program it was given: {problems}; {next}");
+                        let error = anyhow!("{iface} lacks some of its programs: {problems}; {next}");
                         failed.push(error);
                     }
                     report.upgraded.push(Upgraded { iface, replaced, problems });
@@ -72,14 +72,14 @@ impl UpgradeArgs {
     }
 }
 
-/// Programs that were attached and are not there.
+/// Programs that are missing.
 fn problems(iface: &str) -> Result<Vec<String>, attach::Error> {
     let info = attach::open(iface)?.info;
     let parts = attach::verify(&info)?;
     Ok(parts.iter().filter(|part| info.programs.contains(&part.name)).filter_map(Part::complaint).collect())
 }
 
-/// The programs that would be replaced.
+/// Programs to replace.
 fn would_replace(iface: &str) -> Result<Vec<String>, attach::Error> {
     if !attach::is_upgradable(iface)? {
         return Ok(Vec::new());
@@ -97,16 +97,16 @@ struct UpgradeReport {
 #[derive(Serialize)]
 struct Upgraded {
     iface: String,
-    /// Programs; none if they were this dcqcn's already.
+    /// Replaced programs; empty if they were this dcqcn's already.
     replaced: Vec<String>,
-    /// Programs that were attached and are not there.
+    /// Programs that are missing.
     problems: Vec<String>,
 }
 
 impl fmt::Display for UpgradeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.upgraded.is_empty() {
-            writeln!(f, "nothing is attached in this network namespace")?;
+            writeln!(f, "no interface is attached in this network namespace")?;
         }
         for Upgraded { iface, replaced, problems } in &self.upgraded {
             match replaced.join(", ") {

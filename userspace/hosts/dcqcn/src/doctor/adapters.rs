@@ -1,34 +1,34 @@
-//! Names that drivers give to counters of pauses, marks and CNPs: the only table of them.
+//! Drivers' names of pause, mark and CNP counters: the only table of them.
 //!
-//! A counter is found by its name, whatever the driver: recordings do not always have the driver, and vendors take over
-//! each other's names. `#` stands for the digit of a priority.
+//! A counter is found by its name with any driver: recordings may lack the driver, and vendors adopt each other's
+//! names. `#` stands for the digit of a priority.
 
-/// What a counter counts.
+/// Meaning of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// PFC frames sent or received.
     Pause,
-    /// Packets of a priority discarded for want of a buffer.
+    /// Packets of a priority discarded for lack of a buffer.
     Discard,
     /// Packets received with CE.
     EcnMarked,
     /// CNPs sent.
     CnpSent,
-    /// CNPs received that the adapter acts on.
+    /// Received CNPs that the adapter acts on.
     CnpHandled,
-    /// CNPs received without effect.
+    /// Received CNPs without effect.
     CnpIgnored,
 }
 
 use Meaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
 
-/// Counters of an adapter, and how to turn its DCQCN on.
+/// An adapter's counters, and how to enable its DCQCN.
 pub(super) struct Adapter {
     /// Kernel drivers of its network interfaces.
     drivers: &'static [&'static str],
     /// Names in `ethtool -S` and in `hw_counters`.
     counters: &'static [(Meaning, &'static str)],
-    /// Turns on both points, given the interface as `IFACE`.
+    /// Fix that enables both points, with the interface as `IFACE`.
     pub(super) enable: &'static str,
 }
 
@@ -119,7 +119,7 @@ const ADAPTERS: [Adapter; 8] = [
     },
 ];
 
-/// Drivers of interfaces without a wire of their own, which have no pauses to count.
+/// Drivers of virtual interfaces, which have no pauses to count.
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
 /// Whether a counter of this name has that meaning for any adapter.
@@ -130,17 +130,17 @@ pub(super) fn means(name: &str, meaning: Meaning) -> bool {
         .any(|(of, pattern)| *of == meaning && is(name, pattern))
 }
 
-/// The adapter with a driver.
+/// The adapter with this driver.
 pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {
     ADAPTERS.iter().find(|adapter| adapter.drivers.contains(&driver))
 }
 
-/// Whether a driver's interfaces have no wire of their own.
+/// Whether a driver's interfaces are virtual.
 pub(super) fn is_paravirtual(driver: &str) -> bool {
     PARAVIRTUAL.contains(&driver)
 }
 
-/// Whether `name` is `pattern`, with a priority for its `#`.
+/// Whether `name` matches `pattern`, with a priority for its `#`.
 fn is(name: &str, pattern: &str) -> bool {
     match pattern.split_once('#') {
         None => name == pattern,

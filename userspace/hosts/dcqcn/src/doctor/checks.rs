@@ -1,4 +1,4 @@
-//! The checks: each a function of a snapshot, and of nothing else.
+//! The checks: pure functions of a snapshot.
 
 mod attached;
 mod host;
@@ -20,7 +20,7 @@ use super::{Finding, Severity};
 /// A check.
 type Check = fn(&Snapshot) -> Vec<Finding>;
 
-/// Every one.
+/// All checks.
 pub(super) const ALL: &[Check] = &[
     attached::attached,
     attached::alive,
@@ -91,7 +91,7 @@ pub(super) const ALL: &[Check] = &[
     host::unread,
 ];
 
-/// An attachment with what is known of it.
+/// An attachment with its parameters and counters.
 struct Known<'a> {
     attached: &'a Attached,
     iface: &'a str,
@@ -99,7 +99,7 @@ struct Known<'a> {
     seen: Seen,
 }
 
-/// The attachments whose parameters and counters could be read.
+/// Attachments whose parameters and counters could be read.
 fn known(snapshot: &Snapshot) -> impl Iterator<Item = Known<'_>> {
     snapshot.attachments.iter().filter(|attached| attached.alive).filter_map(|attached| {
         let (config, seen) = (attached.config()?, attached.seen(snapshot)?);
@@ -108,7 +108,7 @@ fn known(snapshot: &Snapshot) -> impl Iterator<Item = Known<'_>> {
 }
 
 impl Known<'_> {
-    /// Classes that some DSCP belongs to next to the one that has all the rest, which is DSCP 0's.
+    /// Classes selected by some DSCP, other than the default class (that of DSCP 0).
     fn chosen_classes(&self) -> Vec<usize> {
         let rest = self.class_of(0);
         let mut classes: Vec<usize> = self.config.dscp_to_tc.iter().map(|tc| usize::from(*tc)).collect();
@@ -128,7 +128,7 @@ impl Known<'_> {
         self.class_of(self.config.scalars.cnp_dscp as usize)
     }
 
-    /// Classes that mark and that packets went through; if none did, those that DSCPs were chosen for.
+    /// Classes that mark and had packets; if none had, classes selected by DSCP.
     fn marking_classes(&self) -> Vec<usize> {
         let marks = |tc: &usize| self.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
         let used: Vec<usize> = (0..self.config.wred.len())
@@ -139,7 +139,7 @@ impl Known<'_> {
         if used.is_empty() { chosen().collect() } else { used }
     }
 
-    /// The traffic class byte that RoCE data should have: a DSCP whose class was chosen for it, and ECT(0).
+    /// Traffic class octet for RoCE data: a DSCP with its own class, and ECT(0).
     fn roce_tos(&self) -> u8 {
         const USUAL: usize = 26;
         let chosen = |dscp: &usize| {
@@ -151,7 +151,7 @@ impl Known<'_> {
     }
 }
 
-/// How to have RoCE sent with the traffic class `tos`, by the devices on `iface` if they are known.
+/// How to make the devices on `iface`, if known, send RoCE with traffic class `tos`.
 fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
     let entry = |device: &str| {
         let dir = format!("/sys/kernel/config/rdma_cm/{device}");
@@ -181,7 +181,7 @@ fn ppm(ppm: u64) -> String {
     Quantity(ppm, Unit::PartsPerMillion).to_string()
 }
 
-/// The time `bytes` take at `rate_bps`, ns.
+/// Transmission time of `bytes` at `rate_bps`, ns.
 fn transmission_ns(bytes: u64, rate_bps: u64) -> u64 {
     let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate_bps.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)

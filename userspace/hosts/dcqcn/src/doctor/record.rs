@@ -1,4 +1,4 @@
-//! Snapshots in directories: `snapshot.json`, and `ethtool-IFACE-before.txt` and `-after.txt` as ethtool printed them.
+//! Recordings of hosts: `snapshot.json`, and ethtool's output as `ethtool-IFACE-before.txt` and `-after.txt`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,69 +10,69 @@ use dcqcn_common::stats::Stat;
 use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
 const SNAPSHOT: &str = "snapshot.json";
-/// Longest file that is read: a hundred times what a large host makes.
+/// Maximum file size: a hundred times that of a large host.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Why a recorded host cannot be written or read.
+/// Error of writing or reading a recording.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// A file or directory.
+    /// Failed access to a file or directory.
     #[error("{}: {source}{hint}", path.display())]
     File {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
-        /// What to do.
+        /// Suggested fix.
         hint: &'static str,
     },
-    /// There is one already.
-    #[error("{} is there already; name a directory that holds no recording", path.display())]
+    /// The directory has a recording already.
+    #[error("{} exists already; choose a directory without a recording", path.display())]
     Exists {
-        /// The file.
+        /// Path.
         path: PathBuf,
     },
-    /// Too long to be one of ours.
+    /// Larger than any recording.
     #[error("{} is longer than {} MiB: it is not a recording", path.display(), MAX_BYTES >> 20)]
     TooLong {
-        /// The file.
+        /// Path.
         path: PathBuf,
     },
-    /// Not JSON, or not this JSON.
+    /// Invalid JSON or schema.
     #[error("{}: {source}", path.display())]
     Json {
-        /// The file.
+        /// Path.
         path: PathBuf,
-        /// What and where.
+        /// Cause and position.
         source: serde_json::Error,
     },
-    /// Another version's.
+    /// Recording of another version.
     #[error(
-        "{}: version {found}, this dcqcn reads version {VERSION}: examine it with the dcqcn that recorded it",
+        "{}: version {found}, this dcqcn reads version {VERSION}; examine it with the dcqcn that recorded it",
         path.display()
     )]
     Version {
-        /// The file.
+        /// Path.
         path: PathBuf,
-        /// Its version.
+        /// Version of the recording.
         found: String,
     },
-    /// Well-formed and yet impossible.
+    /// Invalid content.
     #[error("{}: {reason}", path.display())]
     Content {
-        /// The file.
+        /// Path.
         path: PathBuf,
-        /// What is wrong.
+        /// Problem.
         reason: String,
     },
 }
 
-const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` makes such a directory";
+const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` creates such a directory";
 
-/// Writes `snapshot` to `dir`, which is made if need be.
+/// Writes `snapshot` to `dir`, which is created if necessary.
 ///
 /// # Errors
-/// A file cannot be written, or a recording is there already.
+/// A file cannot be written, or `dir` has a recording already.
 pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -96,10 +96,10 @@ pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
     fs::write(&path, json).map_err(failed(&path))
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a recording written by [`write()`].
 ///
 /// # Errors
-/// It is not there, another version's, or damaged.
+/// The recording is missing, damaged, or of another version.
 pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
     let path = dir.join(SNAPSHOT);
     let text = text(&path)?.ok_or_else(|| Error::File {
@@ -108,14 +108,14 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
         hint: RECORD_FIRST,
     })?;
     let json = |source| Error::Json { path: path.clone(), source };
-    // The version first: another version's fields are not ours to complain about.
+    // Check the version first: unknown fields of another version would be confusing errors.
     let value: serde_json::Value = serde_json::from_str(&text).map_err(json)?;
     let found = value.get("version");
     if found.and_then(serde_json::Value::as_u64) != Some(VERSION.into()) {
         let found = found.map_or_else(|| "unknown".to_owned(), ToString::to_string);
         return Err(Error::Version { path, found });
     }
-    // From the text again: errors then tell the line.
+    // Parsed from the text again, so that errors have line numbers.
     let mut snapshot: Snapshot = serde_json::from_str(&text).map_err(json)?;
     check(&snapshot).map_err(|reason| Error::Content { path, reason })?;
     for link in &mut snapshot.links {
@@ -137,7 +137,7 @@ fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
     ["before", "after"].map(|look| dir.join(format!("ethtool-{}-{look}.txt", link.name)))
 }
 
-/// A text file; `None` if it is not there.
+/// Content of a text file; `None` if it does not exist.
 fn text(path: &Path) -> Result<Option<String>, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source, hint: "" };
     let file = match File::open(path) {
@@ -152,14 +152,14 @@ fn text(path: &Path) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// What the types do not say.
+/// Checks constraints beyond the types.
 fn check(snapshot: &Snapshot) -> Result<(), String> {
     let names = snapshot.links.iter().map(|link| &link.name);
     for name in names.chain(snapshot.attachments.iter().map(|attached| &attached.iface)) {
-        // They become parts of paths and commands. dev_valid_name (net/core/dev.c) refuses the same.
+        // Names become parts of paths and commands. Same rule as dev_valid_name (net/core/dev.c).
         let valid = !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != "..";
         if !valid || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
-            return Err(format!("{name:?} cannot be the name of an interface"));
+            return Err(format!("{name:?} is not a valid interface name"));
         }
     }
     for attached in &snapshot.attachments {
@@ -177,7 +177,7 @@ fn check(snapshot: &Snapshot) -> Result<(), String> {
 fn check_counts(counts: &Counts) -> Result<(), String> {
     for name in [&counts.xdp, &counts.ingress, &counts.egress].into_iter().flat_map(|hook| hook.keys()) {
         if !Stat::ALL.iter().any(|stat| stat.label() == name) {
-            return Err(format!("{name:?} counts nothing; `dcqcn counters --all` lists what is counted"));
+            return Err(format!("{name:?} is not a counter; `dcqcn counters --all` lists all"));
         }
     }
     match counts.classes.keys().find(|&&tc| usize::from(tc) >= CLASSES) {
@@ -201,7 +201,7 @@ mod tests {
         assert!(matches!(write(dir.path(), &snapshot), Err(Error::Exists { .. })));
     }
 
-    /// The text of a healthy host with one thing in it replaced, read back.
+    /// The recording of a healthy host with one replacement, read back.
     fn damaged(from: &str, to: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let text = serde_json::to_string_pretty(&healthy()).unwrap();
@@ -217,7 +217,7 @@ mod tests {
             ("\"version\": 1", "\"Version\": 1", "version unknown"),
             ("\"version\": 1,", "\"version\": 1", "line"),
             ("\"observed_ns\"", "\"observed\"", "unknown field `observed`"),
-            ("\"name\": \"eth0\"", "\"name\": \"../eth0\"", "cannot be the name"),
+            ("\"name\": \"eth0\"", "\"name\": \"../eth0\"", "is not a valid interface name"),
             ("\"roce_data_packets\"", "\"roce_packets\"", "counts nothing"),
             ("\"100gbit\"", "\"100tbit\"", "link_rate"),
         ] {

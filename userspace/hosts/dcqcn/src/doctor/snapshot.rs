@@ -1,4 +1,4 @@
-//! What a host looked like: plain data, all that [`examine`](super::examine) knows of it.
+//! State of a host: plain data, the only input of [`examine`](super::examine).
 
 mod seen;
 
@@ -9,69 +9,69 @@ use dcqcn_params::{Key, Role};
 pub(super) use seen::Seen;
 use serde::{Deserialize, Serialize};
 
-/// Version of [`Snapshot`] as it is written to a directory.
+/// Format version of a stored [`Snapshot`].
 pub(crate) const VERSION: u32 = 1;
-/// Loop delay assumed by default: a rack of hardware switches, ns.
+/// Default loop delay: a rack of hardware switches, ns.
 pub(crate) const DEFAULT_RTT_NS: u64 = 20_000;
 
-/// A host, looked at twice.
+/// Two readings of a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Snapshot {
     /// [`VERSION`].
     pub version: u32,
-    /// Version of the dcqcn that took it.
+    /// Version of the dcqcn that recorded it.
     pub dcqcn: String,
-    /// Time between the two looks, ns.
+    /// Time between the two readings, ns.
     pub observed_ns: u64,
-    /// Round trip time that thresholds are judged by, ns.
+    /// Round-trip time for the evaluation of thresholds, ns.
     pub rtt_ns: u64,
-    /// What concerns no interface in particular.
+    /// State of the host as a whole.
     pub host: Host,
-    /// What is attached.
+    /// Attachments.
     pub attachments: Vec<Attached>,
-    /// Every interface but the loopback.
+    /// All interfaces but the loopback.
     pub links: Vec<Link>,
-    /// Every RDMA device.
+    /// All RDMA devices.
     pub rdma: Vec<Rdma>,
     /// RDMA devices in other network namespaces.
     #[serde(default)]
     pub rdma_elsewhere: Vec<RdmaElsewhere>,
-    /// What could not be read.
+    /// Failed readings.
     pub unread: Vec<Unread>,
 }
 
-/// What concerns no interface in particular. `None` always means: could not be read.
+/// State of the host as a whole. `None` always means that it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Host {
-    /// Release of the kernel, as `uname -r` prints it.
+    /// Kernel release, as printed by `uname -r`.
     pub kernel: String,
-    /// It is a PREEMPT_RT kernel.
+    /// PREEMPT_RT kernel.
     #[serde(default)]
     pub realtime: bool,
-    /// The kernel runs XDP programs.
+    /// Support for XDP programs.
     pub xdp: Option<bool>,
-    /// The kernel runs TC programs.
+    /// Support for TC programs.
     pub tc: Option<bool>,
-    /// The kernel has the fq qdisc.
+    /// Availability of the fq qdisc.
     pub fq: Option<bool>,
-    /// The kernel has the HTB qdisc.
+    /// Availability of the HTB qdisc.
     pub htb: Option<bool>,
     /// `net.core.bpf_jit_enable`.
     pub bpf_jit: Option<u32>,
-    /// `dcqcn run` is running.
+    /// Whether `dcqcn run` is running.
     pub controller: Option<bool>,
     /// Idle states of the first CPU.
     pub idle_states: Vec<IdleState>,
     /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
-    /// Packets received by all CPUs at the first and at the second look.
+    /// Packets received by all CPUs at the first and at the second reading.
     #[serde(default)]
     pub softnet: Option<[Softnet; 2]>,
 }
 
-/// `/proc/net/softnet_stat`, of all CPUs together.
+/// `/proc/net/softnet_stat`, summed over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Softnet {
@@ -79,7 +79,7 @@ pub(crate) struct Softnet {
     pub processed: u64,
     /// Packets dropped because a CPU's backlog was full.
     pub dropped: u64,
-    /// Times that a CPU stopped with packets left: its budget or time was used up.
+    /// Times that a CPU stopped with packets left because its budget or time was used up.
     pub squeezed: u64,
     /// Packets in the backlogs.
     pub backlog: u64,
@@ -89,11 +89,11 @@ pub(crate) struct Softnet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IdleState {
-    /// Its name, as in `C6`.
+    /// Name, as in `C6`.
     pub name: String,
-    /// Time to wake up from it, us.
+    /// Wake-up latency, us.
     pub latency_us: u64,
-    /// It is switched off.
+    /// Disabled.
     pub disabled: bool,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct IdleState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attached {
-    /// The interface.
+    /// Interface name.
     pub iface: String,
     /// The other interface of an inline attachment.
     pub inline_peer: Option<String>,
-    /// Its role.
+    /// `host` or `switch`.
     pub role: Role,
     /// `none`, `fq` or `htb`.
     pub pacer: String,
@@ -113,24 +113,24 @@ pub(crate) struct Attached {
     pub xdp_mode: String,
     /// `tcx`, `clsact` or `none`.
     pub tc_mode: String,
-    /// Programs it was attached with: `xdp`, `ingress`, `egress`.
+    /// Programs at attach time: `xdp`, `ingress`, `egress`.
     pub programs: Vec<String>,
-    /// Programs that the kernel says are on the interface now; a hook that could not be asked is in `unread`.
+    /// Programs now on the interface according to the kernel; hooks that could not be queried are in `unread`.
     pub running: Vec<Running>,
-    /// Hooks that could not be requested their programs.
+    /// Hooks that could not be queried.
     pub unasked: Vec<String>,
-    /// Programs of others that see packets before those.
+    /// Other programs that process packets first.
     #[serde(default)]
     pub before_ours: Vec<String>,
-    /// The interface is still there.
+    /// Whether the interface still exists.
     pub alive: bool,
-    /// Parameters that are not [`Config::DEFAULT`]'s, as people write them.
+    /// Parameters that differ from [`Config::DEFAULT`], formatted for people.
     pub parameters: Option<BTreeMap<String, String>>,
-    /// Counters at the first look.
+    /// Counters at the first reading.
     pub before: Option<Counts>,
-    /// Counters at the second.
+    /// Counters at the second reading.
     pub after: Option<Counts>,
-    /// Its tables.
+    /// Occupancy of its tables.
     pub tables: Option<Tables>,
 }
 
@@ -140,23 +140,23 @@ pub(crate) struct Attached {
 pub(crate) struct Running {
     /// `xdp`, `ingress` or `egress`.
     pub hook: String,
-    /// The kernel's number for it.
+    /// Program ID in the kernel.
     pub id: u32,
-    /// It is machine code; else the kernel interprets it.
+    /// Whether it is compiled to machine code.
     pub jited: bool,
 }
 
-/// Counters that are not zero, by their names in `dcqcn counters`.
+/// Nonzero counters, by their names in `dcqcn counters`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Counts {
-    /// Of the XDP program.
+    /// XDP program.
     pub xdp: BTreeMap<String, u64>,
-    /// Of the TC ingress program.
+    /// TC ingress program.
     pub ingress: BTreeMap<String, u64>,
-    /// Of the TC egress program.
+    /// TC egress program.
     pub egress: BTreeMap<String, u64>,
-    /// By traffic class, of all three.
+    /// By traffic class, summed over the programs.
     pub classes: BTreeMap<u8, Class>,
 }
 
@@ -166,28 +166,28 @@ pub(crate) struct Counts {
 pub(crate) struct Class {
     /// RoCEv2 packets.
     pub packets: u64,
-    /// Of them, packets able to be marked (ECT or CE).
+    /// ECN-capable packets (ECT or CE).
     pub ect_packets: u64,
     /// Packets marked CE here.
     pub ecn_marked_packets: u64,
 }
 
-/// How full the tables are.
+/// Occupancy of the flow and pair tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tables {
-    /// Flows the RP table can hold.
+    /// Capacity of the RP table, flows.
     pub capacity: u64,
-    /// Flows in it.
+    /// Flows in the RP table.
     pub rp_flows: u64,
-    /// Of them, flows that sent between the two looks.
+    /// Flows that sent between the two readings.
     pub rp_active: u64,
-    /// The rates of these, all together.
+    /// Sum of their rates.
     #[serde(default)]
     pub rp_rate_bps: u64,
     /// Flows in the NP table.
     pub np_flows: u64,
-    /// Pairs that are known.
+    /// Known pairs.
     pub pairs: u64,
 }
 
@@ -195,62 +195,62 @@ pub(crate) struct Tables {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its index.
+    /// Index.
     pub index: u32,
-    /// Largest payload of a frame, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
-    /// Speed that the driver reports.
+    /// Speed reported by the driver.
     pub speed_bps: Option<u64>,
-    /// Kind of a software interface; `None` for hardware.
+    /// Type of a virtual interface; `None` for hardware.
     pub kind: Option<String>,
     /// Administratively up.
     pub up: bool,
-    /// Index of a veth's other end, if that is in the same namespace.
+    /// Index of a veth's other end, if in the same namespace.
     pub peer: Option<u32>,
     /// Index of its bridge or bond.
     pub master: Option<u32>,
-    /// Index of the interface below a stacked one, if that is in the same namespace.
+    /// Index of the interface below a stacked one, if in the same namespace.
     #[serde(default)]
     pub lower: Option<u32>,
-    /// Packets sampled that the programs do not read, by [`label`](super::tunnel::label).
+    /// Sampled packets that the programs do not parse, by [`label`](super::tunnel::label).
     #[serde(default)]
     pub unread_packets: BTreeMap<String, u64>,
     /// Kernel driver of the device.
     pub driver: Option<String>,
-    /// Its queueing disciplines.
+    /// Its qdiscs.
     pub qdiscs: Vec<Qdisc>,
-    /// The token bucket at its root.
+    /// Token bucket at its root.
     #[serde(default)]
     pub shaper: Option<Shaper>,
-    /// NUMA node of the device; `None` where there is one node or no device.
+    /// NUMA node of the device; `None` without a device, or with a single node.
     pub numa_node: Option<u32>,
     /// CPUs that serve each of its interrupts.
     pub irqs: BTreeMap<u32, Vec<u32>>,
-    /// `ethtool -S` at the first and at the second look, as it was printed; kept in files of their own.
+    /// Output of `ethtool -S` at the first and at the second reading; stored in separate files.
     #[serde(skip)]
     pub ethtool: Option<[String; 2]>,
 }
 
-/// A queueing discipline.
+/// A qdisc.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Qdisc {
-    /// Its kind.
+    /// Kind, as in `tc`.
     pub kind: String,
-    /// Its handle, as in `8001:`.
+    /// Handle, as in `8001:`.
     pub handle: String,
-    /// `root`, or the class it is in.
+    /// Parent: `root`, or a class.
     pub parent: String,
-    /// Limits of an fq.
+    /// Limits, if it is an fq.
     pub fq: Option<Fq>,
-    /// Bytes waiting in it at the second look.
+    /// Backlog at the second reading, bytes.
     #[serde(default)]
     pub backlog_bytes: u32,
-    /// Packets dropped until the first look.
+    /// Packets dropped up to the first reading.
     pub drops_before: u32,
-    /// Packets dropped until the second.
+    /// Packets dropped up to the second reading.
     pub drops_after: u32,
 }
 
@@ -258,34 +258,34 @@ pub(crate) struct Qdisc {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fq {
-    /// Packets it holds.
+    /// Maximum packets in total.
     pub limit: u32,
-    /// Packets each flow holds.
+    /// Maximum packets per flow.
     pub flow_limit: u32,
-    /// Bits of a packet's hash that distinguish flows without a TCP socket; `None` if it was not recorded.
+    /// Hash bits that distinguish flows without a TCP socket; `None` if not recorded.
     #[serde(default)]
     pub orphan_mask: Option<u32>,
-    /// Latest departure time from now, ns; `None` from kernels that have no such limit.
+    /// Maximum delay of a departure, ns; `None` for kernels without a horizon.
     pub horizon_ns: Option<u64>,
 }
 
-/// A token bucket that limits an interface, looked at many times between the two looks.
+/// A token bucket that limits an interface, sampled between the two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shaper {
     /// `tbf`, or `htb class 1:10`.
     pub name: String,
-    /// Its rate.
+    /// Rate.
     pub rate_bps: u64,
-    /// What its bucket holds, as time at that rate.
+    /// Burst, as time at that rate.
     pub burst_ns: u64,
-    /// Times it was looked at.
+    /// Number of samples.
     pub looks: u32,
-    /// Of them, times that packets waited in it.
+    /// Samples with a backlog.
     pub waiting: u32,
-    /// Time from the first to the last, ns.
+    /// Time from the first to the last sample, ns.
     pub observed_ns: u64,
-    /// What it let through in that time.
+    /// Bytes sent in that time.
     pub sent_bytes: u64,
 }
 
@@ -293,19 +293,19 @@ pub(crate) struct Shaper {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
-    /// Its name, as in `rdma link`.
+    /// Name, as in `rdma link`.
     pub name: String,
-    /// Interfaces its ports are on.
+    /// Interfaces of its ports.
     pub ifaces: Vec<String>,
-    /// The adapter moves packets itself; `None` if its kind could not be read.
+    /// Whether the adapter transfers packets in hardware; `None` if its kind could not be read.
     pub hardware: Option<bool>,
-    /// Connected queue pairs.
+    /// Connected QPs.
     pub connected_qps: Option<u64>,
     /// `default_roce_tos` of its first port.
     pub default_roce_tos: Option<u8>,
-    /// `hw_counters` of its first port at the first look.
+    /// `hw_counters` of its first port at the first reading.
     pub before: BTreeMap<String, u64>,
-    /// The same at the second look.
+    /// `hw_counters` at the second reading.
     pub after: BTreeMap<String, u64>,
 }
 
@@ -313,27 +313,27 @@ pub(crate) struct Rdma {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RdmaElsewhere {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// A process in that namespace.
+    /// PID of a process in that namespace.
     pub pid: u32,
-    /// Its command.
+    /// Name of that process.
     pub command: String,
-    /// Connected queue pairs.
+    /// Connected QPs.
     pub connected_qps: Option<u64>,
 }
 
-/// Something that could not be read.
+/// A failed reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unread {
-    /// What.
+    /// Object.
     pub what: String,
-    /// Why.
+    /// Cause.
     pub why: String,
-    /// What to do about it.
+    /// Suggested fix.
     pub next: String,
-    /// Without it the other findings do not answer whether congestion control works.
+    /// Whether the other findings are meaningless without it.
     pub essential: bool,
 }
 
@@ -350,21 +350,20 @@ impl Snapshot {
         self.rdma.iter().filter(move |device| device.ifaces.iter().any(|on| on == iface))
     }
 
-    /// `2 s`: the time between the two looks.
+    /// Time between the two readings, as in `2 s`.
     pub(super) fn window(&self) -> String {
         dcqcn_support::render::ns(self.observed_ns)
     }
 }
 
 impl Attached {
-    /// Its parameters. `None` if they could not be read; [`record::read`](super::record::read) refuses those that are
-    /// none.
+    /// Its parameters; `None` if they could not be read. [`record::read`](super::record::read) rejects invalid ones.
     #[must_use]
     pub(crate) fn config(&self) -> Option<Config> {
         config(self.parameters.as_ref()?).ok()
     }
 
-    /// What went through it: between the two looks if anything did, else since it was attached.
+    /// Its traffic: between the two readings if there was any, else since it was attached.
     pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Seen> {
         let after = self.after.as_ref()?;
         let zero = Counts::default();
@@ -377,7 +376,7 @@ impl Attached {
     }
 }
 
-/// Parameters that are said to differ from the default.
+/// Parses the parameters that differ from the default.
 pub(super) fn config(parameters: &BTreeMap<String, String>) -> Result<Config, String> {
     let mut config = Config::DEFAULT;
     for (name, text) in parameters {
@@ -389,16 +388,16 @@ pub(super) fn config(parameters: &BTreeMap<String, String>) -> Result<Config, St
     Ok(config)
 }
 
-/// Parameters that differ from the default; [`config`] reads them back.
+/// Parameters that differ from the default; [`config`] parses them.
 pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
     dcqcn_params::differing(&Config::DEFAULT, config).map(|key| (key.to_string(), key.text(config))).collect()
 }
 
-/// What RoCEv2 packets are counted as.
+/// Counters of RoCEv2 packets.
 impl Shaper {
-    /// What it let through while packets waited in it nearly all the time; `None` if they did not, or if nobody looked.
+    /// Rate sent while packets waited nearly all the time; `None` if they did not, or without samples.
     pub(super) fn served_bps(&self) -> Option<u64> {
-        /// Fewer say nothing.
+        /// Minimum number of samples.
         const ENOUGH: u32 = 10;
         let busy = self.looks >= ENOUGH && self.waiting >= self.looks - self.looks / 10;
         let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
@@ -411,7 +410,7 @@ impl Link {
         self.qdiscs.iter().find(|qdisc| qdisc.parent == "root")
     }
 
-    /// How much an `ethtool -S` counter grew, for each whose name `matches`.
+    /// Growth of each `ethtool -S` counter whose name `matches`.
     pub(super) fn grown(&self, matches: impl Fn(&str) -> bool) -> BTreeMap<String, u64> {
         let Some([before, after]) = &self.ethtool else {
             return BTreeMap::new();
@@ -434,7 +433,7 @@ impl Link {
     }
 }
 
-/// The counters in the output of `ethtool -S`; lines that are none are passed over.
+/// The counters in the output of `ethtool -S`, ignoring other lines.
 fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! Reading the running machine. What cannot be read is noted, and the rest is read all the same.
+//! Reads the running machine into a snapshot. Failed readings are recorded, and the others continue.
 
 mod attached;
 mod host;
@@ -17,7 +17,7 @@ use dcqcn_support::clock::monotonic_ns;
 use super::snapshot::{Link, Snapshot, Unread, VERSION};
 use sample::Sampler;
 
-/// Reads this machine, as the calling thread's network namespace shows it: twice, `observe` apart.
+/// Reads this machine twice, `observe` apart, in the calling thread's network namespace.
 #[must_use]
 pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     let mut notes = Notes::default();
@@ -56,13 +56,13 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     }
     rdma::second(&mut snapshot.rdma);
     host::second(&mut snapshot.host);
-    // Rates are not computed from it, so that what reading took may be in it.
+    // Not used for rates, so the time of the readings may be included.
     snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
     snapshot.unread = notes.0;
     snapshot
 }
 
-/// What could not be read.
+/// Failed readings.
 #[derive(Default)]
 struct Notes(Vec<Unread>);
 

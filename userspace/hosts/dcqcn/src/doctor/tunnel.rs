@@ -1,20 +1,20 @@
-//! Packets that the programs do not read: RoCE inside a tunnel, and transports with a congestion control of their own.
+//! Packets that the programs do not parse: RoCE inside a tunnel, and transports with their own congestion control.
 
-/// Headers that are followed; no real packet has more.
+/// Maximum number of headers; real packets have fewer.
 const MAX_DEPTH: u8 = 12;
 
-/// IPsec, whose content cannot be read.
+/// IPsec, whose payload cannot be read.
 pub(super) const ESP: &str = "esp";
 /// Ultra Ethernet: UDP port 4793, and the reference provider's UDP port 49150 and IP protocol 253.
 pub(super) const UET: &str = "uet";
 
-/// The outermost tunnel of a frame with RoCEv2 inside (`vxlan`, `geneve`, `gre`, `ipip`, `mpls`, `srv6`), [`ESP`] or
-/// [`UET`]; `None` for all other frames, RoCEv2 without a tunnel too.
+/// Label of the outermost tunnel of a frame with RoCEv2 inside (`vxlan`, `geneve`, `gre`, `ipip`, `mpls`, `srv6`),
+/// [`ESP`] or [`UET`]; `None` for all other frames, including RoCEv2 without a tunnel.
 pub(super) fn label(frame: &[u8]) -> Option<&'static str> {
     Walk { tunnel: None, depth: MAX_DEPTH }.ethernet(frame)
 }
 
-/// A position in a packet: the tunnel around it, and how many headers may follow.
+/// A position in a packet: the tunnel around it, and the headers still allowed.
 #[derive(Clone, Copy)]
 struct Walk {
     tunnel: Option<&'static str>,
@@ -22,12 +22,12 @@ struct Walk {
 }
 
 impl Walk {
-    /// One header further.
+    /// The position after one more header.
     fn next(self) -> Option<Self> {
         Some(Self { depth: self.depth.checked_sub(1)?, ..self })
     }
 
-    /// Inside a tunnel; the outermost names it.
+    /// Inside a tunnel; the outermost one gives the label.
     fn inside(self, tunnel: &'static str) -> Self {
         Self { tunnel: self.tunnel.or(Some(tunnel)), ..self }
     }
@@ -95,7 +95,7 @@ impl Walk {
                 self.inside("geneve").network(be16(body, 2)?, body.get(8 + options..)?)
             }
             6635 => self.inside("mpls").mpls(body),
-            // IKE shares the port, and starts with four zeros.
+            // IKE uses the same port, and starts with four zeros.
             4500 => body.get(..4).filter(|marker| *marker != [0; 4]).map(|_| ESP),
             4793 | 49150 => Some(UET),
             _ => None,

@@ -1,4 +1,4 @@
-//! The columns of the table of flows.
+//! Columns of the flow table.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use dcqcn_params::qp::{hex, place};
 use dcqcn_support::render;
 use dcqcn_telemetry::QpSample;
 
-/// A column, in the order they stand.
+/// A column, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Receiver,
@@ -23,7 +23,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// Every one.
+    /// All columns.
     pub(super) const ALL: [Self; 11] = [
         Self::Receiver,
         Self::Qpn,
@@ -38,7 +38,7 @@ impl Column {
         Self::LastCnp,
     ];
 
-    /// Which of them to show where not all have room, the most telling first.
+    /// Columns by priority, for screens too narrow for all.
     pub(super) const BY_WEIGHT: [Self; 11] = [
         Self::Receiver,
         Self::Qpn,
@@ -53,7 +53,7 @@ impl Column {
         Self::Packets,
     ];
 
-    /// Its heading.
+    /// Heading.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Receiver => "RECEIVER",
@@ -70,7 +70,7 @@ impl Column {
         }
     }
 
-    /// Characters of its widest cell, of a receiver's IPv4 address.
+    /// Width of its widest cell, with an IPv4 address of the receiver.
     pub(super) const fn width(self) -> usize {
         match self {
             Self::Receiver => 15,
@@ -83,12 +83,12 @@ impl Column {
         }
     }
 
-    /// Whether it is of words, which stand on the left.
+    /// Whether it is text, aligned to the left.
     pub(super) const fn is_words(self) -> bool {
         matches!(self, Self::Receiver | Self::Qpn | Self::State)
     }
 
-    /// The cell of a flow.
+    /// Cell of a flow.
     pub(super) fn cell(self, qp: &QpSample) -> String {
         let row = &qp.row;
         match self {
@@ -106,7 +106,7 @@ impl Column {
         }
     }
 
-    /// How two flows compare by it.
+    /// Comparison of two flows by this column.
     pub(super) fn compare(self, a: &QpSample, b: &QpSample) -> Ordering {
         let by = |a: &QpSample, b: &QpSample| match self {
             Self::Receiver => a.row.address.cmp(&b.row.address),
@@ -120,7 +120,7 @@ impl Column {
             Self::Throughput => a.throughput_bps.total_cmp(&b.throughput_bps),
             Self::Packets => a.row.packets.cmp(&b.row.packets),
             Self::Bytes => a.row.bytes.cmp(&b.row.bytes),
-            // Never is longest ago.
+            // Never counts as longest ago.
             Self::LastCnp => {
                 let age = |qp: &QpSample| qp.row.last_cnp_age_ns.unwrap_or(u64::MAX);
                 age(a).cmp(&age(b))
@@ -129,7 +129,7 @@ impl Column {
         by(a, b).then_with(|| a.id().cmp(&b.id()))
     }
 
-    /// The column `steps` to the right of it; beyond the last is the first.
+    /// The column `steps` to the right; the first follows the last.
     pub(super) fn step(self, steps: isize) -> Self {
         let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
         let to = (at as isize + steps).rem_euclid(Self::ALL.len() as isize);

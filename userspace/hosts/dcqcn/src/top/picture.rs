@@ -1,5 +1,5 @@
-//! The picture of `dcqcn top` in the documentation: the screen's own buffer as SVG, of five flows that share a port by
-//! the data plane's own functions. `cargo xtask docs` draws it again.
+//! The picture of `dcqcn top` in the documentation: the screen buffer as SVG, with five flows simulated by the data
+//! plane's own functions. `cargo xtask docs` regenerates it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,12 +23,12 @@ use ratatui::style::{Color, Modifier};
 use super::state::{HISTORY, State};
 use super::view;
 
-/// A cell, in pixels: a monospaced font of 14 has about this width.
+/// Size of a cell in pixels, about that of a monospaced font of 14 px.
 const CELL: (u32, u32) = (9, 19);
 const BACKGROUND: &str = "#16181d";
 const FOREGROUND: &str = "#d8dee9";
 
-/// A screen as SVG. Bars and thresholds are drawn, since fonts differ in how their blocks join.
+/// Converts a screen to SVG. Bars and thresholds are shapes, because fonts join block characters differently.
 fn svg(buffer: &Buffer) -> String {
     let (width, height) = (u32::from(buffer.area.width), u32::from(buffer.area.height));
     let mut text = format!(
@@ -48,12 +48,12 @@ fn svg(buffer: &Buffer) -> String {
     text + "</g>\n</svg>\n"
 }
 
-/// Whether a cell is a part of a bar, of a sparkline or a threshold.
+/// Whether a cell is part of a bar, a sparkline or a threshold.
 fn is_drawn(cell: &Cell) -> bool {
     matches!(cell.symbol().chars().next(), Some('\u{2581}'..='\u{2588}' | '\u{2503}' | '\u{250a}'))
 }
 
-/// Cells of one style whose left upper corner is at (`x`, `y`).
+/// Cells of one style with their upper left corner at (`x`, `y`).
 fn draw(text: &mut String, run: &[Cell], x: u32, y: u32) {
     let Some(first) = run.first() else { return };
     let (mut ink, mut paper) = (color(first.fg), None);
@@ -91,7 +91,7 @@ fn draw(text: &mut String, run: &[Cell], x: u32, y: u32) {
     );
 }
 
-/// A block of eighths, or a line from top to bottom.
+/// A block in eighths, or a vertical line.
 fn block(symbol: &str, x: u32, y: u32, ink: &str) -> String {
     let (width, height) = CELL;
     match symbol.chars().next() {
@@ -120,7 +120,7 @@ fn color(color: Color) -> &'static str {
     }
 }
 
-/// A port of 1 Gb/s and the flows into it, packet by packet.
+/// A port of 1 Gbit/s and its flows, packet by packet.
 struct Loop {
     now: Reading,
     /// Not in the table before its first packet.
@@ -131,7 +131,7 @@ struct Loop {
 }
 
 const PACKET_BYTES: u64 = 4_096;
-/// The time a packet takes on the link.
+/// Transmission time of a packet on the link.
 const STEP_NS: u64 = PACKET_BYTES * 8;
 const SECOND: u64 = 1_000_000_000;
 
@@ -148,7 +148,7 @@ impl Loop {
         Self { now, waiting, credit_bits: Vec::new(), random: 1 }
     }
 
-    /// Time goes on by a second, in which one more flow begins if any waits.
+    /// Advances the simulation by a second, in which one more flow starts.
     fn second(&mut self) {
         let Self { now, waiting, credit_bits, random } = self;
         now.rp.extend(waiting.pop());
@@ -203,5 +203,5 @@ fn documented_screen_matches() {
         fs::write(&path, &drawn).unwrap();
     }
     let kept = fs::read_to_string(&path).unwrap();
-    assert!(kept == drawn, "{} is not what the screen shows: `cargo xtask docs` draws it", path.display());
+    assert!(kept == drawn, "{} is outdated: run `cargo xtask docs`", path.display());
 }

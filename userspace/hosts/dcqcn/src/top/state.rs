@@ -1,4 +1,4 @@
-//! What the dashboard shows, and what keys do to it.
+//! State of the dashboard, and its reaction to keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -10,85 +10,85 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::column::Column;
 
-/// Rates kept of each flow: the width of its sparkline.
+/// Stored rates per flow: the width of its sparkline.
 pub(super) const HISTORY: usize = 16;
 
-/// What the dashboard shows.
+/// State of the dashboard.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Every interface attached.
+    /// All attached interfaces.
     pub(super) ifaces: Vec<String>,
-    /// Which of them is shown.
+    /// Index of the current interface.
     pub(super) at: usize,
     /// Time between two samples.
     pub(super) interval: Duration,
     /// The last sample; `None` if the interface cannot be read.
     pub(super) sample: Option<Sample>,
-    /// The parameters active.
+    /// Active parameters.
     pub(super) config: Option<Config>,
-    /// The column flows are sorted by.
+    /// Sort column of the flows.
     pub(super) sort: Column,
-    /// The largest first.
+    /// Descending order.
     pub(super) descending: bool,
-    /// The first flow shown.
+    /// Index of the first visible flow.
     pub(super) offset: usize,
-    /// No samples are taken.
+    /// Sampling is paused.
     pub(super) paused: bool,
-    /// What is open.
+    /// Open window.
     pub(super) mode: Mode,
-    /// What the last line says instead of the keys.
+    /// Message that replaces the list of keys.
     pub(super) status: Option<Status>,
-    /// The last rates of each flow, bit/s, the newest last.
+    /// Recent rates of each flow, bit/s, the newest last.
     history: HashMap<QpKey, VecDeque<f32>>,
 }
 
-/// What is open above the dashboard.
+/// Window above the dashboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Nothing.
+    /// None.
     Normal,
-    /// The list of keys.
+    /// List of keys.
     Help,
-    /// The list of parameters that contain `filter`.
+    /// List of parameters that contain `filter`.
     Choose {
-        /// What was typed.
+        /// Typed text.
         filter: String,
-        /// Which of them is chosen.
+        /// Index of the selected parameter.
         at: usize,
     },
-    /// The value of a parameter.
+    /// Input of a parameter's value.
     Value {
-        /// The parameter.
+        /// Parameter.
         key: Key,
-        /// What was typed.
+        /// Typed text.
         text: String,
     },
 }
 
-/// How the last change went.
+/// Result of the last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Done.
+    /// Applied.
     Done(String),
-    /// Refused.
+    /// Rejected.
     Error(String),
 }
 
-/// What a key asks for.
+/// Action requested by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing beyond the screen.
+    /// None.
     None,
-    /// The end.
+    /// Quit.
     Quit,
-    /// The interface so many further on.
+    /// Switch to another interface, by offset.
     Switch(isize),
-    /// A change of a parameter.
+    /// Change a parameter.
     Set(Assignment),
 }
 
 impl State {
-    /// Nothing seen yet.
+    /// Initial state, without a sample.
     pub(super) fn new(ifaces: Vec<String>, at: usize, interval: Duration) -> Self {
         Self {
             ifaces,
@@ -106,12 +106,12 @@ impl State {
         }
     }
 
-    /// The interface shown.
+    /// Name of the current interface.
     pub(super) fn iface(&self) -> &str {
         self.ifaces.get(self.at).map_or("", String::as_str)
     }
 
-    /// Shows another sample.
+    /// Stores a new sample.
     pub(super) fn show(&mut self, sample: Sample, config: Config) {
         let mut history = HashMap::with_capacity(sample.qps.len());
         for qp in &sample.qps {
@@ -122,26 +122,26 @@ impl State {
             rates.push_back(qp.row.rate.rate_bps as f32);
             history.insert(qp.id(), rates);
         }
-        // Flows that are gone are left behind.
+        // Forget flows that have ended.
         self.history = history;
         (self.sample, self.config) = (Some(sample), Some(config));
         self.order();
     }
 
-    /// Shows that the interface cannot be read.
+    /// Records that the interface cannot be read.
     pub(super) fn lose(&mut self, error: &dyn std::error::Error) {
         self.forget();
         self.status = Some(Status::Error(error.to_string()));
     }
 
-    /// Shows nothing until the next sample: another interface.
+    /// Clears the sample after a switch to another interface.
     pub(super) fn forget(&mut self) {
         (self.sample, self.config) = (None, None);
         self.history.clear();
         self.offset = 0;
     }
 
-    /// The last rates of a flow in bit/s, the newest last.
+    /// Recent rates of a flow in bit/s, the newest last.
     pub(super) fn history(&self, id: &QpKey) -> impl Iterator<Item = f32> {
         self.history.get(id).into_iter().flatten().copied()
     }
@@ -164,7 +164,7 @@ impl State {
         Key::all().filter(fits).collect()
     }
 
-    /// Takes a key; the table has room for `page` flows.
+    /// Processes a key; the table shows `page` flows.
     pub(super) fn press(&mut self, key: KeyEvent, page: usize) -> Action {
         if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c')) {
             return Action::Quit;
@@ -262,14 +262,14 @@ impl State {
         Action::None
     }
 
-    /// A change was made.
+    /// Records an applied change.
     pub(super) fn changed(&mut self, key: Key, old: &Config, new: &Config) {
         self.mode = Mode::Normal;
         self.config = Some(*new);
         self.status = Some(Status::Done(format!("{key}: {} -> {}", key.text(old), key.text(new))));
     }
 
-    /// A change was refused; what was typed stays, to be corrected.
+    /// Records a rejected change; keeps the typed text for correction.
     pub(super) fn refused(&mut self, why: String) {
         self.status = Some(Status::Error(why));
     }

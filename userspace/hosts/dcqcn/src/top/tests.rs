@@ -143,7 +143,7 @@ fn parameter_chosen_typed_and_set() {
     press(&mut state, KeyCode::Backspace);
     write(&mut state, "0us");
     assert_eq!(press(&mut state, KeyCode::Enter), Action::None);
-    assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("not measured in")));
+    assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("has the wrong unit")));
     golden("value.txt", &screen(&state, 90, 18));
     for _ in 0..5 {
         press(&mut state, KeyCode::Backspace);
@@ -158,7 +158,7 @@ fn parameter_chosen_typed_and_set() {
     state.changed(assignment.key, &old, &new);
     assert_eq!(state.mode, Mode::Normal);
     assert!(screen(&state, 80, 16).contains("wred.3.kmax: 200KB -> 250KB"));
-    // The next key takes the message away.
+    // The next key removes the message.
     press(&mut state, KeyCode::Down);
     assert!(screen(&state, 80, 16).contains("? help"));
 }
@@ -187,9 +187,9 @@ fn fixed_or_unknown_parameters_not_editable() {
     write(&mut state, "nothing");
     press(&mut state, KeyCode::Down);
     press(&mut state, KeyCode::Enter);
-    assert!(screen(&state, 80, 16).contains("no parameter has that in its name"));
+    assert!(screen(&state, 80, 16).contains("no matching parameter"));
     press(&mut state, KeyCode::Esc);
-    // Without a configuration there is nothing to change.
+    // Without a configuration there are no parameters to change.
     state.forget();
     press(&mut state, KeyCode::Char('e'));
     assert_eq!(state.mode, Mode::Normal);

@@ -1,4 +1,4 @@
-//! The screen, from the state alone.
+//! Drawing of the screen from the state.
 
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_common::stats::Stat;
@@ -15,13 +15,13 @@ use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 use super::column::Column;
 use super::state::{HISTORY, Mode, State, Status};
 
-/// Widest bar of a queue.
+/// Maximum width of a queue's bar.
 const MAX_BAR: usize = 40;
-/// What stands next to a bar.
+/// Width of the columns next to a bar.
 const BESIDE_BAR: usize = 60;
-/// What stands behind that if there are two ports: `  to` and the interface (IFNAMSIZ).
+/// Width of the port column, with two ports: `  to` and the interface (IFNAMSIZ).
 const BESIDE_PORT: usize = 20;
-/// Narrowest screen on which sparklines do not displace what tells more.
+/// Minimum screen width for sparklines, which would displace more important columns.
 const MIN_FOR_HISTORY: usize = 78;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -42,10 +42,10 @@ p, Space         pause, go on
 Esc              close
 
 A bar ends at 5/4 of Kmax: \u{250a} is Kmin, \u{2503} is Kmax.
-RATE is what the flow is held to, SENT/s what it sends; HISTORY is
-RATE against the line rate. A flow is named by its receiver's QP.";
+RATE is the enforced rate, SENT/s the actual one; HISTORY is
+RATE against the line rate. A flow is identified by its receiver's QP.";
 
-/// The parts of the screen, from above.
+/// Areas of the screen, from top to bottom.
 struct Areas {
     title: Rect,
     classes: Rect,
@@ -57,7 +57,7 @@ struct Areas {
 fn areas(area: Rect, state: &State) -> Areas {
     let of_queues = |sample: &Sample| usize::from(!sample.queues.is_empty());
     let bars = state.sample.as_ref().map_or(0, |sample| bars(sample).count() + of_queues(sample)) + 1;
-    // Flows have half of a small screen.
+    // Flows get half of a small screen.
     let bars = u16::try_from(bars).unwrap_or(u16::MAX).min(area.height / 2);
     let status = match &state.status {
         Some(Status::Error(text) | Status::Done(text)) => {
@@ -78,7 +78,7 @@ fn areas(area: Rect, state: &State) -> Areas {
     Areas { title, classes, counters, flows, status }
 }
 
-/// How many flows a screen shows.
+/// Number of flows that fit the screen.
 pub(super) fn page(area: Rect, state: &State) -> usize {
     usize::from(areas(area, state).flows.height.saturating_sub(1)).max(1)
 }
@@ -122,7 +122,7 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
     Line::from(spans)
 }
 
-/// Which flows are on the screen.
+/// Range of visible flows.
 fn shown(state: &State, sample: &Sample, flows: Rect) -> String {
     let count = sample.qps.len();
     let page = usize::from(flows.height.saturating_sub(1));
@@ -176,7 +176,7 @@ fn classes(sample: &Sample, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The port's own queues on a line, if it has any.
+/// The port's own queues, if any, on one line.
 fn own_queues(sample: &Sample) -> Option<Line<'static>> {
     let mut spans = vec![Span::raw(" queues".to_owned())];
     for QueueSample { queue, depth_bytes, drops_per_s, .. } in &sample.queues {
@@ -188,7 +188,7 @@ fn own_queues(sample: &Sample) -> Option<Line<'static>> {
     (spans.len() > 1).then(|| Line::from(spans))
 }
 
-/// Depth against Kmin and Kmax.
+/// Depth compared with Kmin and Kmax.
 fn bar(class: &ClassSample, depth: u64, width: usize) -> String {
     let end = class.kmax_bytes.saturating_mul(5) / 4;
     let place = |bytes: u64| match end {
@@ -258,7 +258,7 @@ fn flows(state: &State, sample: &Sample, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// The columns that fit, with the one that sorts.
+/// Columns that fit, including the sort column.
 fn columns(sort: Column, width: usize, width_of: impl Fn(Column) -> usize) -> Vec<Column> {
     let mut left = width;
     let mut fit = Vec::new();
@@ -273,12 +273,12 @@ fn columns(sort: Column, width: usize, width_of: impl Fn(Column) -> usize) -> Ve
     Column::ALL.into_iter().filter(|column| fit.contains(column)).collect()
 }
 
-/// Eighths of the line rate.
+/// Rate in eighths of the line rate.
 fn sparkline(rates: impl Iterator<Item = f32>, line_rate_bps: u64) -> String {
     const EIGHTHS: [char; 8] =
         ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
     let step = |rate: f32| {
-        // Not negative, and at most 8: the rate is below the line rate.
+        // Within 0 to 8: the rate is at most the line rate.
         let eighths = (rate * 8.0 / line_rate_bps.max(1) as f32).ceil() as usize;
         EIGHTHS.get(eighths.clamp(1, 8) - 1).copied().unwrap_or(' ')
     };
@@ -295,7 +295,7 @@ fn status(state: &State) -> Paragraph<'_> {
     }
 }
 
-/// A window in the middle.
+/// A centred window.
 fn popup(frame: &mut Frame<'_>, title: &str, lines: Vec<Line<'_>>, width: u16) {
     let area = frame.area();
     let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);
@@ -317,7 +317,7 @@ fn choose(frame: &mut Frame<'_>, state: &State, filter: &str, at: usize) {
         lines.push(if i == at { Line::styled(text, REVERSED) } else { Line::raw(text) });
     }
     if choices.is_empty() {
-        lines.push(Line::raw(" no parameter has that in its name"));
+        lines.push(Line::raw(" no matching parameter"));
     }
     popup(frame, "Change a parameter", lines, 60);
 }
@@ -338,7 +338,7 @@ fn value(frame: &mut Frame<'_>, state: &State, key: Key, text: &str) {
     popup(frame, "Enter applies, Esc leaves", lines, WIDTH as u16);
 }
 
-/// Words of `text` in lines of at most `width`.
+/// Wraps `text` to lines of at most `width`.
 fn wrapped(text: &str, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

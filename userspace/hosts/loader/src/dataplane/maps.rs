@@ -233,9 +233,9 @@ impl Maps {
     /// # Errors
     /// There is no such queue, or what the kernel says.
     pub fn queue(&self, index: u32) -> Result<u64, Error> {
-        let told = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+        let shared = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
         let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
-        Ok(shares.iter().fold(told, |told, share| share.told(told)))
+        Ok(shares.iter().fold(shared, |shared, share| share.published(shared)))
     }
 
     /// One set of the RP table, each of its flows as between two packets; one that packets change each time it is looked at is given

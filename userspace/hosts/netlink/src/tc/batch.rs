@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::netlink::{Netlink, Subsystem};
 use crate::wire::Encoder;
 
-/// Changes sent with one system call. A refusal of each must fit the socket's receive buffer, 208 KiB by
-/// default, where one takes up to 1.5 KiB.
+/// Changes sent with one system call. Rejections of all of them, up to 1.5 KiB each, must fit the socket's receive
+/// buffer, 208 KiB by default.
 const CHUNK: usize = 128;
 
-/// Changes to the classes of one interface, collected to be made together.
+/// Changes to the classes of one interface, collected to be sent together.
 #[derive(Debug)]
 pub struct Batch {
     ifindex: u32,
@@ -46,13 +46,13 @@ impl Batch {
         self.add(class, RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC));
     }
 
-    /// How many changes it holds.
+    /// Number of changes.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }
 
-    /// Whether it holds no change.
+    /// Whether it has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
@@ -63,7 +63,7 @@ impl Batch {
             self.chunks.push(Chunk::default());
         }
         if let Some(chunk) = self.chunks.last_mut() {
-            // A refusal comes without asking; only the last message of a chunk asks, see `commit`.
+            // Rejections are always sent; only the last message of a chunk requests an acknowledgement, see `commit`.
             chunk.messages.message(kind, NLM_F_REQUEST | flags, body);
             chunk.classes.push(class);
         }
@@ -71,10 +71,10 @@ impl Batch {
 }
 
 impl Netlink {
-    /// Makes all changes of the batch, in order. A refused one does not keep the others from being made.
+    /// Makes all changes of the batch, in order. A rejection does not affect the others.
     ///
     /// # Errors
-    /// [`Error::Batch`] lists the refused changes.
+    /// [`Error::Batch`] lists the rejected changes.
     pub fn commit(&self, batch: Batch) -> Result<()> {
         let total = batch.len();
         let mut failed = Vec::new();

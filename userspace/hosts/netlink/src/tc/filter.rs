@@ -1,4 +1,4 @@
-//! The filters that hang on an interface's hooks.
+//! Filters on an interface's hooks.
 
 use libc::RTM_GETTFILTER;
 
@@ -18,18 +18,18 @@ const TCA_BPF_ID: u16 = 11;
 pub struct Filter {
     /// Kind: `bpf`, `flower`, ...
     pub kind: String,
-    /// Those of a lower one are asked first.
+    /// Priority: lower values are evaluated first.
     pub priority: u16,
-    /// Its handle within that priority.
+    /// Handle within the priority.
     pub handle: Handle,
-    /// Name of the program, of a BPF filter.
+    /// Name of the program, for a BPF filter.
     pub name: Option<String>,
-    /// Number of the program, of a BPF filter.
+    /// Program ID, for a BPF filter.
     pub program_id: Option<u32>,
 }
 
 impl Netlink {
-    /// The filters below `parent`: a qdisc, a class, or one of [`Handle::CLSACT_HOOKS`]. In the order in which they see a packet.
+    /// The filters below `parent`: a qdisc, a class, or one of [`Handle::CLSACT_HOOKS`], in the order of evaluation.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -45,7 +45,7 @@ impl Netlink {
     }
 }
 
-/// One message. The kernel heads the filters of a chain with a message that has no handle.
+/// Parses one message. The kernel starts each chain with a message without a handle.
 fn filter(body: &[u8]) -> Option<Filter> {
     let attributes = body.get(TCMSG_LEN..)?;
     let handle = Handle(u32_at(body, 8)?);

@@ -32,7 +32,7 @@ impl Netlink {
                 tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
             })?
             .map_err(|refusal| self.refused("list the qdiscs", ifindex, refusal))?;
-        // The kernel lists those of all interfaces.
+        // The kernel lists the qdiscs of all interfaces.
         Ok(bodies
             .iter()
             .filter(|body| u32_at(body, 4) == Some(ifindex))
@@ -40,7 +40,7 @@ impl Netlink {
             .collect())
     }
 
-    /// The qdiscs of all interfaces, by index: what [`Self::qdiscs`] reads for one of them too.
+    /// The qdiscs of all interfaces, by index.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -82,8 +82,8 @@ impl Netlink {
         Ok(self.qdiscs(ifindex)?.into_iter().find(|qdisc| qdisc.parent == Handle::ROOT))
     }
 
-    /// Statistics of the qdisc at `parent` ([`Handle::ROOT`] or a class): one short exchange, to be polled
-    /// for the queue's depth.
+    /// Statistics of the qdisc at `parent` ([`Handle::ROOT`] or a class): one short exchange, suitable for polling the
+    /// queue's depth.
     ///
     /// # Errors
     /// There is no qdisc at `parent`.
@@ -99,12 +99,12 @@ impl Netlink {
         self.stats_of(RTM_GETTCLASS, ifindex, class, Handle::UNSPEC)
     }
 
-    /// Puts a new qdisc at the interface's root; classes of the old one go with it.
+    /// Installs a new qdisc at the interface's root; classes of the old one are removed with it.
     ///
     /// # Errors
     /// The kernel lacks the kind, refuses the options, or the process lacks CAP_NET_ADMIN.
     pub fn replace_root(&self, ifindex: u32, handle: Handle, spec: &QdiscSpec) -> Result<()> {
-        // A root with this very handle would be changed in place, which HTB cannot do, and would keep its
+        // An existing root with this handle would be changed in place, which HTB does not support, and would retain its
         // classes.
         if self.root_qdisc(ifindex)?.is_some_and(|root| root.handle == handle && handle != Handle::UNSPEC) {
             self.delete_root(ifindex)?;
@@ -112,7 +112,7 @@ impl Netlink {
         self.replace_qdisc(ifindex, Handle::ROOT, handle, spec)
     }
 
-    /// Puts a qdisc at `parent`, or changes the one of the same kind and handle that is there.
+    /// Installs a qdisc at `parent`, or changes the existing one of the same kind and handle.
     ///
     /// # Errors
     /// There is no such parent, the kernel lacks the kind or refuses the options, or the process lacks
@@ -131,16 +131,16 @@ impl Netlink {
         })
     }
 
-    /// Removes the root qdisc; the kernel puts its default there.
+    /// Removes the root qdisc; the kernel installs its default.
     ///
     /// # Errors
-    /// There is only the default, or the process lacks CAP_NET_ADMIN.
+    /// The root is the kernel's default, or the process lacks CAP_NET_ADMIN.
     pub fn delete_root(&self, ifindex: u32) -> Result<()> {
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::ROOT))?
             .map_err(|refusal| self.refused("delete the root qdisc", ifindex, refusal))
     }
 
-    /// Removes the clsact qdisc, unless somebody's filters are on it, which would go too; says whether it did.
+    /// Removes the clsact qdisc unless it has filters, which would be removed too. Returns whether it did.
     ///
     /// # Errors
     /// There is none, or the process lacks CAP_NET_ADMIN.
@@ -155,7 +155,7 @@ impl Netlink {
         Ok(true)
     }
 
-    /// Creates an HTB class or changes the one that exists; packets waiting in it stay.
+    /// Creates or changes an HTB class; its queued packets stay.
     ///
     /// # Errors
     /// There is no such parent, or the process lacks CAP_NET_ADMIN.
@@ -165,7 +165,7 @@ impl Netlink {
             .map_err(|refusal| self.refused(format!("set the class {}", class.handle), ifindex, refusal))
     }
 
-    /// Removes a class; packets waiting in it are dropped.
+    /// Removes a class and drops its queued packets.
     ///
     /// # Errors
     /// There is no such class, it has classes of its own, or the process lacks CAP_NET_ADMIN.
@@ -202,7 +202,7 @@ impl Netlink {
         }
     }
 
-    /// Puts a qdisc of any kind at `parent`, its options as raw bytes.
+    /// Installs a qdisc of any kind at `parent`, with options as raw bytes.
     pub(super) fn put_qdisc(
         &self,
         ifindex: u32,
@@ -215,7 +215,7 @@ impl Netlink {
             tcmsg(request, ifindex, handle, parent);
             request.attribute(TCA_KIND, &c_string(kind));
             if !options.is_empty() {
-                // ets insists on the flag of nested attributes (Linux 5.6); a fifo's options are none.
+                // ets requires the flag of nested attributes (Linux 5.6); a fifo's options are not nested.
                 request.options(TCA_OPTIONS, options, kind == "ets");
             }
         })
@@ -226,7 +226,7 @@ impl Netlink {
     }
 
     fn stats_of(&self, kind: u16, ifindex: u32, handle: Handle, parent: Handle) -> Result<Stats> {
-        // Older kernels answer with a notification, which the requester gets only if it asks for an echo.
+        // Older kernels answer with a notification, which the requester gets only with an echo.
         let bodies = self
             .get(Subsystem::Route, kind, NLM_F_ECHO, |request| tcmsg(request, ifindex, handle, parent))?
             .map_err(|refusal| {
@@ -239,18 +239,17 @@ impl Netlink {
     }
 }
 
-/// Whether the running kernel has a qdisc of this kind, built in or as a module it can load. Tried on the
-/// loopback interface of a namespace of its own, which leaves nothing behind. A process without CAP_SYS_ADMIN
-/// cannot make one; it tries on its own loopback interface with options that every kind with options refuses
-/// before anything is changed.
+/// Whether the kernel has a qdisc of this kind, built in or as a loadable module. It is tried on the loopback of a
+/// temporary namespace. Without CAP_SYS_ADMIN, which that requires, it is tried on the process's own loopback, with
+/// options that every kind rejects before changing anything.
 ///
 /// # Errors
 /// The process lacks CAP_NET_ADMIN.
 pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
-    // Without options most kinds refuse to start (EINVAL); what counts is that the kernel knows the kind.
+    // Without options most kinds fail to start (EINVAL); only the kind's existence matters.
     match netns::in_scratch(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
         Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            // Attribute 1 is a structure or a number of 32 bits; here it has one byte.
+            // Attribute 1 is a structure or a 32-bit number; here it has one byte.
             let mut refused = Encoder::default();
             refused.attribute(1, &[0]);
             knows_qdisc(kind, Handle::new(0xdcff, 0), &refused.into_bytes())

@@ -1,4 +1,4 @@
-//! Rates as the packet scheduler takes them.
+//! Rates in the packet scheduler's format.
 
 use crate::wire::Encoder;
 
@@ -26,7 +26,7 @@ impl Rate {
         self.spec_with(0)
     }
 
-    /// The same, with bytes that the kernel adds to the length of each packet.
+    /// As above, with bytes that the kernel adds to the length of each packet.
     pub(super) fn spec_with(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
         let mut spec = [0; RATE_SPEC_LEN];
         spec[1] = LINKLAYER_ETHERNET;
@@ -36,7 +36,7 @@ impl Rate {
         spec
     }
 
-    /// Above 4 GB/s the 32 bits of the ratespec are all ones and an attribute of 64 bits has the rate.
+    /// Above 4 GB/s the 32 bits of the ratespec are all ones and a 64-bit attribute has the rate.
     pub(super) fn encode_wide(self, options: &mut Encoder, kind: u16) {
         if self.0 > u64::from(u32::MAX) {
             options.attribute(kind, &self.0.to_ne_bytes());

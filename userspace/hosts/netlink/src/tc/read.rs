@@ -1,4 +1,4 @@
-//! Qdiscs, classes and their statistics, as the kernel describes them.
+//! Qdiscs, classes and their statistics, as reported by the kernel.
 
 use super::Handle;
 use super::rate::TICK_NS;
@@ -23,20 +23,20 @@ const TCA_STATS_PKT64: u16 = 8;
 pub struct Qdisc {
     /// Kind: `noqueue`, `fq_codel`, `htb`, ...
     pub kind: String,
-    /// Its handle; [`Handle::UNSPEC`] for a default the kernel put there by itself.
+    /// Handle; [`Handle::UNSPEC`] for a default of the kernel.
     pub handle: Handle,
     /// [`Handle::ROOT`], the class it queues for, or `ffff:fff1` for ingress.
     pub parent: Handle,
-    /// The value of `TCA_OPTIONS`: what the kernel would take to make another one like it.
+    /// The value of `TCA_OPTIONS`, with which the kernel would create an equal one.
     pub options: Vec<u8>,
-    /// It adjusts packet sizes by a size table (`TCA_STAB`).
+    /// Whether it adjusts packet sizes by a size table (`TCA_STAB`).
     pub has_size_table: bool,
-    /// What went through it and what waits in it.
+    /// Traffic and backlog.
     pub stats: Stats,
 }
 
 impl Qdisc {
-    /// Its limits, if it is an fq.
+    /// Limits of an fq; `None` for other kinds.
     #[must_use]
     pub fn fq(&self) -> Option<Fq> {
         if self.kind != "fq" {
@@ -55,13 +55,13 @@ impl Qdisc {
 /// Limits of an fq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fq {
-    /// Packets it holds.
+    /// Maximum packets in total.
     pub limit: u32,
-    /// Packets each flow holds.
+    /// Maximum packets per flow.
     pub flow_limit: u32,
     /// Bits of a packet's hash that distinguish flows without a TCP socket; `None` if the kernel does not report it.
     pub orphan_mask: Option<u32>,
-    /// Latest departure time from now, in nanoseconds; `None` from kernels that have no such limit.
+    /// Maximum delay of a departure, in nanoseconds; `None` for kernels without a horizon.
     pub horizon_ns: Option<u64>,
 }
 
@@ -74,13 +74,13 @@ pub struct Class {
     pub handle: Handle,
     /// The class above it, or [`Handle::ROOT`].
     pub parent: Handle,
-    /// Guaranteed rate in bits per second, of an HTB class.
+    /// Guaranteed rate of an HTB class, in bits per second.
     pub rate_bps: Option<u64>,
-    /// Highest rate in bits per second, of an HTB class.
+    /// Highest rate of an HTB class, in bits per second.
     pub ceil_bps: Option<u64>,
-    /// What its bucket holds, as time at its rate, in nanoseconds, of an HTB class.
+    /// Burst of an HTB class, as time at its rate, in nanoseconds.
     pub burst_ns: Option<u64>,
-    /// What went through it and what waits in it.
+    /// Traffic and backlog.
     pub stats: Stats,
 }
 
@@ -101,7 +101,7 @@ pub struct Stats {
     pub backlog_packets: u32,
 }
 
-/// What limits an interface's rate.
+/// Kind of shaper that limits an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shaper {
     /// A token bucket at the root.
@@ -113,21 +113,21 @@ pub enum Shaper {
     },
 }
 
-/// How a token bucket limits an interface.
+/// A token bucket that limits an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shaping {
-    /// What does it.
+    /// Kind.
     pub shaper: Shaper,
     /// Its rate in bits per second.
     pub rate_bps: u64,
-    /// What the bucket holds, as time at that rate, in nanoseconds. If nobody serves the queue for longer than this, the
-    /// rest of that time's rate is lost.
+    /// Burst, as time at that rate, in nanoseconds. If the queue is not served for longer, the rate of the remaining
+    /// time is lost.
     pub burst_ns: u64,
 }
 
 impl Shaping {
-    /// What a bucket should cover, a tick of the scheduler at `CONFIG_HZ=250`: a busy CPU's softirqs are late by as much.
-    /// (tc-tbf(8) asks for a tick's worth of the rate.)
+    /// Minimum burst: a tick of the scheduler at `CONFIG_HZ=250`, by which softirqs of a busy CPU are late. (tc-tbf(8)
+    /// recommends a tick's worth of the rate.)
     pub const SAFE_BURST_NS: u64 = 4_000_000;
 }
 
@@ -167,8 +167,8 @@ pub(super) fn class(body: &[u8]) -> Option<Class> {
     })
 }
 
-/// The rate, in bits per second, of the ratespec at byte `at` of the attribute `parameters`, or of the
-/// attribute `wide` if that is there.
+/// The rate, in bits per second, of the ratespec at byte `at` of the attribute `parameters`, or of the attribute `wide`
+/// if present.
 pub(super) fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) -> Option<u64> {
     let rate = || u32_at(attribute(options, parameters)?, at + 8).map(u64::from);
     attribute(options, wide)
@@ -177,12 +177,12 @@ pub(super) fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) ->
         .map(|bytes| bytes.saturating_mul(8))
 }
 
-/// Where `buffer` is in `struct tc_tbf_qopt` (behind two ratespecs and the limit) and in `struct tc_htb_opt` (behind two
+/// Offset of `buffer` in `struct tc_tbf_qopt` (after two ratespecs and the limit) and in `struct tc_htb_opt` (after two
 /// ratespecs), include/uapi/linux/pkt_sched.h.
 pub(super) const TBF_BUFFER: usize = 28;
 const HTB_BUFFER: usize = 24;
 
-/// The size of a bucket, which the kernel tells as the time it takes at the bucket's rate, in ticks.
+/// Size of a bucket, which the kernel reports as time at the bucket's rate, in ticks.
 pub(super) fn burst_ns(options: &[u8], parameters: u16, at: usize) -> Option<u64> {
     let ticks = u32_at(attribute(options, parameters)?, at)?;
     Some(u64::from(ticks) * TICK_NS)
@@ -194,7 +194,7 @@ pub(super) fn stats(attributes: &[u8]) -> Stats {
     let queue = attribute(nested, TCA_STATS_QUEUE).unwrap_or_default();
     // struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits
     let queue = |at| u32_at(queue, at).unwrap_or(0);
-    // The 32-bit count of struct gnet_stats_basic wraps; a kernel since 5.5 adds all 64 bits once it has.
+    // The 32-bit count of struct gnet_stats_basic wraps; kernels since 5.5 add all 64 bits if needed.
     let packets = attribute(nested, TCA_STATS_PKT64)
         .and_then(|value| u64_at(value, 0))
         .or_else(|| u32_at(basic, 8).map(u64::from));

@@ -1,4 +1,4 @@
-//! Taking a qdisc's place for a while, and giving it back.
+//! Temporarily replacing a qdisc, and restoring it.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 use crate::netns;
 
-/// What an interface without a queue gets when a qdisc is set on it, packets (`DEFAULT_TX_QUEUE_LEN`, net/sched/sch_api.c).
+/// Default queue length of an interface without a queue that gets a qdisc, packets (`DEFAULT_TX_QUEUE_LEN`,
+/// net/sched/sch_api.c).
 const DEFAULT_TX_QUEUE_LEN: u32 = 1_000;
 
-/// Kinds whose whole configuration is in the options they report. Others have classes, or tables they do not
-/// report.
+/// Kinds that report their whole configuration as options. Others have classes, or unreported tables.
 const SELF_CONTAINED: [&str; 13] = [
     "bfifo",
     "cake",
@@ -35,28 +35,28 @@ const SELF_CONTAINED: [&str; 13] = [
 /// The Ethernet MTU, in bytes: some qdiscs warn if a frame of the interface's MTU would not fit their bucket.
 const USUAL_MTU: u32 = 1500;
 
-/// What it takes to put a qdisc back.
+/// A saved qdisc.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQdisc {
-    /// Kind; empty if there was no qdisc because the interface was down, or only one that the kernel does not list.
+    /// Kind; empty if there was no qdisc because the interface was down, or only an unlisted one.
     pub kind: String,
-    /// Handle; [`Handle::UNSPEC`] for the kernel's default, which comes back by itself.
+    /// Handle; [`Handle::UNSPEC`] for the kernel's default, which the kernel restores.
     pub handle: Handle,
     /// Options to recreate it with.
     pub options: Vec<u8>,
     /// The interface's transmit queue length in packets, which replacing the qdisc may change.
     pub tx_queue_len: u32,
-    /// Of an `mq`, what somebody configured for single queues: number of the queue, counted from 1, and its qdisc.
+    /// For an `mq`, the configured qdiscs of single queues: number of the queue, from 1, and its qdisc.
     #[serde(default)]
     pub queues: Vec<(u16, SavedQdisc)>,
 }
 
-/// What came of putting a qdisc back.
+/// Result of restoring a qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
-    /// What was there before is there again.
+    /// The previous state is restored.
     Done,
-    /// Somebody has put another qdisc there in the meantime, of this kind: it stays.
+    /// Another process has installed a qdisc of this kind in the meantime, which stays.
     LeftAlone(String),
 }
 
@@ -77,7 +77,7 @@ impl SavedQdisc {
         self.handle == Handle::UNSPEC
     }
 
-    /// Whether it is there: `qdiscs` are all of the interface.
+    /// Whether it is present in `qdiscs`, which are all of the interface.
     fn is(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
         let queues: Vec<_> = configured_queues(there, qdiscs).collect();
         (&self.kind, self.handle, &self.options) == (&there.kind, there.handle, &there.options)
@@ -99,7 +99,7 @@ impl fmt::Display for SavedQdisc {
     }
 }
 
-/// The qdiscs that somebody configured for the queues of an `mq`, by queue.
+/// The configured qdiscs of the queues of an `mq`, by queue.
 fn configured_queues<'a>(root: &Qdisc, qdiscs: &'a [Qdisc]) -> impl Iterator<Item = &'a Qdisc> {
     let is_mq = root.kind == "mq" && root.handle != Handle::UNSPEC;
     let major = root.handle.major();
@@ -112,15 +112,15 @@ fn configured_queues<'a>(root: &Qdisc, qdiscs: &'a [Qdisc]) -> impl Iterator<Ite
 }
 
 impl Netlink {
-    /// Remembers the qdisc at `parent`, to be called before it is replaced: [`Handle::ROOT`], or the class of a `tbf`. One that
-    /// somebody configured is first recreated in a scratch namespace, to be sure that it can be.
+    /// Saves the qdisc at `parent` ([`Handle::ROOT`], or the class of a `tbf`), before it is replaced. A configured one
+    /// is first recreated in a temporary namespace, to verify that this works.
     ///
     /// # Errors
     /// [`Error::NotRestorable`] if it has classes, filters or a configuration the kernel does not report.
     pub fn save_qdisc(&self, ifindex: u32, parent: Handle) -> Result<SavedQdisc> {
         let link = self.link_by_index(ifindex)?;
         let qdiscs = self.qdiscs(ifindex)?;
-        // What the kernel puts below a tbf by itself is not listed.
+        // The default qdisc below a tbf is not listed.
         let Some(there) = qdiscs.iter().find(|qdisc| qdisc.parent == parent) else {
             return Ok(SavedQdisc::none(link.tx_queue_len));
         };
@@ -144,9 +144,9 @@ impl Netlink {
         Ok(saved)
     }
 
-    /// Puts back what [`Netlink::save_qdisc`] remembered, in the place of `ours` (kind and handle). One that is still there is
-    /// left running: soft-RoCE's queue pairs end with a packet that a qdisc drops (Linux 6.12 on), and one that is replaced does.
-    /// One that somebody else has put there in the meantime is left to him.
+    /// Restores the qdisc saved by [`Netlink::save_qdisc`], replacing `ours` (kind and handle). If it is still present
+    /// it is left running, because replacing a qdisc drops packets, which kills soft-RoCE QPs (Linux 6.12 and later).
+    /// If another process has replaced ours, its qdisc stays.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -172,7 +172,7 @@ impl Netlink {
                 .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
-            // Only the length of the queue below it may be another.
+            // Only the length of the queue below it may differ.
         } else if !saved.is_default() {
             put(parent, saved)?;
             for (queue, saved_queue) in &saved.queues {
@@ -193,14 +193,14 @@ impl Netlink {
                 "the kernel's default qdisc changed in the meantime"
             );
         }
-        // Only if it is what the kernel made of none for a qdisc: another one is somebody's.
+        // Only if it is the kernel's default: another one was configured.
         if saved.tx_queue_len == 0 && self.link_by_index(ifindex)?.tx_queue_len == DEFAULT_TX_QUEUE_LEN {
             self.set_tx_queue_len(ifindex, 0)?;
         }
         Ok(Restored::Done)
     }
 
-    /// Has a `tbf` at the root queue as it does by itself: it makes its own queue when it is set while it has none.
+    /// Restores the default queue of a `tbf`, which it creates when it is changed without having one.
     fn default_below(&self, ifindex: u32, parent: Handle, qdiscs: &[Qdisc]) -> Result<()> {
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?
             .map_err(|refusal| self.refused(format!("delete the qdisc at {parent}"), ifindex, refusal))?;
@@ -212,12 +212,12 @@ impl Netlink {
         })
     }
 
-    /// Why a qdisc that somebody configured could not be restored, if so.
+    /// The reason why a configured qdisc could not be restored, if any.
     fn obstacle(&self, ifindex: u32, there: &Qdisc, qdiscs: &[Qdisc]) -> Result<Option<String>> {
         if !SELF_CONTAINED.contains(&there.kind.as_str()) {
             let classes = self.classes(ifindex)?.len();
             return Ok(Some(format!(
-                "its options do not tell all of its configuration (classes: {classes})"
+                "its options do not include all of its configuration (classes: {classes})"
             )));
         }
         if there.has_size_table {
@@ -233,7 +233,7 @@ impl Netlink {
         }
         match netns::in_scratch(|| rehearse(there)) {
             Err(Error::Netns { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(Some(
-                "without CAP_SYS_ADMIN it cannot be tried; `dcqcn attach` once, a daemon takes it over"
+                "recreating it cannot be tested without CAP_SYS_ADMIN; run `dcqcn attach` once, a daemon takes it over"
                     .to_owned(),
             )),
             result => result,
@@ -241,12 +241,12 @@ impl Netlink {
     }
 }
 
-/// Recreates `root` on the loopback interface of the calling thread's namespace, a scratch one, and compares.
+/// Recreates `root` on the loopback interface of the calling thread's temporary namespace, and compares.
 fn rehearse(root: &Qdisc) -> Result<Option<String>> {
     let netlink = Netlink::connect()?;
     netlink.set_mtu(LOOPBACK, USUAL_MTU)?;
     if let Err(refusal) = netlink.put_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)? {
-        return Ok(Some(format!("the kernel does not revert the options it reports: {refusal}")));
+        return Ok(Some(format!("the kernel does not accept the options it reports: {refusal}")));
     }
     let same = netlink.root_qdisc(LOOPBACK)?.is_some_and(|copy| copy.options == root.options);
     Ok((!same).then(|| "recreated, it would differ in its options".to_owned()))

@@ -1,4 +1,4 @@
-//! Options of the qdiscs and classes the project creates, as the kernel takes them.
+//! Options of the qdiscs and classes that the project creates, in the kernel's format.
 
 use super::Handle;
 use super::rate::{RATE_SPEC_LEN, Rate};
@@ -31,10 +31,10 @@ const TCA_ETS_QUANTA: u16 = 3;
 const TCA_ETS_QUANTA_BAND: u16 = 4;
 const TCA_ETS_PRIOMAP: u16 = 5;
 const TCA_ETS_PRIOMAP_BAND: u16 = 6;
-/// Priorities that a packet can have without naming a class (`TC_PRIO_MAX` and 0).
+/// Number of priorities of packets that name no class (`TC_PRIO_MAX` and 0).
 const PRIORITIES: usize = 16;
 
-/// A qdisc to be created.
+/// A qdisc to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QdiscSpec {
     /// Hierarchical token bucket: classes with a rate each, see [`HtbClass`].
@@ -42,24 +42,24 @@ pub enum QdiscSpec {
         /// Minor number of the class for packets that name none; 0 sends them unshaped through the direct
         /// queue.
         default_minor: u16,
-        /// Packets the direct queue holds.
+        /// Maximum packets in the direct queue.
         direct_qlen: u32,
     },
     /// Fair queueing that releases each packet at its departure time, `skb->tstamp`.
     Fq {
-        /// Packets the qdisc holds.
+        /// Maximum packets in total.
         limit: u32,
-        /// Packets each flow holds.
+        /// Maximum packets per flow.
         flow_limit: u32,
-        /// Packets without a socket of TCP's kind, soft-RoCE's among them, are spread by hash over so many flows, less one: a
-        /// power of two less one.
+        /// Packets without a TCP-like socket, including soft-RoCE's, are hashed to this many flows, less one: a power
+        /// of two less one.
         orphan_mask: u32,
-        /// Base-2 logarithm of the number of hash buckets that flows are found in, up to 18.
+        /// Base-2 logarithm of the number of hash buckets for flows, up to 18.
         buckets_log: u32,
         /// Latest acceptable departure time from now, in nanoseconds; the kernel counts in microseconds and
         /// up to 4294 s (Linux 5.8, commit 39d01050).
         horizon_ns: u64,
-        /// Drop what departs beyond the horizon; else let it depart at the horizon.
+        /// Drop packets beyond the horizon; otherwise they depart at the horizon.
         horizon_drop: bool,
     },
     /// Token bucket: one rate for the interface, a finite buffer before it.
@@ -87,19 +87,19 @@ pub enum QdiscSpec {
     },
 }
 
-/// Bands of an [`QdiscSpec::Ets`]. Band `n` is class `n + 1`, which a packet names in `skb->priority`.
+/// Bands of an [`QdiscSpec::Ets`]. Band `n` is class `n + 1`, selected by `skb->priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ets {
-    /// How many of the bands are strict; they come first.
+    /// Number of strict bands, which come first.
     pub strict: u8,
-    /// Bytes that each band sends in its turn; without meaning for a strict one.
+    /// Bytes that each band sends per turn; unused for strict bands.
     pub quanta_bytes: [u32; Self::BANDS],
-    /// The band of packets that name none.
+    /// Band of packets that select none.
     pub default_band: u8,
 }
 
 impl Ets {
-    /// How many bands there are.
+    /// Number of bands.
     pub const BANDS: usize = 8;
 
     fn encode(&self, options: &mut Encoder) {
@@ -176,32 +176,31 @@ pub struct HtbClass {
     pub handle: Handle,
     /// Guaranteed rate in bits per second. The kernel counts in bytes: below 8 bit/s it is taken as 8.
     pub rate_bps: u64,
-    /// Highest rate with what the parent has to spare, in bits per second; equal to `rate_bps` for no
-    /// borrowing.
+    /// Highest rate with the parent's spare rate, in bits per second; equal to `rate_bps` for no borrowing.
     pub ceil_bps: u64,
-    /// Bytes that may be sent at once at `rate_bps`.
+    /// Burst at `rate_bps`, bytes.
     pub burst_bytes: u32,
-    /// Bytes that may be sent at once at `ceil_bps`.
+    /// Burst at `ceil_bps`, bytes.
     pub cburst_bytes: u32,
-    /// Bytes sent per turn when classes of one priority share what is left; at least a frame.
+    /// Bytes sent per turn when classes of one priority share the spare rate; at least a frame.
     pub quantum_bytes: u32,
-    /// Priority in taking what is left, 0 (first) to 7.
+    /// Priority for the spare rate, 0 (first) to 7.
     pub priority: u32,
-    /// Bytes that each packet takes on the wire beyond its frame.
+    /// Bytes on the wire beyond each packet's frame.
     pub overhead_bytes: u16,
 }
 
 impl HtbClass {
-    /// Guaranteed to every class made by [`HtbClass::sharing`], so small that all of them share what there is: bit/s.
+    /// Rate guaranteed to every class of [`HtbClass::sharing`], small enough that all share the link: bit/s.
     const GUARANTEED_BPS: u64 = 8_000;
 
-    /// A class that takes what its parent has to spare, up to `ceil_bps`, a frame at a turn.
+    /// A class that borrows its parent's spare rate, up to `ceil_bps`, a frame per turn.
     #[must_use]
     pub fn sharing(parent: Handle, handle: Handle, ceil_bps: u64, frame_bytes: u32) -> Self {
-        // Of what is guaranteed no more at once: classes that have some of it left go before all that take what is to spare,
-        // whatever their priorities.
+        // A minimal burst at the guaranteed rate: classes with guaranteed tokens precede all that borrow, whatever
+        // their priority.
         let burst_bytes = frame_bytes.saturating_mul(2);
-        // What passes in the time between two looks of the kernel at its queue, 100 us, and two frames at least.
+        // The bytes of 100 us, the interval in which the kernel serves its queue, and at least two frames.
         let cburst_bytes = u32::try_from(ceil_bps / 80_000).unwrap_or(u32::MAX).max(burst_bytes);
         Self {
             parent,

@@ -1,7 +1,7 @@
-//! DCQCN's fluid model over time: whether its fixed point is one that a bottleneck stays at.
+//! DCQCN's fluid model over time: stability of its fixed point.
 //!
-//! The delay differential equations of Zhu et al., "ECN or Delay", CoNEXT'16, section 3, for N equal flows: with a, b, c, d, e
-//! as in [`fluid`](super), p and R (packets per second) as they were one loop delay ago,
+//! The delay differential equations of Zhu et al., "ECN or Delay", CoNEXT'16, section 3, for N equal flows: with a, b,
+//! c, d, e as in [`fluid`](super), p and R (packets per second) delayed by one loop delay,
 //!
 //! ```text
 //! dq/dt  = N R_C - C, not below q = 0
@@ -10,8 +10,8 @@
 //! dR_C/dt = -R_C α/(2τ) a + (R_T - R_C)/2 R (b + d)
 //! ```
 //!
-//! solved by Euler's method. It starts near the fixed point, 5 % too fast, and marks as WRED does, with the jump to 1 above
-//! Kmax that the stability analysis of the paper, linear about the fixed point, leaves out.
+//! solved by Euler's method. It starts near the fixed point, 5 % too fast, and marks as WRED does, with the jump to 1
+//! above Kmax, which the paper's linear stability analysis around the fixed point omits.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::{Bottleneck, Model};
 
-/// How deep the model's queue is once it has settled into whatever it settles into.
+/// Depth of the model's queue in its steady state or oscillation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Settled {
     /// Mean.
@@ -29,14 +29,14 @@ pub struct Settled {
     pub deviation_bytes: f64,
 }
 
-/// Time simulated; the second half counts.
+/// Simulated time; only the second half is evaluated.
 const DURATION: f64 = 0.3;
-/// Length of a step: a quarter of the shortest loop delay of interest, a fiftieth of the timers.
+/// Step: a quarter of the shortest loop delay of interest, a fiftieth of the timers.
 const STEP: f64 = 1e-6;
-/// Above this, the logarithm of 1-p gets out of hand and all packets are marked anyway.
+/// Above this, the logarithm of 1-p diverges, and all packets are marked anyway.
 const ALL: f64 = 0.999_999;
 
-/// Lets the model run with the marks of `wred` (in packets of `packet_bytes`) and a loop delay of `loop_delay_ns`.
+/// Runs the model with the marks of `wred` (in packets of `packet_bytes`) and a loop delay of `loop_delay_ns`.
 fn settle(model: &Model, gain: f64, wred: &WredConfig, packet_bytes: u64, loop_delay_ns: u64) -> Settled {
     let packet = packet_bytes as f64;
     let (kmin, kmax) = (wred.kmin_bytes as f64 / packet, wred.kmax_bytes as f64 / packet);
@@ -81,8 +81,8 @@ fn gain(dce_tcp_g: u64) -> f64 {
     1.0 - dce_tcp_g as f64 / 1_024.0
 }
 
-/// What the same bottleneck settles into if what it does takes effect `loop_delay_ns` later: the fixed point, or an
-/// oscillation about it.
+/// Steady state of the bottleneck with a control loop delay of `loop_delay_ns`: the fixed point, or an oscillation
+/// around it.
 ///
 /// `None` as for [`fixed_point`](super::fixed_point).
 #[must_use]
@@ -108,8 +108,8 @@ mod tests {
         deviation_bytes / mean_bytes
     }
 
-    /// The paper's figures: with 85 us 10 flows oscillate, 2 and 64 do not; with 4 us nobody does. Its analysis knows the
-    /// slope of the marking curve and no end of it.
+    /// The paper's figures: with 85 us 10 flows oscillate, 2 and 64 do not; with 4 us none do. Its analysis uses the
+    /// slope of the marking curve without its end.
     #[test]
     fn endless_ramp_stability_not_monotonic() {
         let ramp = |flows, delay| variation(flows, delay, 19_505_000, 1_000_000);

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Import, Note, is_rp, known_as};
 
-/// Largest dump that is read; `mlxconfig` prints some 20 KB for a device.
+/// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
 /// The first port of an adapter.
 const FIRST_PORT: u8 = 1;
-/// Beginnings of names that concern congestion control.
+/// Prefixes of names that concern congestion control.
 const OURS: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
 
 /// A line with a value.
 struct Line {
-    /// The file and the line's number.
+    /// File and line number.
     at: PathBuf,
     value: String,
 }
@@ -32,7 +32,7 @@ impl Import {
         }
         let lines = lines(path, &String::from_utf8_lossy(&text));
         for (name, mut of_ports) in lines {
-            // Of a name without a port there is one value for all of them.
+            // A name without a port has one value for all ports.
             let first = of_ports.keys().next().copied().unwrap_or(FIRST_PORT);
             let chosen = port.filter(|port| of_ports.contains_key(port)).unwrap_or(first);
             let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
@@ -44,8 +44,10 @@ impl Import {
                 Some(known) => {
                     self.parameter(&at, &value, known)?;
                     if let Some((port, line)) = other {
-                        let reason =
-                            format!("port {port} has {} for {name}; `--port {port}` takes it", line.value);
+                        let reason = format!(
+                            "port {port} has {} for {name}; use `--port {port}` to import it",
+                            line.value
+                        );
                         self.notes.push(Note { file: line.at.clone(), reason });
                     }
                 }
@@ -63,23 +65,23 @@ impl Import {
     }
 }
 
-/// Why a setting that is not a parameter here is skipped; `None` if it does not concern congestion control.
+/// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion control.
 fn unknown(name: &str, value: &str) -> Option<String> {
     match name {
         "roce_cc_prio_mask" => Some(format!(
-            "a switch for each priority (mask {value}): here rp_enable and np_enable are for the interface, and stay"
+            "a switch for each priority (mask {value}); rp_enable and np_enable are per interface here, and unchanged"
         )),
         "roce_cc_algorithm" if value == "0" => None,
-        "roce_cc_algorithm" => Some("another algorithm than ECN: the adapter does not run DCQCN".to_owned()),
-        _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("no parameter {name} here")),
+        "roce_cc_algorithm" => Some("an algorithm other than ECN: the adapter does not run DCQCN".to_owned()),
+        _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("unknown parameter {name}")),
         _ => None,
     }
 }
 
-/// The values in a dump, by name in lower case and by port.
+/// Values in a dump, by lower-case name and port.
 fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
     let mut found: BTreeMap<String, BTreeMap<u8, Line>> = BTreeMap::new();
-    // The file whose content is next, after `==> FILE <==`.
+    // The file whose content follows, after `==> FILE <==`.
     let mut heading: Option<&str> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim().trim_start_matches('*').trim_start();
@@ -92,7 +94,7 @@ fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
         }
         let (name, values) = match heading.take() {
             Some(file) => (file, line),
-            // The name ends at the first separator after the path, which may have colons itself.
+            // The name ends at the first separator after the path, which may contain colons.
             None => {
                 let path = line.split([' ', '\t', '=']).next().unwrap_or(line);
                 let start = path.rfind('/').map_or(0, |slash| slash + 1);
@@ -122,7 +124,7 @@ fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
     found
 }
 
-/// The number in `11`, `0xb` or `True(1)`; other text as it is, and nothing for `N/A`.
+/// The number in `11`, `0xb` or `True(1)`; other text unchanged; `None` for `N/A`.
 fn plain(value: &str) -> String {
     let inside = value.strip_suffix(')').and_then(|rest| rest.rsplit_once('(')).map(|(_, inside)| inside);
     let value = inside.unwrap_or(value);

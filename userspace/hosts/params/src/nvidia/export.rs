@@ -1,4 +1,4 @@
-//! From parameters to those of a NIC's firmware.
+//! Export of parameters to a NIC's firmware.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Export {
     pub rp: Vec<(&'static str, u64)>,
     /// Files of `roce_np`.
     pub np: Vec<(&'static str, u64)>,
-    /// Parameters that the firmware has only roughly, or not at all.
+    /// Parameters that the firmware supports approximately or not at all.
     pub notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ fn value(config: &Config, known: &Known, notes: &mut Vec<String>) -> Option<u64>
     let units = value.div_ceil(known.scale);
     if units > known.most {
         let (text, most) = (key.text(config), known.most);
-        notes.push(format!("{key} = {text} is more than the firmware's field holds: {most} is written"));
+        notes.push(format!("{key} = {text} exceeds the firmware's field: writing {most}"));
     } else if !value.is_multiple_of(known.scale) {
         notes.push(format!("{key} = {} is rounded up to {units} of the firmware's units", key.text(config)));
     }

@@ -1,7 +1,7 @@
-//! The file: tables of rows of fields, whose values are text.
+//! The file: tables of rows of fields with text values.
 //!
-//! Three forms are read: `config_db.json`; a multi-ASIC switch's single file, which has one such object per namespace
-//! (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
+//! Three forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
+//! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -11,41 +11,41 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-/// Why a file cannot be used; says where in it and what was expected.
+/// Reason why a file cannot be used, with position and expectation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be read.
     #[error("{file}: {source}")]
     Read {
-        /// The file.
+        /// File.
         file: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// It is not JSON.
     #[error("{file}: {source}")]
     Json {
-        /// The file.
+        /// File.
         file: String,
-        /// Where and why.
+        /// Position and cause.
         source: serde_json::Error,
     },
-    /// Something in it is wrong.
+    /// Its content is invalid.
     #[error("{file}: {at}: {message}")]
     Content {
-        /// The file.
+        /// File.
         file: String,
         /// `TABLE`, `TABLE|KEY` or `TABLE|KEY field`.
         at: String,
-        /// What is wrong, and what was expected.
+        /// Error and expectation.
         message: String,
     },
-    /// What is active cannot be said in SONiC's terms.
+    /// The active configuration has no SONiC equivalent.
     #[error("{0}")]
     Export(String),
 }
 
-/// Largest file that is read; those of large chassis have a few megabytes.
+/// Maximum file size; files of large chassis have a few megabytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A `config_db.json`.
@@ -55,18 +55,18 @@ pub struct Database {
     tables: Map<String, Value>,
 }
 
-/// A field that should hold a whole number.
+/// Value of a numeric field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
-    /// The row does not have the field, or only a placeholder for it.
+    /// The field is absent, or a placeholder.
     Absent,
-    /// A whole number outside the range that parameters take.
+    /// A whole number outside the parameter's range.
     Outside,
     /// A number in range.
     Is(u64),
 }
 
-/// A row of a table: what its fields are read through.
+/// A row of a table, with accessors of its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
     db: &'a Database,
@@ -79,7 +79,7 @@ impl Database {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, is not JSON, or is no object.
+    /// The file cannot be read, is not JSON, or is not an object.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = path.display().to_string();
         let failed = |source| Error::Read { file: file.clone(), source };
@@ -91,10 +91,10 @@ impl Database {
         Self::parse(&file, &text)
     }
 
-    /// Reads the text of a file called `file`.
+    /// Parses `text` from the file called `file`.
     ///
     /// # Errors
-    /// It is not JSON, or no object.
+    /// The text is not JSON, or not an object.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         let value =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
@@ -131,7 +131,7 @@ impl Database {
         });
         if let [(first, _), (second, _), ..] = parts.as_slice() {
             let message = format_args!(
-                "{first} and {second} have a port of that name; name one, as in `{first}|{name}`"
+                "{first} and {second} have a port of that name; specify one, as in `{first}|{name}`"
             );
             return Err(self.error(format_args!("PORT|{name}"), message));
         }
@@ -166,7 +166,7 @@ impl Database {
         self.tables.keys().map(String::as_str)
     }
 
-    /// The rows of a table; none if it is not there.
+    /// Rows of a table; empty if it is absent.
     pub(super) fn rows<'a>(&'a self, table: &'static str) -> Result<Vec<Row<'a>>, Error> {
         let rows = match self.tables.get(table) {
             None => return Ok(Vec::new()),
@@ -187,37 +187,37 @@ impl Database {
 }
 
 impl<'a> Row<'a> {
-    /// The table it is in.
+    /// Name of the table.
     pub(super) const fn table(&self) -> &'static str {
         self.table
     }
 
-    /// Its key.
+    /// Key of the row.
     pub(super) const fn key(&self) -> &'a str {
         self.key
     }
 
-    /// Whether another says the same.
+    /// Whether another row has equal fields.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         self.fields == other.fields
     }
 
-    /// Names of its fields. The database writes a row without fields as `NULL`.
+    /// Names of its fields. The database has `NULL` in a row without fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
         self.fields.keys().map(String::as_str).filter(|field| *field != "NULL")
     }
 
-    /// Something is wrong with the row.
+    /// An error about the row.
     pub(super) fn error(&self, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{}", self.table, self.key), message)
     }
 
-    /// Something is wrong with a field.
+    /// An error about a field.
     pub(super) fn field_error(&self, field: &str, message: impl Display) -> Error {
         self.db.error(format_args!("{}|{} {field}", self.table, self.key), message)
     }
 
-    /// The text of a field; `None` if the row does not have it, or only a placeholder.
+    /// Text of a field; `None` if it is absent or a placeholder.
     pub(super) fn text(&self, field: &str) -> Result<Option<String>, Error> {
         match self.fields.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -232,7 +232,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The whole number in a field.
+    /// Whole number in a field.
     ///
     /// # Errors
     /// The text is not a whole number.
@@ -256,7 +256,7 @@ impl<'a> Row<'a> {
         Err(self.field_error(field, format_args!("`{text}`: expected {what}, {low} to {high}")))
     }
 
-    /// The switch in a field.
+    /// Boolean in a field.
     pub(super) fn switch(&self, field: &str) -> Result<Option<bool>, Error> {
         let text = self.text(field)?.filter(|text| !text.is_empty());
         match text.map(|text| text.to_ascii_lowercase()).as_deref() {
@@ -267,7 +267,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The name of a row of `table` in a field, as `NAME` or, in old files, as `[TABLE|NAME]`.
+    /// Reference to a row of `table` in a field, as `NAME` or, in old files, as `[TABLE|NAME]`.
     pub(super) fn name_in(&self, field: &str, table: &'static str) -> Result<Option<String>, Error> {
         let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else {
             return Ok(None);
@@ -282,10 +282,10 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The row of `table` that a field names; `None` without a name, or without that table in the file.
+    /// The row of `table` that a field refers to; `None` without a reference, or without that table in the file.
     ///
     /// # Errors
-    /// The file has the table, and not the row.
+    /// The file has the table, but not the row.
     pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
         let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else {
             return Ok(None);
@@ -299,18 +299,18 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// The parts of its key.
+    /// Parts of the key.
     pub(super) fn key_parts(&self) -> Vec<&'a str> {
         self.key.split(SEPARATORS).collect()
     }
 }
 
-/// Separators of a key's parts; `:` is that of old releases.
+/// Separators of a key's parts; `:` is used by old releases.
 const SEPARATORS: [char; 2] = ['|', ':'];
-/// Texts of fields without a value.
+/// Placeholders of fields without a value.
 const PLACEHOLDERS: [&str; 3] = ["NULL", "None", "N/A"];
 
-/// Whether a key at the top is a namespace of a multi-ASIC switch.
+/// Whether a top-level key is a namespace of a multi-ASIC switch.
 fn is_namespace(name: &str) -> bool {
     let number = name.strip_prefix("asic");
     name == "localhost"

@@ -1,4 +1,4 @@
-//! From parameters to a switch's configuration.
+//! Export of parameters to a switch's configuration.
 
 mod pfc;
 
@@ -8,22 +8,22 @@ use serde_json::{Map, Value, json};
 
 use super::db::Error;
 
-/// Name of the maps that are written.
+/// Name of the exported maps.
 const MAP: &str = "DCQCN";
 
-/// What is written.
+/// Result of an export.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// Tables for `config_db.json`.
     pub tables: Value,
-    /// What SONiC's terms do not say, or only roughly.
+    /// Parameters that SONiC supports approximately or not at all.
     pub notes: Vec<String>,
 }
 
-/// The tables that give `port` of a switch what `config` says.
+/// The tables that configure `port` of a switch like `config`.
 ///
 /// # Errors
-/// Two classes in use share a queue and mark differently: in SONiC WRED is the queue's.
+/// Two classes in use share a queue and mark differently: in SONiC WRED belongs to the queue.
 pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     let mut notes = Vec::new();
     let mut tables = Map::new();
@@ -62,7 +62,7 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
             schedulers.insert(name.clone(), scheduler.into());
             row.insert("scheduler".into(), name.into());
             if wred.queue_limit_bytes != 0 {
-                notes.push(format!("wred.{tc}.queue_limit is left out: buffers are the switch's"));
+                notes.push(format!("wred.{tc}.queue_limit is omitted: the switch has its own buffers"));
             }
         }
         queues.insert(format!("{port}|{queue}"), row.into());
@@ -73,7 +73,7 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     Ok(Export { tables: tables.into(), notes })
 }
 
-/// How a queue is served.
+/// Scheduling of a queue.
 fn scheduler(config: &Config, queue: usize) -> Map<String, Value> {
     let mut row = Map::new();
     match config.queue.get(queue) {
@@ -92,7 +92,7 @@ fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
     let bps = config.scalars.link_rate_bps;
     match bps / MBIT {
         0 => {
-            notes.push("PORT is left out: link_rate is not known, or below 1 Mbit/s".into());
+            notes.push("PORT is omitted: link_rate is unknown, or below 1 Mbit/s".into());
             None
         }
         mbit => {
@@ -106,10 +106,10 @@ fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
 
 fn profile(wred: &WredConfig, pmax: &str, notes: &mut Vec<String>) -> Value {
     const PPM_PER_PERCENT: u64 = 10_000;
-    // Up, so that what marks a little does not mark nothing.
+    // Rounded up, so that a small probability does not become 0.
     let percent = wred.pmax_ppm.div_ceil(PPM_PER_PERCENT);
     if !wred.pmax_ppm.is_multiple_of(PPM_PER_PERCENT) {
-        notes.push(format!("{pmax} is rounded up to {percent}%, SONiC has whole percentages"));
+        notes.push(format!("{pmax} is rounded up to {percent}%: SONiC has whole percentages"));
     }
     let ecn = if wred.ecn != 0 { "ecn_all" } else { "ecn_none" };
     json!({
@@ -121,7 +121,7 @@ fn profile(wred: &WredConfig, pmax: &str, notes: &mut Vec<String>) -> Value {
     })
 }
 
-/// The class whose marking a queue has: the first in use, or the first that goes there.
+/// The class that determines a queue's marking: the first in use, or the first mapped to it.
 fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error> {
     let classes = (0..CLASSES)
         .filter(|tc| config.tc_to_queue.get(*tc).is_some_and(|of_tc| usize::from(*of_tc) == queue));
@@ -133,8 +133,8 @@ fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error>
     };
     match used.iter().find(|tc| config.wred.get(**tc) != config.wred.get(first)) {
         Some(other) => Err(Error::Export(format!(
-            "traffic classes {first} and {other} share queue {queue} and mark differently, but in SONiC WRED is the \
-             queue's: make wred.{first} and wred.{other} the same, or set tc_to_queue.{other} to another queue"
+            "traffic classes {first} and {other} share queue {queue} and mark differently, but in SONiC WRED belongs to the \
+             queue; make wred.{first} and wred.{other} equal, or set tc_to_queue.{other} to another queue"
         ))),
         None => Ok(Some(first)),
     }

@@ -1,4 +1,4 @@
-//! From a switch's configuration to parameters.
+//! Import of a switch's configuration.
 
 mod buffers;
 mod pfc;
@@ -14,29 +14,29 @@ use super::db::{Database, Error, Number, Row};
 use crate::{Assignment, Key};
 use values::{Marking, drops_at_once, ect};
 
-/// What a file says for a port.
+/// Result of an import for a port.
 #[derive(Clone, Debug, Default)]
 pub struct Import {
-    /// Where each setting comes from, and what it is.
+    /// Settings, each with its source.
     pub settings: Vec<(String, Assignment)>,
-    /// What is not carried over.
+    /// Fields that are not imported.
     pub unmapped: Vec<Unmapped>,
 }
 
-/// Something that is not carried over.
+/// A field or row that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unmapped {
-    /// The table.
+    /// Table.
     pub table: String,
-    /// The row; `*` for all of them.
+    /// Row; `*` for all.
     pub key: String,
-    /// The fields.
+    /// Fields.
     pub fields: Vec<String>,
-    /// Why not.
+    /// Cause.
     pub reason: String,
 }
 
-/// Tables that are read.
+/// Imported tables.
 const TABLES: [&str; 12] = [
     "BUFFER_PG",
     "BUFFER_PROFILE",
@@ -54,27 +54,27 @@ const TABLES: [&str; 12] = [
 
 /// Tables about queues without a counterpart.
 const OTHER_TABLES: [(&str, &str); 12] = [
-    ("BUFFER_POOL", "buffers are the switch's"),
-    ("BUFFER_PORT_INGRESS_PROFILE_LIST", "buffers are the switch's"),
-    ("BUFFER_PORT_EGRESS_PROFILE_LIST", "buffers are the switch's"),
-    ("BUFFER_QUEUE", "buffers are the switch's; queue_limit bounds the virtual queue"),
-    ("CABLE_LENGTH", "headroom is what pfc.N.headroom says"),
+    ("BUFFER_POOL", "the switch has its own buffers"),
+    ("BUFFER_PORT_INGRESS_PROFILE_LIST", "the switch has its own buffers"),
+    ("BUFFER_PORT_EGRESS_PROFILE_LIST", "the switch has its own buffers"),
+    ("BUFFER_QUEUE", "the switch has its own buffers; queue_limit limits the virtual queue"),
+    ("CABLE_LENGTH", "headroom is pfc.N.headroom here"),
     ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED),
-    ("DOT1P_TO_TC_MAP", "classes go by DSCP here"),
+    ("DOT1P_TO_TC_MAP", "classes depend on the DSCP only here"),
     ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED),
-    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
-    ("SWITCH_TRIMMING", "trimming is set by its own parameters here"),
+    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
+    ("SWITCH_TRIMMING", "trimming has separate parameters here"),
     ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
-    ("TC_TO_PRIORITY_GROUP_MAP", "a priority group has the number of its priority here"),
+    ("TC_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
 ];
 const COMPUTED: &str =
     "the switch computes lossless buffers from it; here they are pfc.N.xoff, pfc.N.xon and pfc.N.headroom";
 
-/// Reads the configuration of `port`. `current` has the parameters of the interface, which count where the file says
-/// nothing.
+/// Imports the configuration of `port`. `current` has the interface's parameters, which apply where the file has no
+/// value.
 ///
 /// # Errors
-/// The port is not in the file, a value is not of its type, or the file contradicts itself.
+/// The file lacks the port, has a value of the wrong type, or is inconsistent.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
     let (db, port) = db.of_port(port)?;
     let mut reader = Reader { db: &db, port: &port, import: Import::default() };
@@ -91,7 +91,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     let is_known =
         |table: &&str| TABLES.contains(table) || OTHER_TABLES.iter().any(|(name, _)| name == table);
     for table in db.tables().filter(|table| !is_known(table)) {
-        reader.unmapped(table, "*", [], "not about a port's queues");
+        reader.unmapped(table, "*", [], "does not concern a port's queues");
     }
     Ok(reader.import)
 }
@@ -106,22 +106,22 @@ struct Reader<'a> {
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
 
 impl<'a> Reader<'a> {
-    /// Whether a key's list of ports has the port.
+    /// Whether a key's list of ports includes the port.
     fn is_port(&self, ports: &str) -> bool {
         ports.split(',').any(|port| port.trim() == self.port)
     }
 
-    /// The row of `table` that a field names; a table that the file does not have is listed.
+    /// The row of `table` that a field refers to; a missing table is listed.
     fn row_of(&mut self, row: &Row<'a>, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
         let found = row.reference(field, table)?;
         if found.is_none() && row.name_in(field, table)?.is_some() {
-            let reason = format!("{table} is not in the file: its parameters stay as they are");
+            let reason = format!("{table} is not in the file: its parameters are unchanged");
             self.unmapped(row.table(), row.key(), [field], reason);
         }
         Ok(found)
     }
 
-    /// Lists what is not carried over, once.
+    /// Lists what is not imported, once.
     fn unmapped<'f>(
         &mut self,
         table: &str,
@@ -137,11 +137,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Enters a setting whose value the row has been checked to have.
+    /// Adds a setting whose value was checked.
     fn set(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
         let key: Key = key.parse().map_err(|error| row.error(error))?;
         let setting = Assignment { key, value };
-        // In its range, whatever else the interface has.
+        // In range, regardless of the interface's other values.
         let mut scratch = Config::DEFAULT;
         setting.apply(&mut scratch).map_err(|error| row.error(error))?;
         self.import.settings.push((from, setting));
@@ -175,19 +175,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The port's row of `PORT_QOS_MAP`, or that for all ports.
+    /// The port's row of `PORT_QOS_MAP`, or the row for all ports.
     fn maps_of_port(&self) -> Result<Option<Row<'a>>, Error> {
         let rows = self.db.rows("PORT_QOS_MAP")?;
         let of_port = rows.iter().find(|row| self.is_port(row.key()));
         Ok(of_port.or_else(|| rows.iter().find(|row| row.key() == "global")).copied())
     }
 
-    /// Enters both maps, and returns the queue of each class.
+    /// Imports both maps, and returns the queue of each class.
     fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<[u8; CLASSES], Error> {
         const DSCP: &str = "dscp_to_tc_map";
         const QUEUE: &str = "tc_to_queue_map";
         let Some(of_port) = of_port else {
-            let reason = "not in the file: dscp_to_tc and tc_to_queue stay as they are";
+            let reason = "not in the file: dscp_to_tc and tc_to_queue are unchanged";
             self.unmapped("PORT_QOS_MAP", self.port, [], reason);
             return Ok(current.tc_to_queue);
         };
@@ -205,7 +205,12 @@ impl<'a> Reader<'a> {
                     self.set(from, &map, &format!("dscp_to_tc.{dscp}"), tc)?;
                 }
             }
-            None => self.unmapped("PORT_QOS_MAP", of_port.key(), [DSCP], "not in the file: dscp_to_tc stays"),
+            None => self.unmapped(
+                "PORT_QOS_MAP",
+                of_port.key(),
+                [DSCP],
+                "not in the file: dscp_to_tc is unchanged",
+            ),
         }
         let mut queues = current.tc_to_queue;
         match classes {
@@ -220,7 +225,12 @@ impl<'a> Reader<'a> {
                 }
             }
             None => {
-                self.unmapped("PORT_QOS_MAP", of_port.key(), [QUEUE], "not in the file: tc_to_queue stays");
+                self.unmapped(
+                    "PORT_QOS_MAP",
+                    of_port.key(),
+                    [QUEUE],
+                    "not in the file: tc_to_queue is unchanged",
+                );
             }
         }
         let carried = |field: &&str| [DSCP, QUEUE].contains(field) || pfc::FIELDS.contains(field);
@@ -232,8 +242,8 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
-    /// The port's rows of `QUEUE`. On a chassis with virtual output queues a key begins with a host and an ASIC, and several
-    /// cards have ports of the same name: the rows of the file's own card are taken.
+    /// The port's rows of `QUEUE`. On a chassis with virtual output queues a key starts with a host and an ASIC, and
+    /// several cards have ports of the same name: only rows of the file's own card are used.
     fn queues(&mut self) -> Result<Queues<'a>, Error> {
         let own = self.own_card()?;
         let mut rows = Vec::new();
@@ -257,11 +267,11 @@ impl<'a> Reader<'a> {
                     if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
                         let key = other.key();
                         return Err(
-                            row.error(format_args!("queue {queue} is in QUEUE|{key} too, with other fields"))
+                            row.error(format_args!("QUEUE|{key} has queue {queue} too, with other fields"))
                         );
                     }
                 } else {
-                    let reason = format!("there are queues 0 to {} here", CLASSES - 1);
+                    let reason = format!("only queues 0 to {} exist here", CLASSES - 1);
                     self.unmapped("QUEUE", row.key(), [], reason);
                 }
             }
@@ -269,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
-    /// Host and ASIC of the card whose file it is.
+    /// Host and ASIC of the card that the file belongs to.
     fn own_card(&self) -> Result<Vec<String>, Error> {
         let Some(row) = self.db.row("DEVICE_METADATA", "localhost")? else {
             return Ok(Vec::new());
@@ -278,7 +288,7 @@ impl<'a> Reader<'a> {
         Ok(names.into_iter().flatten().collect())
     }
 
-    /// Enters WRED of each class by the queue it goes to.
+    /// Imports WRED of each class from its queue.
     fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
         if queues.is_empty() {
             self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
@@ -303,14 +313,14 @@ impl<'a> Reader<'a> {
                     }
                     self.rest_of_profile(&profile, ecn == Some(true))?;
                 }
-                // Listed: the file does not have the table.
+                // The missing table is listed already.
                 None if row.name_in("wred_profile", "WRED_PROFILE")?.is_some() => {}
                 None => {
                     let from = format!("QUEUE|{} (no wred_profile)", row.key());
                     self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
                 }
             }
-            // Of the classes that share a queue the first speaks for it.
+            // Of several classes that share a queue, the first one lists it.
             let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
             let others: Vec<_> =
@@ -335,7 +345,7 @@ impl<'a> Reader<'a> {
                 && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
             {
                 let reason = format!(
-                    "traffic classes {} share the queue: here each has a virtual queue of its own",
+                    "traffic classes {} share the queue: each has its own virtual queue here",
                     classes.join(", ")
                 );
                 self.unmapped("QUEUE", &format!("{}|{queue}", self.port), ["wred_profile"], reason);
@@ -343,13 +353,13 @@ impl<'a> Reader<'a> {
         }
         for (queue, row) in queues {
             if !tc_to_queue.iter().any(|of_tc| usize::from(*of_tc) == *queue) {
-                let reason = format!("no traffic class goes to queue {queue}");
+                let reason = format!("no traffic class maps to queue {queue}");
                 self.unmapped("QUEUE", row.key(), row.fields(), reason);
             }
         }
     }
 
-    /// Enters how `number` is served and the rate it is shaped to, and lists what else its scheduler says.
+    /// Imports the scheduling and shaping rate of queue `number`, and lists other fields of its scheduler.
     fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
         let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else {
             return Ok(());
@@ -366,12 +376,13 @@ impl<'a> Reader<'a> {
             Some("STRICT") => Some(SCHEDULER_STRICT),
             Some("DWRR" | "WRR") => Some(SCHEDULER_DWRR),
             Some(other) => {
-                let reason = format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler stays");
+                let reason =
+                    format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler is unchanged");
                 self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
                 None
             }
         };
-        // A strict queue's weight has no meaning, and some files have 0.
+        // The weight of a strict queue is unused, and 0 in some files.
         let weight = match kind {
             Some(SCHEDULER_STRICT) => None,
             _ => self.value(&scheduler, "weight", 1..=100, "a weight")?,
@@ -384,7 +395,7 @@ impl<'a> Reader<'a> {
             }
         }
         if scheduler.text("type")?.as_deref() == Some("WRR") {
-            let reason = "taken as DWRR: weights count bytes here, not packets";
+            let reason = "imported as DWRR: weights count bytes here, not packets";
             self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
         }
         let carried = |field: &&str| {
@@ -392,13 +403,13 @@ impl<'a> Reader<'a> {
         };
         let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() {
-            let reason = "of a scheduler's rates there is pir alone, in bytes: it is the drain_rate";
+            let reason = "of a scheduler's rates only pir, in bytes, has a counterpart: drain_rate";
             self.unmapped("SCHEDULER", scheduler.key(), others, reason);
         }
         Ok(())
     }
 
-    /// Lists what a profile has next to the marking of green packets.
+    /// Lists fields of a profile other than the marking of green packets.
     fn rest_of_profile(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
         let colours: Vec<_> = profile
             .fields()
@@ -409,23 +420,18 @@ impl<'a> Reader<'a> {
         let drops = ["green_min_threshold", "green_drop_probability"];
         let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
         if is_early {
-            let reason = "nothing is dropped early here: the queue takes packets up to green_max_threshold";
+            let reason = "no early drops here: the queue accepts packets up to green_max_threshold";
             self.unmapped("WRED_PROFILE", profile.key(), drops, reason);
         }
         if !colours.is_empty() {
-            self.unmapped(
-                "WRED_PROFILE",
-                profile.key(),
-                colours,
-                "packets have no colour here: all are green",
-            );
+            self.unmapped("WRED_PROFILE", profile.key(), colours, "all packets are green here");
         }
         if !ecn && profile.switch("wred_green_enable")? == Some(true) {
-            let reason = "drops early, without ECN: here WRED only marks";
+            let reason = "early drops without ECN: WRED only marks here";
             self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
         }
         if ecn && profile.switch("wred_green_enable")?.is_none() {
-            let reason = "not said, taken as true: a switch may mark nothing without it";
+            let reason = "absent, assumed true: a switch may mark nothing without it";
             self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
         }
         Ok(())

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Assignment;
 
-/// A leaf switch's configuration, as far as queues are concerned.
+/// A leaf switch's configuration of queues.
 const SAMPLE: &str = include_str!("sample_config_db.json");
 
 fn read(text: &str) -> Database {
     Database::parse("config_db.json", text.as_bytes()).unwrap()
 }
 
-/// The parameters with what `db` says for `port`.
+/// The parameters after importing `db` for `port`.
 fn imported(db: &Database, port: &str, mut config: Config) -> (Config, Import) {
     let import = import(db, port, &config).unwrap();
     for (_, setting) in &import.settings {
@@ -35,13 +35,13 @@ fn switch_port_imported() {
         assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (400_000, 1_600_000, 200_000));
         assert_eq!(wred.ecn, 1);
     }
-    // A queue without a profile, and one that is not in the file, are not marked.
+    // Queues without a profile, and queues missing in the file, are not marked.
     assert_eq!((config.wred[0].ecn, config.wred[7].ecn), (0, 0));
     assert_eq!(config.wred[1].drain_rate_bps, 10_000_000_000);
     let served = config.queue.map(|queue| (queue.scheduler, queue.weight));
     let (strict, dwrr) = (SCHEDULER_STRICT, SCHEDULER_DWRR);
     assert_eq!(served[..4], [(dwrr, 20), (dwrr, 20), (dwrr, 20), (dwrr, 60)]);
-    // What no row speaks of stays.
+    // Parameters without a row are unchanged.
     assert_eq!((served[6], served[7]), ((strict, 1), (dwrr, 1)));
     assert_eq!(config.pfc.map(|pfc| (pfc.rx, pfc.queue))[2..5], [(0, 2), (1, 3), (1, 4)]);
     let watchdog = config.watchdog().unwrap();
@@ -61,7 +61,7 @@ fn switch_port_imported() {
         assert!(told.iter().any(|line| line == what), "{what} is not in {told:#?}");
     }
     assert!(import.unmapped.iter().all(|u| !u.reason.is_empty()));
-    // What several queues use is told once.
+    // A field shared by several queues is listed once.
     assert!(!told.iter().any(|line| line.starts_with("SCHEDULER|")), "{told:#?}");
     assert_eq!(told.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
 }
@@ -92,7 +92,7 @@ fn port_without_maps_uses_global() {
     assert_eq!(reasons, ["PORT", "PORT_QOS_MAP", "QUEUE"]);
 }
 
-/// Puts `value` at a path of the sample, or takes away what is there.
+/// Replaces the value at a path of the sample, or removes it.
 fn sample_with(path: &str, value: Value) -> String {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     let (row, field) = path.rsplit_once('/').unwrap();
@@ -128,7 +128,7 @@ fn errors_name_table_key_and_format() {
             json!("[SCHEDULER|ROCE]"),
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
-        ("/QUEUE/Ethernet4|3", json!({}), "queue 3 is in QUEUE|"),
+        ("/QUEUE/Ethernet4|3", json!({}), "has queue 3 too"),
         ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,8"), "`8`: expected priorities, 0 to 7, as in 3,4"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
@@ -208,7 +208,7 @@ fn value_without_counterpart_is_listed() {
             "PORT_QOS_MAP|Ethernet4 pfc_to_queue_map",
             "MAP_PFC_PRIORITY_TO_QUEUE is not in the file",
         ),
-        ("/BGP_NEIGHBOR", json!([1]), "BGP_NEIGHBOR|* ", "not about a port's queues"),
+        ("/BGP_NEIGHBOR", json!([1]), "BGP_NEIGHBOR|* ", "does not concern a port's queues"),
     ];
     let sample = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
     for (path, value, row, reason) in cases {
@@ -270,11 +270,11 @@ fn buffer_group_contradiction_is_refused() {
     let mut db = with_dynamic_buffers(json!({}));
     db["BUFFER_PG"]["Ethernet4|3"] = json!({ "profile": "ingress_lossy_profile" });
     let refused = import_of(&db).unwrap_err().to_string();
-    assert!(refused.contains("group 3 is in BUFFER_PG|Ethernet4|3 too, with other fields"), "{refused}");
+    assert!(refused.contains("BUFFER_PG|Ethernet4|3 has group 3 too, with other fields"), "{refused}");
     let db = with_dynamic_buffers(json!({ "profile": "missing" }));
     let refused = import_of(&db).unwrap_err().to_string();
     assert!(refused.contains("BUFFER_PROFILE has no `missing`: expected one of"), "{refused}");
-    // A fragment without the table refers to the switch's.
+    // A fragment without the table refers to that of the switch.
     let mut db = with_dynamic_buffers(json!({ "profile": "missing" }));
     db.as_object_mut().unwrap().remove("BUFFER_PROFILE");
     let import = import_of(&db).unwrap();
@@ -293,7 +293,7 @@ fn voq_keys_of_own_card_are_read() {
     // Another card has a port of that name.
     db["QUEUE"]["lc2|Asic0|Ethernet4|3"] = json!({});
     let refused = import_of(&db).unwrap_err().to_string();
-    assert!(refused.contains("queue 3 is in QUEUE|"), "{refused}");
+    assert!(refused.contains("has queue 3 too"), "{refused}");
     db["DEVICE_METADATA"]["localhost"] =
         json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" });
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
@@ -312,7 +312,7 @@ fn multi_asic_file_is_read_by_namespace() {
     assert_eq!(imported(&read(&db), "etp2", Config::DEFAULT).0, plain, "by its alias");
     let refused = import(&read(&db), "Ethernet-IB0", &Config::DEFAULT).unwrap_err().to_string();
     assert!(
-        refused.contains("asic0 and asic1 have a port of that name; name one, as in `asic0|"),
+        refused.contains("asic0 and asic1 have a port of that name; specify one, as in `asic0|"),
         "{refused}"
     );
     let rate = |port| imported(&read(&db), port, Config::DEFAULT).0.scalars.link_rate_bps;
@@ -365,7 +365,7 @@ fn marking_thresholds_separate_from_drop() {
     let wred = config.wred[3];
     assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (100_000, 300_000, 100_000));
     assert_eq!(wred.queue_limit_bytes, 1_600_000, "where a switch drops everything");
-    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("nothing is dropped early here")));
+    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("no early drops here")));
     db["WRED_PROFILE"]["ROCE"]["green_ect_min_threshold"] = "300001".into();
     let refused = import_of(&db).unwrap_err().to_string();
     assert!(
@@ -384,7 +384,7 @@ fn packet_weights_taken_as_bytes() {
     let text = sample_with("/SCHEDULER/dwrr.roce/type", json!("WRR"));
     let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 60));
-    assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.reason.starts_with("taken as DWRR")));
+    assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.reason.starts_with("imported as DWRR")));
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn pfc_imported_as_supported() {
     for row in [("PORT_QOS_MAP", "Ethernet4"), ("PFC_WD", "GLOBAL"), ("PFC_WD", "Ethernet4")] {
         assert!(told.contains(&row), "{told:?}");
     }
-    // Of another port nothing is taken; without PFC nothing is written.
+    // Nothing is imported from another port; without PFC nothing is exported.
     let (config, _) = imported(&read(SAMPLE), "Ethernet0", Config::DEFAULT);
     assert_eq!((config.watchdog(), config.pfc[3].rx), (None, 1));
     let tables = export(&Config::DEFAULT, "Ethernet0").unwrap().tables;
@@ -439,13 +439,13 @@ fn lossless_group_is_paused() {
     let asked = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
     let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
     assert_eq!(asked, [off, off, off, on, on, off, off, off]);
-    // What the port had is off where it has no group.
+    // Priorities of the port without a group are off.
     let mut had = Config::DEFAULT;
     (had.pfc[6].tx, had.pfc[6].rx, had.scalars.pfc_wd_detection_time_ns) = (1, 1, 200_000_000);
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", had).0.pfc[6].tx, 0);
     let told = import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
     assert_eq!(told.fields, ["xon_offset"]);
-    // Without any group, or a watchdog, what it has stays, and that is said.
+    // Without any group, or a watchdog, the parameters are unchanged, and listed.
     let mut none = db.clone();
     for table in ["BUFFER_PG", "PFC_WD"] {
         none.as_object_mut().unwrap().remove(table);
@@ -456,12 +456,12 @@ fn lossless_group_is_paused() {
         (config.pfc[6].tx, config.pfc[6].rx, config.scalars.pfc_wd_detection_time_ns),
         (1, 1, 200_000_000)
     );
-    let stays = import.unmapped.iter().filter(|u| u.reason.ends_with("stays") && u.key == "Ethernet4");
+    let stays = import.unmapped.iter().filter(|u| u.reason.ends_with("unchanged") && u.key == "Ethernet4");
     let stays: Vec<_> = stays.map(|u| u.table.as_str()).collect();
     assert_eq!(stays, ["PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"]);
     let unasked = imported(&read(&none.to_string()), "Ethernet4", Config::DEFAULT).1.unmapped;
     assert!(!unasked.iter().any(|u| u.reason.ends_with("stays")), "{unasked:?}");
-    // What is free is no threshold here.
+    // A share of the free buffer is not a threshold here.
     db["BUFFER_PROFILE"]["lossless"] = json!({ "xoff": "160000", "dynamic_th": "0" });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.pfc[3].xoff, config.pfc[3].headroom), (50_000, 160_000));
@@ -469,7 +469,7 @@ fn lossless_group_is_paused() {
     let mut quiet = Config::DEFAULT;
     quiet.pfc[3].xoff = 70_000;
     let notes = export(&quiet, "Ethernet4").unwrap().notes;
-    assert!(notes.contains(&"thresholds of pfc.3 are left out while its tx is off".into()), "{notes:?}");
+    assert!(notes.contains(&"thresholds of pfc.3 are omitted while its tx is off".into()), "{notes:?}");
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn export_lists_unsupported() {
     let notes = export(&config, "Ethernet0").unwrap().notes;
     assert_eq!(notes.len(), 3, "{notes:?}");
     assert!(
-        notes.contains(&"wred.3.pmax is rounded up to 1%, SONiC has whole percentages".into()),
+        notes.contains(&"wred.3.pmax is rounded up to 1%: SONiC has whole percentages".into()),
         "{notes:?}"
     );
     config.tc_to_queue[0] = 3;
@@ -490,7 +490,7 @@ fn export_lists_unsupported() {
 }
 
 proptest! {
-    /// Every class has a queue of its own, so that SONiC's terms say it all.
+    /// Every class has its own queue, so that SONiC can express everything.
     #[test]
     fn sonic_states_round_trip(
         classes in prop::array::uniform8((0u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
@@ -510,7 +510,7 @@ proptest! {
             (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
         }
         for (queue, (scheduler, weight)) in config.queue.iter_mut().zip(schedulers) {
-            // The weight of a strict queue says nothing, here or there.
+            // The weight of a strict queue is unused, here and there.
             (queue.scheduler, queue.weight) = (scheduler, if scheduler == SCHEDULER_STRICT { 1 } else { weight });
         }
         for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {

@@ -1,4 +1,4 @@
-//! Changing parameters, and entering it in the log.
+//! Changing parameters with an entry in the audit log.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use dcqcn_loader::attach::{self, Change, Info, Refused, Transaction};
 
 use super::Log;
 
-/// How a change is made.
+/// Mode of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
-    /// To stay.
+    /// Permanent.
     #[default]
     Lasting,
-    /// To be reverted after this time unless it is confirmed.
+    /// Reverted after this time unless confirmed.
     Confirm(Duration),
-    /// Not at all: it is validated.
+    /// Validate only.
     DryRun,
 }
 
-/// Changes parameters of one or several interfaces, atomically, and enters it in the log.
+/// Changes parameters of one or several interfaces atomically, and logs it.
 ///
-/// A log that cannot be written is warned of: the change stays. What is refused is entered too, if it is for something that
+/// If the log cannot be written, a warning is logged, and the change stays. Rejections are logged too, if the interface
 /// is attached.
 ///
 /// # Errors
@@ -45,22 +45,22 @@ pub fn change<E: From<attach::Error> + Display>(
     if manner == Manner::DryRun {
         return Ok(transaction.changes().to_vec());
     }
-    // Before it is done: a process that is killed in between leaves word.
+    // Log the intent first, in case the process is killed in between.
     let intended = Log::here().append_intent(transaction.changes());
     let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
     let changes = match transaction.commit() {
         Ok(changes) => changes,
         Err(Refused { iface, error }) => {
-            // For each of them word was left.
+            // Each interface with a logged intent needs a result.
             for other in ifaces.iter().filter(|other| **other != iface) {
-                enter_refusal(other, &format!("nothing was changed: refused for {iface}"));
+                enter_refusal(other, &format!("nothing was changed: rejected for {iface}"));
             }
             enter_refusal(&iface, &error.to_string());
             return Err(Refused { iface, error: error.into() });
         }
     };
     if let Err(error) = intended {
-        tracing::debug!(%error, "what was intended is not in the audit log");
+        tracing::debug!(%error, "cannot record the intent in the audit log");
     }
     let entered = match confirm_within {
         Some(within) => Log::here().append_pending(&changes, within),
@@ -72,9 +72,9 @@ pub fn change<E: From<attach::Error> + Display>(
     Ok(changes)
 }
 
-/// Enters in the log of this machine that a change was refused. A log that cannot be written hides no refusal.
+/// Logs a rejected change of this machine. A failure to log does not hide the rejection.
 pub fn enter_refusal(iface: &str, why: &str) {
     if let Err(error) = Log::here().append_refusal(iface, why) {
-        tracing::warn!(%error, "the refusal is not in the audit log");
+        tracing::warn!(%error, "cannot record the rejection in the audit log");
     }
 }

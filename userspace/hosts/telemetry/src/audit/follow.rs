@@ -1,4 +1,4 @@
-//! Following the log as it grows.
+//! Following the audit log as it grows.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
@@ -6,19 +6,19 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::{Entry, Error, Log};
 
-/// Reads what is appended to a log. One that is moved away and recreated is followed too.
+/// Reader of entries appended to the log. It follows a rotated log.
 #[derive(Debug)]
 pub struct Follow {
     log: Log,
-    /// The file's inode number and how far it was read; `None` while there is no file.
+    /// Inode number and read position of the file; `None` if there is no file.
     at: Option<(u64, u64)>,
 }
 
 impl Follow {
-    /// Begins at the present end of `log`.
+    /// Starts at the current end of `log`.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     pub fn new(log: Log) -> Result<Self, Error> {
         let mut follow = Self { log, at: None };
         let file = follow.open()?;
@@ -26,11 +26,11 @@ impl Follow {
         Ok(follow)
     }
 
-    /// The entries that were appended since the last call. A line that is none is passed over; one that is not whole yet is
-    /// left for the next call.
+    /// The entries appended since the last call. Malformed lines are skipped; an incomplete line is left for the next
+    /// call.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
         let Some((file, inode, len)) = self.open()? else {
             return Ok(Vec::new());
@@ -49,7 +49,7 @@ impl Follow {
         Ok(entries)
     }
 
-    /// The file, its inode number and its length, if there is one.
+    /// The file, its inode number and its length, if it exists.
     fn open(&self) -> Result<Option<(File, u64, u64)>, Error> {
         let opened = File::open(self.log.path()).and_then(|file| Ok((file.metadata()?, file)));
         match opened {
@@ -60,7 +60,7 @@ impl Follow {
     }
 }
 
-/// The entries from `at` on, and where the last whole line ends.
+/// The entries from offset `at`, and the end of the last complete line.
 fn entries(mut file: File, mut at: u64) -> io::Result<(Vec<Entry>, u64)> {
     file.seek(SeekFrom::Start(at))?;
     let (mut file, mut entries, mut line) = (BufReader::new(file), Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(reasons(&mut early), ["one"]);
         log.append_refusal("eth0", "two").unwrap();
         assert_eq!((reasons(&mut early), reasons(&mut late)), (vec!["two".into()], vec!["two".into()]));
-        // Half a line, then the rest of something that is no entry.
+        // Half a line, then the rest of a malformed line.
         let mut file = File::options().append(true).open(log.path()).unwrap();
         file.write_all(b"{\"time\":").unwrap();
         assert!(reasons(&mut late).is_empty());

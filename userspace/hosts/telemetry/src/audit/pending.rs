@@ -1,4 +1,4 @@
-//! Changes that wait to be confirmed, in the log.
+//! Unconfirmed changes in the audit log.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use dcqcn_params::Key;
 use super::{Author, Entry, Error, Log, What};
 
 impl Log {
-    /// Appends what this process has changed, to be confirmed within some time.
+    /// Appends this process's changes, to be confirmed within some time.
     ///
     /// # Errors
-    /// The file cannot be made or written.
+    /// The file cannot be created or written.
     pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
         let confirm_within_s = within.as_secs();
         self.append_all(changes, |key, old, pending| What::Pending { key, old, pending, confirm_within_s })
@@ -30,7 +30,7 @@ impl Log {
     }
 }
 
-/// An entry for each parameter that was confirmed. Nobody else has changed one since.
+/// An entry for each confirmed parameter, which cannot have changed since.
 fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> {
     let config = attach::open(&info.iface).and_then(|attachment| Ok(attachment.maps.params()?.config)).ok();
     let entry = |(name, value): (&String, &u64)| {
@@ -42,19 +42,19 @@ fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> 
     pending.former.iter().filter_map(entry).collect()
 }
 
-/// Keeps values that wait to be confirmed, of these interfaces or of all if none is named, and enters it in the log.
+/// Confirms pending changes of these interfaces, or of all if none is named, and logs it.
 ///
 /// # Errors
 /// As [`attach::confirm`].
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
     let confirmed = attach::confirm(ifaces)?;
     if let Err(error) = Log::here().append_confirmed(&confirmed) {
-        tracing::warn!(%error, "the change is confirmed, which is not in the audit log");
+        tracing::warn!(%error, "change confirmed but not recorded in the audit log");
     }
     Ok(confirmed)
 }
 
-/// Takes changes back, and enters it in the log.
+/// Reverts pending changes, and logs it.
 ///
 /// # Errors
 /// As [`attach::take_back`].

@@ -1,4 +1,4 @@
-//! Reading the log, or its end.
+//! Reading the audit log, or its end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,12 +6,12 @@ use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 
 use super::{Entry, Error, Log, What};
 
-/// What a log has.
+/// Contents of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// Its entries, oldest first.
     pub entries: Vec<Entry>,
-    /// Numbers of the lines, from 1, that are none: written by something else, or cut off by a full disk.
+    /// Numbers of malformed lines, from 1: foreign, or truncated by a full disk.
     pub unreadable: Vec<usize>,
 }
 
@@ -29,7 +29,7 @@ impl Log {
         contents(BufReader::new(file)).map_err(failed)
     }
 
-    /// Reads the last `bytes` of the log, without the line that they may begin in the middle of; lines are numbered from there.
+    /// Reads the last `bytes` of the log, skipping an incomplete first line; line numbers start there.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -41,9 +41,9 @@ impl Log {
         };
         let len = file.metadata().map_err(failed)?.len();
         let from = len.saturating_sub(bytes);
-        // The byte before tells whether a line begins there.
+        // The byte before shows whether a line starts there.
         file.seek(SeekFrom::Start(from.saturating_sub(1))).map_err(failed)?;
-        // No more than was there: whoever writes on does not keep who reads.
+        // Stop at the size at open: a busy writer must not starve the reader.
         let mut tail = BufReader::new(file.take(bytes + 1));
         if from > 0 {
             tail.skip_until(b'\n').map_err(failed)?;
@@ -65,13 +65,13 @@ fn contents(lines: impl BufRead) -> io::Result<Contents> {
 }
 
 impl Contents {
-    /// Leaves out what was intended and has an entry that says how it went.
+    /// Removes intents that have a result.
     fn settle(&mut self) {
-        /// What a process has entered of an interface, from the newest entry on.
+        /// State of a process and interface, from the newest entry back.
         enum Since {
             /// The result of a change.
             Result,
-            /// The intent of that change, entered at this time.
+            /// The intent of that change, logged at this time.
             Intent(String),
         }
         let mut since = BTreeMap::new();
@@ -85,7 +85,7 @@ impl Contents {
                         *result = Since::Intent(entry.time);
                         continue;
                     }
-                    // Process numbers repeat, in containers always: a change before that one never had a result.
+                    // PIDs repeat, especially in containers: an intent before that one never had a result.
                     Some(Since::Intent(_)) | None => {}
                 },
                 What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => {
@@ -116,7 +116,7 @@ mod tests {
             new.scalars.rpg_gd = gd;
             [Change { iface: "eth0".into(), old: Config::DEFAULT, new }]
         };
-        // Killed after this one.
+        // The process was killed after this one.
         log.append_intent(&change(12)).unwrap();
         let text = std::fs::read_to_string(log.path()).unwrap();
         let year = text.split("\"time\":\"").nth(1).and_then(|text| text.get(..4)).unwrap();

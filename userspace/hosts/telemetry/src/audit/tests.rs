@@ -65,7 +65,7 @@ fn intent_shown_until_outcome_known() {
     let whats = || -> Vec<What> { log.read().unwrap().entries.into_iter().map(|entry| entry.what).collect() };
     assert_eq!(whats(), std::slice::from_ref(&intended), "killed in between");
     log.append(&[change("eth1", &["rpg_gd=12"])]).unwrap();
-    assert_eq!(whats().first(), Some(&intended), "another interface says nothing of it");
+    assert_eq!(whats().first(), Some(&intended), "another interface is irrelevant");
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     assert!(!whats().contains(&intended), "{:?}", whats());
     log.append_intent(&[change("eth0", &["rpg_gd=13"])]).unwrap();

@@ -1,4 +1,4 @@
-//! What the file lets others do over the socket: `[control]` says who may ask, `[fleet]` what they may be given.
+//! Remote changes: `[control]` specifies access to the socket, `[fleet]` the allowed changes.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,40 +11,40 @@ use glob::Pattern;
 
 use super::{Config, Interface, section};
 
-/// Where what was requested is kept, unless said otherwise.
+/// Default path of the persisted override.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
-/// What may be allowed besides parameters: what `[[interface]]` says of attaching, and interfaces the file does not name.
+/// Words of `allow` besides parameters: attach options of `[[interface]]`, and interfaces that the file lacks.
 const WORDS: [&str; 9] =
     ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows", "log_packets"];
 
-/// Where others may ask for changes.
+/// The control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The socket.
+    /// Path.
     pub socket: PathBuf,
-    /// The group whose members may use it; root's alone unless said.
+    /// Group with access; `None` = root only.
     pub group: Option<String>,
 }
 
-/// What others may ask for.
+/// Allowed remote changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Where what was requested is kept.
+    /// Path of the persisted override.
     pub(crate) state: PathBuf,
     allow: Vec<Allowed>,
 }
 
-/// Parameters that others may set.
+/// Parameters that may be set remotely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Allowed {
-    /// Their names.
+    /// Names.
     keys: Pattern,
-    /// Their values; any that the controller's own validation takes unless said.
+    /// Range of values; `None` = any valid value.
     range: Option<RangeInclusive<u64>>,
 }
 
 impl Bounds {
-    /// Whether interfaces may be attached that the file does not name.
+    /// Whether interfaces that the file lacks may be attached.
     #[must_use]
     pub(crate) fn may_name_interfaces(&self) -> bool {
         self.may("interface")
@@ -54,12 +54,12 @@ impl Bounds {
         self.allow.iter().any(|allowed| allowed.range.is_none() && allowed.keys.matches(word))
     }
 
-    /// Everything in `asked` that goes beyond.
+    /// Everything in `asked` that is not allowed.
     pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
         let mut refused = Vec::new();
         for Interface { name, settings, repair } in asked {
             if repair.is_some() {
-                refused.push(format!("{name}: cannot set repair: it is for the host's own file"));
+                refused.push(format!("{name}: cannot set repair remotely; set it in the host's own file"));
             }
             let said = [
                 ("inline", settings.inline.is_some()),
@@ -84,7 +84,7 @@ impl Bounds {
         refused
     }
 
-    /// What others may set `key` to, as text; `None` if nothing.
+    /// Allowed values of `key` as text; `None` if it may not be set.
     fn of(&self, key: Key) -> Option<String> {
         let name = key.to_string();
         let mut ranges = Vec::new();
@@ -126,13 +126,13 @@ fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
 }
 
 impl Config {
-    /// This file with what others `asked` for on top.
+    /// This file with the override `asked` on top.
     #[must_use]
     pub(crate) fn under(&self, asked: Vec<Interface>) -> Self {
         Self { over: asked, ..self.clone() }
     }
 
-    /// The parameters that others may set, and to what, as text.
+    /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
         let fleet = self.fleet.iter();
         let each = |bounds: &Bounds| {
@@ -142,7 +142,7 @@ impl Config {
         fleet.flat_map(each).collect()
     }
 
-    /// What a change to `new` needs a new process for, as text.
+    /// The reason if a change to `new` requires a restart.
     pub(crate) fn needs_restart(&self, new: &Self) -> Option<&'static str> {
         let state = |config: &Self| config.fleet.as_ref().map(|bounds| bounds.state.clone());
         if self.control != new.control {
@@ -198,7 +198,7 @@ pub(super) fn bounds(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Bound
     Some(bounds)
 }
 
-/// Reads `NAME` or `NAME = LOWEST..HIGHEST`; the name may have `*`.
+/// Parses `NAME` or `NAME = LOWEST..HIGHEST`; the name may contain `*`.
 fn allowed(text: &str) -> Result<Allowed, String> {
     let (name, range) = text.split_once('=').map_or((text, None), |(name, range)| (name, Some(range)));
     let name = name.trim();
@@ -218,7 +218,7 @@ fn allowed(text: &str) -> Result<Allowed, String> {
     let parse = |text: &str| key.parse_value(text.trim()).map_err(|error| error.to_string());
     let (low, high) = (parse(low)?, parse(high)?);
     if low > high {
-        return Err(format!("nothing is from {low} to {high}: {}", example()));
+        return Err(format!("range {low} to {high} is empty: {}", example()));
     }
     Ok(Allowed { keys, range: Some(low..=high) })
 }
@@ -293,7 +293,7 @@ mod tests {
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
             ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": unknown parameter"),
             ("[fleet]\nallow = ['rpg_gd = 12']", "c:2: allow \"rpg_gd = 12\": write"),
-            ("[fleet]\nallow = ['rpg_gd = 13..12']", "nothing is from 13 to 12"),
+            ("[fleet]\nallow = ['rpg_gd = 13..12']", "range 13 to 12 is empty"),
             ("[fleet]\nallow = ['rpg_* = 13..14']", "different units"),
             ("[fleet]\nallow = ['[']", "c:2: allow \"[\""),
             ("[fleet]\nstate = 'x'", "c:2: state = \"x\""),

@@ -1,4 +1,4 @@
-//! What files say.
+//! Parsing of configuration files.
 
 use dcqcn_params::Role;
 use proptest::prelude::*;
@@ -52,10 +52,10 @@ fn errors_listed_with_lines() {
         ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
-        ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be in line with itself"),
+        ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be inline with itself"),
         (
             "[[interface]]\nname = 'a'\ninline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
-            "c:1: a is in line with b, which is in line with another",
+            "c:1: a is inline with b, which is inline with another",
         ),
         ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
         ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
@@ -72,7 +72,7 @@ fn errors_listed_with_lines() {
     }
 }
 
-/// Else somebody who may not name interfaces could have the operator's own detached, as another's end.
+/// Otherwise a client that may not name interfaces could detach the operator's own, as the other end of another.
 #[test]
 fn unnamed_interface_gets_no_peer() {
     let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;

@@ -1,18 +1,18 @@
-//! Who has how many connections.
+//! Limits on connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections at a time.
+/// Maximum number of connections.
 pub(super) const CONNECTIONS: usize = 16;
-/// Those of one user: no user of the group can keep the others out.
+/// Maximum number of connections of one user, so that no user of the group can lock out the others.
 pub(super) const OF_A_USER: usize = 4;
 
-/// Connections of each user.
+/// Connections by user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionSlots(Arc<Mutex<BTreeMap<u32, usize>>>);
 
-/// A connection's place, until it is dropped.
+/// A connection's slot, released on drop.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     slots: ConnectionSlots,
@@ -20,10 +20,10 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    /// A place for one more connection of `user`.
+    /// Reserves a slot for a connection of `user`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The limit that was reached.
     pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         if of_users.values().sum::<usize>() >= CONNECTIONS {
@@ -31,7 +31,7 @@ impl ConnectionSlots {
         }
         let its = of_users.entry(user).or_default();
         if *its >= OF_A_USER {
-            return Err(format!("user {user} has {OF_A_USER} connections already: end one, and ask again"));
+            return Err(format!("user {user} has {OF_A_USER} connections already; close one and retry"));
         }
         *its += 1;
         Ok(ConnectionSlot { slots: self.clone(), user })
@@ -70,10 +70,10 @@ mod tests {
         assert!(slots.take(5).unwrap_err().contains("all 16 connections are in use"));
         drop(taken.remove(0));
         let fifth = slots.take(5).unwrap();
-        assert!(slots.take(1).is_err(), "the fifth user has it");
+        assert!(slots.take(1).is_err(), "the fifth user has the last one");
         drop(fifth);
         let _first = slots.take(1).unwrap();
         drop(taken);
-        assert_eq!(slots.lock().len(), 1, "users who are gone are forgotten");
+        assert_eq!(slots.lock().len(), 1, "users without connections are removed");
     }
 }

@@ -1,4 +1,4 @@
-//! The protocol, with a thread that works in place of the controller's.
+//! The protocol, with a mock of the worker.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient};
 
 use super::*;
 
-/// A room, and what its thread was requested.
+/// A server, and the orders that its worker received.
 struct Served {
     dir: tempfile::TempDir,
-    /// Dropped, the room is closed.
+    /// Dropping it shuts the server down.
     _end: oneshot::Sender<()>,
 }
 
 impl Served {
-    /// Applying something called `bad` is refused.
+    /// A server whose worker rejects the override `bad`.
     fn new() -> Self {
         Self::of(None)
     }
 
-    /// The same, for a group.
+    /// A server with a group.
     fn of(group: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let control = Control { socket: dir.path().join("control"), group: group.map(str::to_owned) };
@@ -61,11 +61,11 @@ impl Served {
         self.dir.path().join("control")
     }
 
-    /// What is answered to lines on one connection.
+    /// The replies to lines on one connection.
     fn answers(&self, text: &[u8]) -> Vec<Answer> {
         let mut stream = StdStream::connect(self.path()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // One that is refused early is closed while it is written to.
+        // An early rejection closes the connection during the write.
         let _ = stream.write_all(text);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -106,7 +106,7 @@ fn missing_group_leaves_socket_to_root() {
     assert_eq!(mode(&gone.path()), 0o600);
     let why = status(&gone).without_group.unwrap();
     assert!(why.starts_with("[control] group `dcqcn-is-gone` does not exist; create it"), "{why}");
-    assert!(why.ends_with("is root's alone"), "{why}");
+    assert!(why.ends_with("only root has access"), "{why}");
     let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
     let there = Served::of(Some(&own.name));
     assert_eq!((mode(&there.path()), status(&there).without_group), (0o660, None));
@@ -162,11 +162,11 @@ fn excess_connection_rejected_until_slot_free() {
     }
     let answers = served.answers(b"");
     assert!(answers[0].error.as_ref().unwrap().contains("has 4 connections already"), "{answers:?}");
-    assert!(answers[0].again, "nobody has refused anything: {answers:?}");
+    assert!(answers[0].again, "it is not a rejection: {answers:?}");
     open.pop();
     let until = Instant::now() + Duration::from_secs(20);
     while served.answers(version).first().is_none_or(|answer| answer.ok.is_none()) {
-        assert!(Instant::now() < until, "no room");
+        assert!(Instant::now() < until, "no free slot");
     }
 }
 
@@ -185,7 +185,7 @@ fn stale_socket_replaced_live_one_reported() {
 
 #[test]
 fn socket_owned_by_configured_group() {
-    // Every Debian has it; another group than root's.
+    // Every Debian has it, and it is not root's.
     let group = Group::from_name("daemon").unwrap();
     let (true, Some(group)) = (nix::unistd::Uid::effective().is_root(), group) else {
         eprintln!("SKIPPED socket_owned_by_configured_group: needs root, and a group `daemon`");

@@ -1,5 +1,5 @@
-//! Changes below served interfaces: the speed of a link, which is followed, and parts that other programs remove, which are logged
-//! and restored.
+//! Changes below served interfaces: link speeds, which are followed, and parts removed by other programs, which are
+//! logged and restored.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::daemon::plan::Scope;
 use crate::daemon::repair::{Due, Repair};
 
 impl ManagedInterfaces {
-    /// Brings the rates of links up to date with their speeds.
+    /// Updates link rates to the current link speeds.
     pub(in crate::daemon) fn follow_link_rates(&mut self) {
         let infos = match attach::list() {
             Ok(infos) => infos,
@@ -34,17 +34,17 @@ impl ManagedInterfaces {
                         Quantity(config.scalars.link_rate_bps, Unit::BitsPerSecond).to_string()
                     };
                     let (from, to) = (text(&change.old), text(&change.new));
-                    tracing::info!(iface, from, to, "the speed of the link has changed: link_rate follows");
+                    tracing::info!(iface, from, to, "link speed changed; link_rate updated");
                     if let Err(error) = audit::Log::here().append(&[change]) {
                         tracing::warn!(iface, %error, "change applied but not recorded in the audit log");
                     }
                 }
-                // Gone in the meantime.
+                // Removed in the meantime.
                 Err(attach::Error::NotAttached { .. }) => {}
                 Err(error) => {
                     let error = error.to_string();
                     if error != served.told {
-                        tracing::warn!(iface, error, "link_rate does not follow the speed of the link");
+                        tracing::warn!(iface, error, "cannot update link_rate to the link speed");
                         served.told = error;
                     }
                 }
@@ -52,30 +52,30 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Whether parts were missing at the last look, or there again, of which nothing was told yet.
+    /// Whether the completeness of an attachment changed since it was last logged.
     pub(in crate::daemon) fn is_unsure_of_parts(&self) -> bool {
         self.served.values().any(|served| served.seen_missing != served.missing)
     }
 
-    /// Tells of parts of attachments that are not there any more, once, and when they are there again. Returns whether that has changed.
+    /// Logs, once, missing parts of attachments and their return. Returns whether the state has changed.
     pub(in crate::daemon) fn look_for_parts(&mut self) -> bool {
         let sweep = match attach::Sweep::take() {
             Ok(sweep) => sweep,
             Err(error) => {
-                tracing::warn!(%error, "cannot check what is attached");
+                tracing::warn!(%error, "cannot check attachments");
                 return false;
             }
         };
         let mut has_changed = false;
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
-            // What cannot be asked now is asked the next time.
+            // A failed query is repeated at the next check.
             let Ok(parts) = sweep.verify(&served.info) else {
                 continue;
             };
             let missing: Vec<String> = parts.iter().filter_map(Part::complaint).collect();
             let missing = missing.join("; ");
-            // Not what is just being detached, or gone: the next look does not find that any more.
+            // Not for an attachment that is being detached or was deleted, which the next check omits.
             let is_settled = missing == served.seen_missing;
             served.seen_missing.clone_from(&missing);
             if is_settled && !missing.is_empty() {
@@ -84,7 +84,7 @@ impl ManagedInterfaces {
                     Scope::Named(_) => Repair::default(),
                 };
                 if repair_parts(served, repair, &missing) {
-                    // Whether it is complete is read at the next tick.
+                    // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
                 }
@@ -118,7 +118,7 @@ impl ManagedInterfaces {
             let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };
             let bypassed = match served.chain.check(&served.info, *statistics) {
                 Ok(bypassed) => bypassed,
-                // Detached since, or the chains cannot be listed without CAP_SYS_ADMIN.
+                // Detached since.
                 Err(_) => continue,
             };
             if bypassed == served.bypassed {
@@ -141,7 +141,7 @@ impl ManagedInterfaces {
     }
 }
 
-/// Restores what is missing of an attachment, if the file lets it and it is time. Returns whether something was restored.
+/// Restores missing parts of an attachment, if the file allows it and a repair is due. Returns whether it did.
 fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
     let is_qdisc = |part: &str| ["pacer: ", "queues: "].iter().any(|name| part.starts_with(name));
     let can_repair = match repair {
@@ -154,7 +154,8 @@ fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
         Due::Now if can_repair => {}
         Due::Stopped if can_repair && !served.repairs.has_stopped => {
             served.repairs.has_stopped = true;
-            let next = "find the program that removes it; this daemon tries again ten minutes after its first repair";
+            let next =
+                "find the program that removes it; this daemon retries ten minutes after its first repair";
             tracing::error!(iface, missing, next, "repair stopped: three in ten minutes");
             return false;
         }
@@ -167,7 +168,7 @@ fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
             tracing::warn!(iface, missing, restored = restored.join(", "), "repaired");
             true
         }
-        // Detached since it was read.
+        // Detached since it was listed.
         Err(attach::Error::NotAttached { .. }) => false,
         Err(error) => {
             tracing::error!(iface, missing, %error, "repair failed");

@@ -1,4 +1,4 @@
-//! Going over to another configuration: on every interface, or on none.
+//! Switching to another configuration, on all interfaces or none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Asked, Reload, Scope};
 use crate::daemon::{chain, change};
 
-/// Everything a reload is refused for.
+/// Reasons for rejecting a reload.
 #[derive(Debug)]
 pub(in crate::daemon) struct Refused {
     pub(in crate::daemon) why: Vec<String>,
-    /// It is not about what was requested, and passes by itself: the same may be taken when it is asked again.
+    /// The obstacle is temporary: the same request may succeed later.
     pub(in crate::daemon) passes: bool,
 }
 
 impl Refused {
-    /// For what was asked.
+    /// The reasons.
     pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
         Self { why, passes: false }
     }
 
-    /// The same for one reason.
+    /// A rejection for one reason.
     pub(in crate::daemon) fn one(why: impl Into<String>) -> Self {
         Self::all(vec![why.into()])
     }
 
-    /// For nothing so far.
+    /// No reason so far.
     const fn none() -> Self {
         Self { why: Vec::new(), passes: true }
     }
 
-    /// One reason more. All have to pass.
+    /// Adds a reason; the result is temporary only if all are.
     fn add(&mut self, error: &anyhow::Error) {
         self.passes &= passes(error);
         self.why.push(chain(error));
@@ -47,7 +47,7 @@ impl Refused {
     }
 }
 
-/// Whether an error passes by itself: another command has the lock, or a change of an operator's waits to be confirmed.
+/// Whether an error is temporary: another command holds the lock, or an operator's change is unconfirmed.
 fn passes(error: &anyhow::Error) -> bool {
     let attach = error.chain().find_map(|error| {
         let shared = error.downcast_ref::<Arc<attach::Error>>().map(AsRef::as_ref);
@@ -69,11 +69,10 @@ impl From<anyhow::Error> for Refused {
 }
 
 impl ManagedInterfaces {
-    /// Goes over to another configuration: on every interface, or on none. Whether metrics are to be served elsewhere is the
-    /// answer.
+    /// Switches to another configuration on all interfaces or none. Returns whether the metrics server must change.
     ///
     /// # Errors
-    /// Everything it is refused for; all stays as it was.
+    /// All reasons for the rejection; nothing has changed.
     pub(in crate::daemon) fn reload(
         &mut self,
         new: Config,
@@ -86,7 +85,7 @@ impl ManagedInterfaces {
         };
         let (world, infos) = self.look(true)?;
         let plan = plan::reload(old, &new, asked, &world).map_err(Refused::one)?;
-        // All that can be told beforehand.
+        // Checks that need no change.
         let mut refused = Refused::none();
         if plan.listen
             && let Err(error) = may_listen()
@@ -105,7 +104,7 @@ impl ManagedInterfaces {
                 refused.add(&error.into());
             }
         }
-        // Nothing is begun that a change which waits to be confirmed would end.
+        // Do not start if it would override an unconfirmed change.
         for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
             if changes.iter().any(|(iface, _)| *iface == info.iface) {
                 let left = pending.left(boottime_ns());
@@ -126,7 +125,7 @@ impl ManagedInterfaces {
         Ok(plan.listen)
     }
 
-    /// Does what was planned; if a step is refused, what was done is undone.
+    /// Executes the plan; if a step fails, reverts the previous ones.
     fn carry_out(
         &mut self,
         plan: &Reload,
@@ -135,7 +134,7 @@ impl ManagedInterfaces {
     ) -> std::result::Result<(), Refused> {
         let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
         let gone =
-            self.detach(first.iter().map(|drop| drop.id).collect(), "makes way for what the file names");
+            self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut refused) = (Vec::new(), Refused::none());
         for some in requests.chunks(at_once()) {
@@ -146,7 +145,7 @@ impl ManagedInterfaces {
                         tell_attached(&info);
                         fresh.push(info);
                     }
-                    // What could not be attached before the reload need not be now.
+                    // Interfaces that failed before the reload may still fail.
                     Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
                     Err(error) => refused.add(&error.context(request.iface.clone())),
                 }
@@ -162,9 +161,9 @@ impl ManagedInterfaces {
             return Ok(());
         }
         for info in fresh {
-            self.end_attachment(info, "attached by the refused file: detached");
+            self.end_attachment(info, "detached: attached by the rejected file");
         }
-        // What had made way comes back, as the file active says; its flows begin again.
+        // Restore detached interfaces according to the active file; their flows start again.
         if !gone.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {

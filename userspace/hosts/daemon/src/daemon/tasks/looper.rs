@@ -1,4 +1,4 @@
-//! The thread of one kind of task, which goes from interface to interface.
+//! The thread of one kind of task, which serves all interfaces.
 
 use std::collections::BTreeMap;
 use std::io::{PipeReader, Read as _};
@@ -18,23 +18,23 @@ use super::{Begin, Ports, Shared};
 use crate::daemon::chain;
 use crate::shared_state::{Health, lock};
 
-/// How long a task that failed rests.
+/// Delay before a failed task restarts.
 const REST: Duration = Duration::from_secs(1);
 
-/// A thread's view of one interface.
+/// State of one interface in this thread.
 struct Entry {
     port: Arc<Port>,
     state: State,
-    /// When it wants to be running next; `None` = never.
+    /// Time of the next run; `None` = never.
     due: Option<Instant>,
-    /// What was last complained of.
+    /// Last warning.
     told: String,
 }
 
 enum State {
-    /// To be begun.
+    /// To be started.
     New,
-    /// The interface does not need it.
+    /// Not needed by the interface.
     NotNeeded,
     AtWork(Box<dyn Work>),
 }
@@ -75,7 +75,7 @@ impl Looper {
         }
     }
 
-    /// Lets go of interfaces that are no longer served, and takes on those that are new.
+    /// Releases interfaces that are no longer served, and adds new ones.
     fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {
@@ -95,7 +95,7 @@ impl Looper {
         self.health.interfaces.store(at_work as u64, Ordering::Relaxed);
     }
 
-    /// Begins the task of an interface, or does what is due. One that fails is begun again.
+    /// Starts or runs the task of an interface if it is due. A failed one is restarted.
     fn turn(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
         let iface = &entry.port.info.iface;
         let mut turn = || -> Result<Option<Duration>> {
@@ -124,18 +124,23 @@ impl Looper {
                 entry.due = rest.map(|rest| Instant::now() + rest);
                 if rest.is_none() {
                     let interfaces = &self.health.interfaces;
-                    // Counted before it was known that it is not needed.
+                    // Counted before it was known that the task is not needed.
                     let _ = interfaces.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
                 }
             }
             Err(error) => {
                 let text = chain(&error);
                 if text != entry.told {
-                    tracing::warn!(iface, task = self.name, error = text, "failed; tried again every second");
+                    tracing::warn!(
+                        iface,
+                        task = self.name,
+                        error = text,
+                        "task failed; retrying every second"
+                    );
                     entry.told = text;
                 }
                 self.health.failures.fetch_add(1, Ordering::Relaxed);
-                // The socket may be what failed.
+                // The socket may be the cause.
                 *netlink = None;
                 entry.state = State::New;
                 entry.due = Some(Instant::now() + REST);
@@ -143,11 +148,11 @@ impl Looper {
         }
     }
 
-    /// Rests until something is due, something came to be read, or the interfaces are others.
+    /// Waits until a task is due, a file descriptor is readable, or the interfaces change.
     fn wait(&mut self, entries: &mut BTreeMap<Id, Entry>) {
         let due = entries.values().filter_map(|entry| entry.due).min();
         let timeout = due.map_or(PollTimeout::NONE, |due| {
-            // Rounded up, or the last millisecond would be waited for in circles.
+            // Rounded up, to avoid busy waiting during the last millisecond.
             let rest_ms = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1_000);
             PollTimeout::try_from(rest_ms).unwrap_or(PollTimeout::MAX)
         });
@@ -161,7 +166,7 @@ impl Looper {
         let mut fds = vec![PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
         fds.extend(wakes.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)));
         if poll(&mut fds, timeout).is_err() {
-            // A signal, or no memory: looked at again.
+            // A signal, or out of memory: check again.
             return;
         }
         let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
@@ -173,7 +178,7 @@ impl Looper {
             .map(|((id, _), _)| **id)
             .collect();
         if is_woken {
-            // What was written so far; more wakes it again.
+            // Drains the pipe; further writes wake it again.
             let _ = self.woken.read(&mut [0; 64]);
         }
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What others ask for over the socket: it goes the way that a file goes, and is kept for the next start.
+//! Requests of clients over the socket: processed like a file, and persisted for the next start.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
 
-/// Longest name, in characters.
+/// Maximum length of a name, in characters.
 const NAME: usize = 100;
-/// Longest line about who and why, in characters.
+/// Maximum length of the requester and the reason, in characters.
 const WHY: usize = 1_000;
-/// How soon it is tried again to revert what could not be.
+/// Delay before a failed revert is retried.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Characters of a refusal that the audit log gets.
+/// Characters of a rejection in the audit log.
 const MOST_LOGGED: usize = 2_000;
 
 impl WorkerState {
-    /// Does what others ask for, and answers.
+    /// Processes a client's request, and replies.
     pub(super) fn order(&mut self, ordered: Ordered) {
         let Ordered { order, peer, reply } = ordered;
         let result = match &order {
@@ -37,24 +37,24 @@ impl WorkerState {
         };
         let told = std::mem::take(&mut self.told);
         if let Err(refused) = &result
-            // A reload has its own entries.
+            // Reloads write their own entries.
             && !matches!(order, Order::Reload)
         {
-            // Who may ask is not to fill the logs, neither with long words nor with many.
+            // A client must not fill the logs, neither with long entries nor with many.
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
             let entry = format!("requested over the socket by {peer}: {why}");
-            // What passes is asked again, and again.
+            // Temporary rejections are retried, possibly often.
             let is_told = refused.passes && is_alike(&told, &why);
             if refused.passes {
                 self.told.clone_from(&why);
             }
             if !is_told && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
-                tracing::error!(peer, error = %first_line(&why), "refused: all stays as it was");
+                tracing::error!(peer, error = %first_line(&why), "request rejected; configuration unchanged");
                 audit::enter_refusal("", &entry);
             }
         }
         self.publish();
-        // Who asked may be gone.
+        // The client may have disconnected.
         let _ =
             reply.send(result.map_err(|refused| Refusal { why: refused.to_string(), again: refused.passes }));
     }
@@ -72,7 +72,7 @@ impl WorkerState {
         let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
         let began = Instant::now();
         if self.file.is_none() {
-            let why = "this controller has no file (`dcqcn run IFACE`): run it with one, with [fleet] in it";
+            let why = "this controller has no file (`dcqcn run IFACE`); run it with a file that has a [fleet] section";
             return Err(Refused::one(why));
         }
         check(apply).map_err(Refused::one)?;
@@ -83,7 +83,7 @@ impl WorkerState {
             return Ok(self.applied(false, began));
         }
         let found = now.as_ref().map_or("", |held| held.name.as_str());
-        // One that is asked again is active already.
+        // A repeated request is active already.
         if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
             let called = |name: &str| {
                 if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
@@ -94,16 +94,15 @@ impl WorkerState {
                 called(found)
             )));
         }
-        // Whatever it says, it says it of none of them: most likely a name is wrong.
+        // An override that matches no served interface is most likely a typing error.
         let served = self.fleet.ifaces();
         let names_one = served.iter().any(|iface| interfaces.iter().any(|one| one.name.matches(iface)));
         if !served.is_empty() && !names_one {
-            let why =
-                format!("{name}: it names none of the interfaces that are served: {}", served.join(", "));
+            let why = format!("{name}: it matches none of the served interfaces: {}", served.join(", "));
             return Err(Refused::one(why));
         }
         let trial = confirm_within_s.map(|within_s| Trial {
-            // Of several that nobody confirmed, what was before the first comes back.
+            // Of several unconfirmed overrides, the state before the first one is restored.
             former: self.overrides.trial().map_or(now, |trial| trial.former),
             until_unix_s: unix_s().saturating_add(within_s),
             within_s,
@@ -149,20 +148,20 @@ impl WorkerState {
         Ok(self.applied(true, began))
     }
 
-    /// Takes back what waits to be confirmed.
+    /// Reverts an unconfirmed override.
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
         let waits = self.overrides.confirm_until.is_some();
         let held = self.overrides.held().filter(|held| waits && held.name == undo.name);
         let Some(held) = held else {
-            return Err(Refused::one(format!("{} does not wait to be confirmed", undo.name)));
+            return Err(Refused::one(format!("{} is not unconfirmed", undo.name)));
         };
         self.take_back()?;
-        self.enter("reverted", &held.by, &format!("{} was not persistent", undo.name), peer);
+        self.enter("reverted", &held.by, &format!("{} was unconfirmed", undo.name), peer);
         Ok(self.applied(true, began))
     }
 
-    /// Takes back what nobody confirmed in time.
+    /// Reverts an override not confirmed in time.
     pub(super) fn take_back_unconfirmed(&mut self) {
         if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
@@ -178,7 +177,7 @@ impl WorkerState {
         self.publish();
     }
 
-    /// Goes back to what was before the first that nobody confirmed.
+    /// Returns to the state before the first unconfirmed override.
     fn take_back(&mut self) -> Result<(), Refused> {
         let former = self.overrides.trial().and_then(|trial| trial.former);
         let over = former
@@ -188,14 +187,14 @@ impl WorkerState {
         let (kept, over) = match over {
             Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
             Err(refused) => {
-                tracing::warn!(error = %refused, "the file no longer allows what was before: it alone counts");
+                tracing::warn!(error = %refused, "previous override no longer allowed by the file; using the file alone");
                 (Persisted::default(), Vec::new())
             }
         };
         self.go_back(kept, over)
     }
 
-    /// Puts active what was before, whether or not it can be kept.
+    /// Activates the previous state, whether or not it can be persisted.
     fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         change::take_back();
         let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
@@ -207,7 +206,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Goes over to the host's own file as it is now. What others requested stays on top, if it is still allowed.
+    /// Switches to the current file. Overrides stay active if they are still allowed.
     pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Refused::one(why));
@@ -223,12 +222,15 @@ impl WorkerState {
         let before = std::mem::replace(&mut self.overrides.own, own);
         if let Some(refused) = refused {
             tracing::warn!(error = %refused, "override no longer allowed by the file; using the file alone");
-            // A file without [fleet] does not say where.
+            // A file without [fleet] has no path for it.
             let path = before.fleet.map(|bounds| bounds.state);
             if let Some(Err(error)) =
                 path.map(|path| persisted::write(&path, &Persisted::default())?.persist())
             {
-                tracing::warn!(error = chain(&error), "not noted: what the file allows again counts again");
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot persist the release; the override will return if the file allows it again"
+                );
             }
             self.take(Persisted::default());
             self.enter("released", "", "the host's own file no longer allows it", "");
@@ -236,9 +238,9 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Puts it active and keeps it, or neither. Killed in between, the daemon begins with what was before.
+    /// Activates and persists an override, or neither. If killed in between, the daemon starts with the previous state.
     fn put(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
-        // Of what nobody confirmed in time nothing is to be in the way.
+        // Revert changes not confirmed in time first, as they would block this one.
         change::take_back();
         let written = self.save(&kept)?;
         let (before, now) = (self.overrides.both(), self.overrides.own.under(over));
@@ -246,14 +248,14 @@ impl WorkerState {
         self.go_over(now, manner)?;
         if let Err(error) = written.persist() {
             let undone = self.go_over(before, manner).is_ok();
-            tracing::error!(error = chain(&error), undone, "it cannot be kept");
+            tracing::error!(error = chain(&error), undone, "cannot persist the override");
             return Err(failed(error));
         }
         self.take(kept);
         Ok(())
     }
 
-    /// Notes what is active since.
+    /// Records the active override.
     fn take(&mut self, kept: Persisted) {
         self.overrides.take(kept);
         self.said.held = self.overrides.held();
@@ -278,12 +280,12 @@ impl WorkerState {
         tracing::info!(name, by, why, peer, "{order}");
         let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
         if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {
-            tracing::warn!(%error, "this is not in the audit log");
+            tracing::warn!(%error, "cannot write the audit log");
         }
     }
 }
 
-/// What can be told of a question alone.
+/// Checks that need only the request.
 fn check(apply: &Apply) -> Result<(), String> {
     let Apply { name, by, why, confirm_within_s, .. } = apply;
     let length = name.chars().count();
@@ -291,7 +293,7 @@ fn check(apply: &Apply) -> Result<(), String> {
         return Err(format!("a name of {length} characters: allowed are 1 to {NAME}, none of control"));
     }
     if by.chars().count() > WHY || why.chars().count() > WHY {
-        return Err(format!("who and why may have {WHY} characters each"));
+        return Err(format!("`by` and `why` may have at most {WHY} characters each"));
     }
     if let Some(within_s) = confirm_within_s.filter(|within_s| !CONFIRM_WITHIN_S.contains(within_s)) {
         let (low, high) = CONFIRM_WITHIN_S.into_inner();
@@ -300,12 +302,12 @@ fn check(apply: &Apply) -> Result<(), String> {
     Ok(())
 }
 
-/// The first line of what may be many.
+/// The first line of a text.
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// A disk that is full may have room later; what else is wrong with it stays so.
+/// A full disk is a temporary obstacle; other errors of persisting are not.
 fn failed(error: anyhow::Error) -> Refused {
     let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
     let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));

@@ -1,4 +1,4 @@
-//! The host's own file, and what others requested on top of it.
+//! The host's own file, and the override by clients.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::persisted::{self, Persisted, Trial};
 use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
 
-/// The host's own file, and what others requested on top of it.
+/// The host's own file, and the override on top of it.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     pub(super) own: Config,
@@ -21,8 +21,8 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// What is active at the start. What was kept and cannot be read, or is no longer allowed, does not count: the host's own
-    /// file, which is `file`, does.
+    /// The state at startup. A persisted override that is unreadable or no longer allowed is ignored; the host's own
+    /// `file` is active alone then.
     pub(super) fn begin(own: Config, file: &Path) -> Self {
         let mut overrides = Self { own, ..Self::default() };
         let Some(path) = overrides.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
@@ -33,7 +33,7 @@ impl Overrides {
                 let kept = kept.unwrap_or_default();
                 let now = after(kept.clone(), unix_s());
                 if now != kept {
-                    // A clock that is set back must not bring it back.
+                    // Setting the clock back must not extend it.
                     store(&path, &now);
                 }
                 now
@@ -54,24 +54,24 @@ impl Overrides {
             Err(refused) => {
                 tracing::error!(error = %refused, "persisted override refused; using the file alone");
                 audit::enter_refusal("", &format!("persisted override: {refused}"));
-                // Wider bounds must not bring it back unasked.
+                // Otherwise a wider range would silently reactivate it.
                 store(&path, &Persisted::default());
             }
         }
         overrides
     }
 
-    /// What is active of what others requested.
+    /// Active override.
     pub(super) fn held(&self) -> Option<Override> {
         self.kept.held.clone()
     }
 
-    /// What it is about, if it waits to be confirmed.
+    /// Unconfirmed override.
     pub(super) fn trial(&self) -> Option<Trial> {
         self.kept.trial.clone()
     }
 
-    /// What is active. What was kept has been held against the bounds before.
+    /// Sets the active override, whose values were checked before.
     pub(super) fn both(&self) -> Config {
         let over = |held: &Override| {
             parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
@@ -79,7 +79,7 @@ impl Overrides {
         self.own.under(self.kept.held.as_ref().map(over).unwrap_or_default())
     }
 
-    /// Notes what is kept since.
+    /// Records the persisted state.
     pub(super) fn take(&mut self, kept: Persisted) {
         let left = kept.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
@@ -87,14 +87,14 @@ impl Overrides {
     }
 }
 
-/// Replaces what is stored for the next start.
+/// Replaces the persisted state.
 fn store(path: &Path, kept: &Persisted) {
     if let Err(error) = persisted::write(path, kept).and_then(persisted::Written::persist) {
         tracing::warn!(error = chain(&error), "cannot store the configuration for the next start");
     }
 }
 
-/// What is left of it at a time in seconds since 1970.
+/// The persisted override that is still valid at a time in seconds since 1970.
 fn after(kept: Persisted, now_s: u64) -> Persisted {
     match kept {
         Persisted { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
@@ -106,7 +106,7 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
     }
 }
 
-/// The interfaces of `text`, if the host's `own` file lets others say all of it.
+/// The interfaces of `text`, if the host's `own` file allows all of it.
 pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
     let Some(bounds) = &own.fleet else {
         let why = "this host accepts no remote configuration; add [fleet] with `allow = [...]` to its file";
@@ -114,7 +114,7 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
     };
     let config = parse(name, text).map_err(|errors| Refused::one(errors.to_string()))?;
     let interfaces = config.interfaces.clone();
-    // What nobody else may say: where this host listens, what it logs, whom it obeys.
+    // Reserved for the host: listening addresses, logging, access.
     if config != (Config { interfaces: config.interfaces.clone(), ..Config::default() }) {
         let why = format!(
             "{name}: only [[interface]] can be set remotely; other sections belong in the host's own file"
@@ -122,7 +122,7 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
         return Err(Refused::one(why));
     }
     let mut refused = bounds.refusals(&interfaces);
-    // Together with the file's, values may contradict each other.
+    // Combined with the file's, values may be inconsistent.
     for (own, over) in own.interfaces.iter().flat_map(|own| interfaces.iter().map(move |over| (own, over))) {
         let (a, b) = (&own.name, &over.name);
         let both = own.settings.clone().then(over.settings.clone());
@@ -180,7 +180,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let own = own(&path);
         let overrides = Overrides::begin(own.clone(), Path::new("own"));
         assert_eq!((overrides.held(), kmax(&overrides)), (Some(held("700")), 700_000));
-        // Not a value that the bounds leave out, nor anything where there are none.
+        // Neither values outside the ranges, nor any without [fleet].
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
             let refused = checked_interfaces(&less, "700", &held("700").text).unwrap_err().to_string();
@@ -236,7 +236,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         assert!(refused("[[interface]\n").contains("7:1: "), "{}", refused("[[interface]\n"));
         let both = refused(&format!("{interface}kmin = '2MB'\nkmax = '1MB'\n"));
         assert!(both.contains("7:1: "), "{both}");
-        // Right by itself; not together with Kmin of the file.
+        // Valid alone, but not with Kmin of the file.
         let both = refused(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
         assert!(both.contains("own bounds"), "{both}");
         checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();

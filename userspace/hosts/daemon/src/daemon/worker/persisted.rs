@@ -1,4 +1,4 @@
-//! The file with what others requested: replaced as a whole, and there after a power cut.
+//! The file with the persisted override: replaced atomically, and durable across a power cut.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -11,34 +11,34 @@ use dcqcn_control_api::Override;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-/// What is kept for the next start.
+/// Persisted state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Persisted {
-    /// In force; none if the host's own file alone is.
+    /// Active override; `None` = the host's own file alone.
     pub(super) held: Option<Override>,
-    /// It waits to be confirmed.
+    /// State of confirmation.
     pub(super) trial: Option<Trial>,
 }
 
-/// What waits to be confirmed.
+/// An unconfirmed override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// What comes back.
+    /// State to restore.
     pub(super) former: Option<Override>,
-    /// When, in seconds since 1970: the only clock that goes on while the machine is off.
+    /// Deadline, in seconds since 1970: only the wall clock advances while the machine is off.
     pub(super) until_unix_s: u64,
-    /// How long there was, in seconds: that clock may have been set.
+    /// Time limit, in seconds: an upper bound if the clock is set back.
     pub(super) within_s: u64,
 }
 
 impl Trial {
-    /// How much of it is left at a time in seconds since 1970.
+    /// Time left at a time in seconds since 1970.
     pub(super) fn left(&self, now_s: u64) -> Duration {
         Duration::from_secs(self.until_unix_s.saturating_sub(now_s).min(self.within_s))
     }
 }
 
-/// Written next to the file that it is to replace.
+/// A temporary file next to the one it will replace.
 pub(super) struct Written {
     file: NamedTempFile,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Written {
     /// Replaces the file.
     ///
     /// # Errors
-    /// It cannot.
+    /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -62,7 +62,7 @@ impl Written {
 /// Writes `kept` next to the file at `path`.
 ///
 /// # Errors
-/// It cannot.
+/// The write fails.
 pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
     let failed = || format!("cannot write {}", path.display());
     let dir = path.parent().unwrap_or(path);
@@ -73,10 +73,10 @@ pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
     Ok(Written { file, path: path.to_owned() })
 }
 
-/// What the file at `path` has; `None` if there is none.
+/// Content of the file at `path`; `None` if it does not exist.
 ///
 /// # Errors
-/// It cannot be read, or was written by something else.
+/// The file cannot be read, or has another format.
 pub(super) fn read(path: &Path) -> Result<Option<Persisted>> {
     let failed = || format!("cannot read {}", path.display());
     match fs::read(path) {

@@ -1,19 +1,19 @@
-//! How many refusals the audit log gets: who may ask over the socket is not to fill it.
+//! Rate limit of rejections in the audit log, which clients of the socket must not fill.
 
 use std::time::{Duration, Instant};
 
-/// Refusals that are entered one after the other.
+/// Burst of logged rejections.
 const AT_ONCE: u32 = 20;
-/// How long it takes until one more may be.
+/// Time per further rejection.
 const ONE_MORE: Duration = Duration::from_secs(60);
 
-/// How many may still be entered.
+/// Rejections that may still be logged.
 #[derive(Debug)]
 pub(super) struct Refusals {
     left: u32,
-    /// Up to when `left` is reckoned.
+    /// Time for which `left` is valid.
     since: Instant,
-    /// How many were passed over since the last that was entered.
+    /// Rejections omitted since the last logged one.
     passed_over: u64,
 }
 
@@ -22,7 +22,7 @@ impl Refusals {
         Self { left: AT_ONCE, since: now, passed_over: 0 }
     }
 
-    /// What the log gets of a refusal, if it is to have it: `text`, with how many it did not have before.
+    /// The text to log, if allowed: `text`, with the number of omitted rejections.
     pub(super) fn entry(&mut self, text: String, now: Instant) -> Option<String> {
         while self.left < AT_ONCE && now.duration_since(self.since) >= ONE_MORE {
             self.left += 1;
@@ -59,7 +59,7 @@ mod tests {
             Some("no (980 refusals before this one are not entered)")
         );
         assert_eq!(refusals.entry("no".into(), later), None);
-        // After a long rest as many as at first, and not more.
+        // After a long pause, the full burst and no more.
         let rested = later + 1_000 * ONE_MORE;
         assert_eq!((0..1_000).filter_map(|_| refusals.entry("no".into(), rested)).count(), 20);
     }

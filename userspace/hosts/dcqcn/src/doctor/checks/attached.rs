@@ -1,10 +1,10 @@
-//! Is it attached, and does the kernel agree?
+//! Attachments, and their programs in the kernel.
 
 use super::{Finding, Snapshot};
 
 /// `nothing-attached`.
 pub(super) fn attached(snapshot: &Snapshot) -> Vec<Finding> {
-    // Where it could not be read, that is the finding.
+    // If it could not be read, that is a finding already.
     let unknown = snapshot.unread.iter().any(|unread| unread.what == "what is attached");
     if unknown || !snapshot.attachments.is_empty() {
         return Vec::new();
@@ -39,11 +39,11 @@ pub(super) fn alive(snapshot: &Snapshot) -> Vec<Finding> {
         let iface = &attached.iface;
         Finding::error(
             "interface-gone",
-            format!("{iface} is described as attached, but no such interface is there any more"),
-            "no interface has the name and index it was attached with",
+            format!("{iface} has an attachment, but the interface no longer exists"),
+            "no interface has its name and index",
         )
         .on(iface)
-        .fix(format!("`dcqcn detach {iface}`, then attach what has taken its place"))
+        .fix(format!("`dcqcn detach {iface}`, then attach its replacement"))
     })
     .collect()
 }
@@ -65,7 +65,7 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::error(
                     "program-missing",
-                    format!("the {hook} program of {iface} is not on the interface any more"),
+                    format!("the {hook} program of {iface} is no longer on the interface"),
                     format!(
                         "attached with {}; the kernel lists none of the project at {hook}",
                         attached.programs.join(", ")
@@ -87,7 +87,7 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `others-first`: a chain of programs ends with the first that says so.
+/// `others-first`: a program that ends the chain hides packets from those after it.
 pub(super) fn others_first(snapshot: &Snapshot) -> Vec<Finding> {
     let behind = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
     behind
@@ -132,7 +132,7 @@ pub(super) fn generic_xdp(snapshot: &Snapshot) -> Vec<Finding> {
                 format!("xdp mode {}, driver {}", attached.xdp_mode, driver.unwrap_or("none".into()));
             let what = "XDP runs on socket buffers, which is slower";
             Finding::info("generic-xdp", what, evidence).on(iface).fix(format!(
-                "`dcqcn detach {iface}`, then attach with `--xdp-mode driver`, which tells why not"
+                "`dcqcn detach {iface}`, then attach with `--xdp-mode driver`, which reports why it fails"
             ))
         })
         .collect()

@@ -14,12 +14,11 @@ pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
     let evidence = format!("kernel {release}");
     if version < (6, 1) {
         let what = "the programs were verified on Linux 6.1 and later only";
-        return vec![Finding::error("kernel-old", what, evidence).fix("boot a kernel from 6.1 on")];
+        return vec![Finding::error("kernel-old", what, evidence).fix("boot Linux 6.1 or later")];
     }
     if version < (6, 6) {
-        let what =
-            "no TCX: programs hang on clsact, cannot be replaced in place, and doctor cannot ask for them";
-        return vec![Finding::info("no-tcx", what, evidence).fix("nothing, or boot a kernel from 6.6 on")];
+        let what = "no TCX: programs use clsact, cannot be replaced in place, and doctor cannot list them";
+        return vec![Finding::info("no-tcx", what, evidence).fix("optional: boot Linux 6.6 or later")];
     }
     if snapshot.host.realtime && version >= (6, 18) {
         let what =
@@ -38,9 +37,9 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `softnet-drops`, `softnet-squeezed`: congestion of the receiving host, which no mark tells a sender about.
+/// `softnet-drops`, `softnet-squeezed`: congestion of the receiving host, which no mark reports to a sender.
 pub(super) fn softnet(snapshot: &Snapshot) -> Vec<Finding> {
-    /// More often than this in a second a CPU does not keep up.
+    /// Events per second above which a CPU does not keep up.
     const MANY_PER_S: u64 = 100;
     let Some([before, after]) = snapshot.host.softnet else {
         return Vec::new();
@@ -81,7 +80,7 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     missing
         .map(|(id, kind, _)| {
             let what = format!("this kernel runs no {kind} programs: nothing can be attached");
-            Finding::error(id, what, format!("kernel {} refuses one", snapshot.host.kernel))
+            Finding::error(id, what, format!("kernel {} rejects one", snapshot.host.kernel))
                 .fix("use a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_XDP_SOCKETS")
         })
         .collect()
@@ -92,14 +91,14 @@ pub(super) fn pacers(snapshot: &Snapshot) -> Vec<Finding> {
     let evidence = |words: &str| format!("kernel {}: {words}", snapshot.host.kernel);
     match (snapshot.host.fq, snapshot.host.htb) {
         (Some(false), Some(false)) => {
-            let what = "this kernel has no qdisc that paces: rates are computed, not enforced";
+            let what = "this kernel has no pacing qdisc: rates are computed, not enforced";
             vec![
                 Finding::warning("no-pacer", what, evidence("neither fq nor htb"))
                     .fix("use a kernel with CONFIG_NET_SCH_FQ (`modprobe sch_fq`)"),
             ]
         }
         (Some(false), _) => {
-            let what = "this kernel has no fq: pacing takes HTB, whose classes `dcqcn run` must keep";
+            let what = "this kernel has no fq: pacing requires HTB, whose classes `dcqcn run` maintains";
             vec![
                 Finding::info("no-fq", what, evidence("no fq"))
                     .fix("use a kernel with CONFIG_NET_SCH_FQ (`modprobe sch_fq`), or run `dcqcn run`"),
@@ -111,7 +110,7 @@ pub(super) fn pacers(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `jit-off`.
 pub(super) fn jit(snapshot: &Snapshot) -> Vec<Finding> {
-    let what = "the kernel does not compile BPF programs but interprets them";
+    let what = "the kernel interprets BPF programs instead of compiling them";
     let finding = || {
         Finding::warning("jit-off", what, "net.core.bpf_jit_enable = 0")
             .fix("`sysctl net.core.bpf_jit_enable=1`")
@@ -119,7 +118,7 @@ pub(super) fn jit(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.host.bpf_jit == Some(0) { vec![finding()] } else { Vec::new() }
 }
 
-/// `idle-states`: a CPU that has to wake up first answers a mark late.
+/// `idle-states`: a CPU in a deep idle state answers a mark late.
 pub(super) fn idle_states(snapshot: &Snapshot) -> Vec<Finding> {
     /// The paper's time between two CNPs, us.
     const SLOW_US: u64 = 50;
@@ -154,10 +153,10 @@ pub(super) fn interrupts(snapshot: &Snapshot) -> Vec<Finding> {
         {
             let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
             let irq = link.irqs.iter().find(|(_, cpus)| cpus.contains(far)).map_or(0, |(irq, _)| *irq);
-            let what = "interrupts are served far from the device: each packet crosses between NUMA nodes";
+            let what = "interrupts are served on a remote NUMA node: each packet crosses between nodes";
             let evidence = format!("the device is at node {node}, interrupt {irq} at CPU {far}");
             findings.push(Finding::warning("irq-numa", what, evidence).on(&link.name).fix(format!(
-                "`echo {} > /proc/irq/{irq}/smp_affinity_list`, the same for its others; stop irqbalance first",
+                "`echo {} > /proc/irq/{irq}/smp_affinity_list`, likewise for its other interrupts; stop irqbalance first",
                 cpus.join(",")
             )));
         }

@@ -1,4 +1,4 @@
-//! Interfaces and what their NICs count.
+//! Interfaces and the counters of their NICs.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::{Finding, Snapshot};
 use crate::doctor::adapters::{self, Meaning};
 use crate::doctor::snapshot::Link;
 
-/// An interface needs this MTU for RoCE's largest, 4096 bytes, and its headers.
+/// MTU for RoCE's largest payload, 4096 bytes, and its headers.
 const MTU: u32 = 4_200;
 
-/// Interfaces that RoCE goes through: attached ones and those of RDMA devices.
+/// Interfaces with RoCE traffic: attached ones and those of RDMA devices.
 fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
     snapshot.links.iter().filter(|link| {
         snapshot.attached(&link.name).is_some() || snapshot.rdma_on(&link.name).next().is_some()
@@ -34,7 +34,7 @@ pub(super) fn mtu_small(snapshot: &Snapshot) -> Vec<Finding> {
     let small = used(snapshot).filter(|link| link.mtu < MTU);
     small
         .map(|link| {
-            let what = "the MTU allows RoCE no payload of 4096 bytes: more packets for the same data";
+            let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
             Finding::info("mtu-small", what, format!("mtu {}, {MTU} are needed", link.mtu))
                 .on(&link.name)
                 .fix(format!(
@@ -45,7 +45,7 @@ pub(super) fn mtu_small(snapshot: &Snapshot) -> Vec<Finding> {
         .collect()
 }
 
-/// `mtu-differs`: between the two ends of a wire, the two sides of a bump in it, the ports of a bridge.
+/// `mtu-differs`: between the two ends of a wire, the sides of an inline attachment, the ports of a bridge.
 pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for link in used(snapshot) {
@@ -57,7 +57,7 @@ pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
         });
         for other in related.filter(|other| other.mtu > link.mtu) {
             let what =
-                format!("{} has a larger MTU than {}: its longest frames get lost", other.name, link.name);
+                format!("{} has a larger MTU than {}: its longest frames are lost", other.name, link.name);
             findings.push(
                 Finding::warning(
                     "mtu-differs",
@@ -80,7 +80,7 @@ fn is_discard(name: &str) -> bool {
     adapters::means(name, Meaning::Discard)
 }
 
-/// `counters-not-read`: an adapter whose silence is not health.
+/// `counters-not-read`: an adapter without counters may hide problems.
 pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for link in used(snapshot) {
@@ -109,7 +109,7 @@ pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
             None => "not read for this driver",
         };
         let what = format!(
-            "{} of {driver} are not counted: no finding about them does not mean none",
+            "{} of {driver} are not counted: the lack of a finding proves nothing",
             missing.join(" and ")
         );
         let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);
@@ -126,7 +126,7 @@ fn listed(counters: &BTreeMap<String, u64>) -> String {
     counters.iter().map(|(name, grown)| format!("{name} +{grown}")).collect::<Vec<_>>().join(", ")
 }
 
-/// CE marks between the two looks that concern an interface: seen or made by us, or seen by its adapter.
+/// CE marks of an interface between the two readings: seen or made by the programs, or counted by its adapter.
 fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
     let ours = snapshot.attached(iface).and_then(|attached| {
         let seen = attached.seen(snapshot).filter(|seen| seen.lately)?;
@@ -139,7 +139,7 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
     adapters.chain(of_link).fold(ours.unwrap_or(0), u64::saturating_add)
 }
 
-/// PFC frames that the programs on an interface saw between the two looks.
+/// PFC frames that the programs on an interface saw between the two readings.
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
     let seen =
         snapshot.attached(iface).and_then(|attached| attached.seen(snapshot)).filter(|seen| seen.lately);
@@ -147,12 +147,12 @@ fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }
 
-/// `pause-before-marks`: ECN is to act before PFC does.
+/// `pause-before-marks`: ECN should act before PFC.
 pub(super) fn pause_before_marks(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
-    // Interfaces that RoCE does not use have other reasons to pause.
+    // Interfaces without RoCE pause for other reasons.
     for link in used(snapshot) {
-        // Frames that the NIC acts on never reach the programs; of others both may count the same.
+        // The NIC consumes the frames it acts on; other frames may be counted by both.
         let [driver, own] = [link.grown(is_pause), own_pauses(snapshot, &link.name)];
         let [driver_sum, own_sum] =
             [&driver, &own].map(|of| of.values().copied().fold(0, u64::saturating_add));
@@ -185,11 +185,11 @@ pub(super) fn priority_discards(snapshot: &Snapshot) -> Vec<Finding> {
         if discards.is_empty() {
             continue;
         }
-        let what = "the NIC discards packets: go-back-N then sends much of them again";
+        let what = "the NIC discards packets: go-back-N retransmits many of them";
         let evidence = format!("{} in {}", listed(&discards), snapshot.window());
         findings.push(Finding::error("priority-discards", what, evidence).on(&link.name).fix(format!(
-            "lower Kmin and Kmax at the congestion point; PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
-             keeps what is still too much",
+            "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
+             for the remaining excess",
             link.name
         )));
     }

@@ -1,4 +1,4 @@
-//! Are flows held to their rates?
+//! Enforcement of the flows' rates.
 
 use dcqcn_common::layout::DEFAULT_FLOWS;
 use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
@@ -8,12 +8,12 @@ use dcqcn_loader::pacer::FqLimits;
 use super::{Finding, Known, Snapshot, known, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
-/// Packets a flow must find room for in fq: what is in flight of a soft-RoCE READ, many times over. With fq's default of
-/// 100 its responses and ACKs are dropped.
+/// Minimum packets per flow in fq: several times a soft-RoCE READ in flight. fq's default of 100 drops responses and
+/// ACKs.
 const FLOW_LIMIT: u32 = 1_000;
-/// Packets all flows must find room for: fq's default.
+/// Minimum packets of all flows in fq: its default.
 const LIMIT: u32 = 10_000;
-/// With fewer bits of the hash than these hundreds of QPs share the flows of fq; its own default is 1,023.
+/// With fewer hash bits than this, hundreds of QPs share fq's flows; fq's default is 1,023.
 const ORPHAN_MASK: u32 = 0xffff;
 
 /// Attachments that pace with the qdisc `pacer`, and their interfaces.
@@ -32,7 +32,7 @@ pub(super) fn none(snapshot: &Snapshot) -> Vec<Finding> {
             let iface = known.iface;
             let cut = known.seen.ingress(Stat::RpCnpHandled);
             let evidence = format!("pacer none; {cut} CNPs cut a rate {}", known.seen.when);
-            let what = "rates are computed, but nothing holds flows to them";
+            let what = "rates are computed, but not enforced";
             let fix = match (snapshot.host.fq, snapshot.host.htb) {
                 (Some(false), Some(false)) => {
                     "use a kernel with CONFIG_NET_SCH_FQ or CONFIG_NET_SCH_HTB".to_owned()
@@ -44,13 +44,13 @@ pub(super) fn none(snapshot: &Snapshot) -> Vec<Finding> {
         .collect()
 }
 
-/// `pacer-gone`: somebody replaced the qdisc that keeps departure times.
+/// `pacer-gone`: the pacing qdisc was replaced.
 pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for pacer in ["fq", "htb"] {
         for (known, link) in paced(snapshot, pacer) {
             let found = link.root().map_or_else(|| "none".to_owned(), |root| root.kind.clone());
-            // Under mq every queue has one of its own; under a shaper it is what that sends from.
+            // Under mq every queue has its own qdisc; under a shaper it is the shaper's leaf.
             let mut children = link.qdiscs.iter().filter(|qdisc| {
                 qdisc.parent != "root" && !["clsact", "ingress"].contains(&qdisc.kind.as_str())
             });
@@ -65,7 +65,7 @@ pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
                 continue;
             }
             let iface = known.iface;
-            // A transmit queue that was turned on after attaching has what the kernel gives by default.
+            // A transmit queue enabled after attaching has the kernel's default qdisc.
             let other = children.find(|qdisc| found == "mq" && qdisc.kind != pacer);
             let found = other.map_or(found.clone(), |other| {
                 format!("mq, and below it at {} {}", other.parent, other.kind)
@@ -78,7 +78,7 @@ pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::error(
                     "pacer-gone",
-                    format!("the {pacer} that paces {iface} has been replaced: flows leave at line rate"),
+                    format!("the {pacer} that paces {iface} has been replaced: flows send at line rate"),
                     format!("attached with pacer {pacer}; the root qdisc is {found}"),
                 )
                 .on(iface)
@@ -102,7 +102,7 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(
             Finding::warning(
                 "fq-limits",
-                "fq has too little room: ACKs and READ responses of paced flows are dropped",
+                "fq's limits are too low: ACKs and READ responses of paced flows are dropped",
                 format!(
                     "fq at {} of {iface}: limit {}, flow_limit {}; {} packets dropped so far",
                     qdisc.parent, fq.limit, fq.flow_limit, qdisc.drops_after
@@ -131,7 +131,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(
             Finding::warning(
                 "fq-orphans",
-                "fq puts several QPs into one of its flows: their packets wait for each other's departures",
+                "fq maps several QPs to one of its flows: their packets delay each other",
                 format!("fq at {} of {iface}: orphan_mask {mask}", qdisc.parent),
             )
             .on(iface)
@@ -161,7 +161,7 @@ pub(super) fn fq_horizon(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::warning(
                     "fq-horizon",
-                    "fq refuses departure times that the programs may give",
+                    "fq's horizon is shorter than departure times that the programs may set",
                     format!("fq horizon {}, pacing_horizon {}", time(horizon_ns), time(ours_ns)),
                 )
                 .on(iface)
@@ -185,8 +185,8 @@ pub(super) fn fq_drops(snapshot: &Snapshot) -> Vec<Finding> {
             let iface = known.iface;
             let evidence = format!("{dropped} packets in {}", snapshot.window());
             findings.push(
-                Finding::warning("pacer-drops", "the qdisc that paces drops packets", evidence).on(iface).fix(format!(
-                    "give it room: `tc qdisc replace dev {iface} root fq {}`; `tc -s qdisc show dev {iface}` tells why it \
+                Finding::warning("pacer-drops", "the pacing qdisc drops packets", evidence).on(iface).fix(format!(
+                    "raise its limits: `tc qdisc replace dev {iface} root fq {}`; `tc -s qdisc show dev {iface}` shows why it \
                      drops",
                     FqLimits::of(DEFAULT_FLOWS)
                 )),
@@ -196,8 +196,8 @@ pub(super) fn fq_drops(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `paced-late`: a packet gets its departure time when it is made, at the rate of that moment. A cut moves only those after it,
-/// so that what waits in fq is a delay of the loop.
+/// `paced-late`: a packet's departure time is set when it is sent, at the current rate. A cut affects later packets
+/// only, so the backlog in fq is a delay of the control loop.
 pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
     const PERIODS: u64 = 10;
     let mut findings = Vec::new();
@@ -210,7 +210,7 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
         if period_ns == 0 || wait_ns / period_ns <= PERIODS {
             continue;
         }
-        let what = format!("what waits in fq was timed at older rates: cuts act {} late", time(wait_ns));
+        let what = format!("the backlog in fq was scheduled at older rates: cuts act {} late", time(wait_ns));
         let evidence = format!(
             "{} wait in fq, the {} active flows have {} together; rpg_time_reset {}",
             size(waiting_bytes),
@@ -218,13 +218,13 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
             rate(tables.rp_rate_bps),
             time(period_ns)
         );
-        let fix = "have less in flight per queue pair: a shorter send queue or smaller messages (perftest: `-t 8`, `-s 8192`)";
+        let fix = "reduce the data in flight per QP: a shorter send queue or smaller messages (perftest: `-t 8`, `-s 8192`)";
         findings.push(Finding::warning("paced-late", what, evidence).on(known.iface).fix(fix));
     }
     findings
 }
 
-/// `controller-missing`: what needs `dcqcn run`, without it.
+/// `controller-missing`: features that need `dcqcn run`, without it.
 pub(super) fn without_controller(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.host.controller != Some(false) {
         return Vec::new();
@@ -234,13 +234,13 @@ pub(super) fn without_controller(snapshot: &Snapshot) -> Vec<Finding> {
         let backlog = known.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG;
         let (what, evidence) = if known.attached.pacer == "htb" {
             (
-                "the HTB pacer has a class per flow, which only `dcqcn run` makes, and it does not run",
+                "the HTB pacer needs a class per flow, which only `dcqcn run` creates; it is not running",
                 "pacer htb".to_owned(),
             )
         } else if backlog {
             let stale = known.seen.all(Stat::CpBacklogStale);
             (
-                "the real backlog is read by `dcqcn run`, and it does not run: the virtual queue counts",
+                "`dcqcn run`, which reads the real backlog, is not running: the virtual queue is used",
                 format!("queue_source = backlog, cp_backlog_stale {stale} {}", known.seen.when),
             )
         } else {
@@ -264,7 +264,7 @@ pub(super) fn horizon(snapshot: &Snapshot) -> Vec<Finding> {
             time(known.config.scalars.pacing_horizon_ns),
             rate(known.config.scalars.rpg_min_rate_bps)
         );
-        let what = "senders queue more than their rate lets out before the pacing horizon";
+        let what = "senders queue more than their rate can send within the pacing horizon";
         let fix = format!("raise `rpg_min_rate`, or `dcqcn set {} pacing_horizon=9s`", known.iface);
         (dropped + passed != 0)
             .then(|| Finding::warning("horizon-drop", what, evidence).on(known.iface).fix(fix))
@@ -277,12 +277,12 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let tables = known.attached.tables?;
         let evicted = known.seen.egress(Stat::RpFlowEvicted);
-        // Flows of the past keep their places until others want them: being pushed out matters only among the living.
+        // Ended flows keep their slots until these are needed: only evictions of active flows matter.
         if !known.seen.lately || evicted == 0 || tables.rp_active * 4 < tables.capacity {
             return None;
         }
         let evidence = format!(
-            "{evicted} flows pushed out {}, {} of {} places active",
+            "{evicted} flows evicted {}, {} of {} slots active",
             known.seen.when, tables.rp_active, tables.capacity
         );
         let fix = format!(
@@ -290,7 +290,7 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
             known.iface,
             tables.capacity.saturating_mul(4).min(dcqcn_common::layout::MAX_FLOWS.into())
         );
-        let what = "the RP table is too small: flows lose their rates to others and start at line rate again";
+        let what = "the RP table is too small: evicted flows lose their rates and restart at line rate";
         Some(Finding::warning("table-full", what, evidence).on(known.iface).fix(fix))
     };
     known(snapshot).filter_map(check).collect()
@@ -301,17 +301,17 @@ pub(super) fn lost(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot) {
         let (lost, failed) = (known.seen.all(Stat::CutLost), known.seen.all(Stat::WriteFailed));
-        // Nobody needs them but the controller for its HTB classes.
+        // Only the controller needs them, for its HTB classes.
         if lost != 0 && known.attached.pacer == "htb" {
-            let what = "the controller did not keep up: flows were cut that it gave no class in time";
+            let what = "the controller did not keep up: cut flows did not get their HTB class in time";
             let evidence = format!("cuts_lost {lost} {}", known.seen.when);
             let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
             findings.push(Finding::warning("cuts-lost", what, evidence).on(known.iface).fix(fix));
         }
         if failed != 0 {
             let evidence = format!("write_failed {failed} {}", known.seen.when);
-            let what = "the kernel refused to rewrite packets: they passed unmarked";
-            let fix = "look for memory pressure (`dmesg`)";
+            let what = "the kernel failed to rewrite packets: they passed unmarked";
+            let fix = "check for memory pressure (`dmesg`)";
             findings.push(Finding::warning("write-failed", what, evidence).on(known.iface).fix(fix));
         }
     }

@@ -1,17 +1,17 @@
-//! PFC: does it act as it is asked to, and who ends it?
+//! PFC: whether pauses take effect, and whether a watchdog ends storms.
 
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_params::Role;
 
 use super::{Finding, Known, Snapshot, known, time};
 
-/// Priorities whose pauses are to hold flows.
+/// Priorities with `pfc.N.rx` enabled.
 fn honoured(config: &Config) -> Vec<String> {
     let honoured = config.pfc.iter().enumerate().filter(|(_, pfc)| pfc.rx != 0);
     honoured.map(|(priority, _)| priority.to_string()).collect()
 }
 
-/// `pfc-no-watchdog`: pauses that somebody never ends.
+/// `pfc-no-watchdog`: a pause storm would never be ended.
 pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let (iface, priorities) = (known.iface, honoured(&known.config));
@@ -19,7 +19,7 @@ pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
             return None;
         }
         let holds = format!("pfc.N.rx = on for priorities {}", priorities.join(", "));
-        let what = "a neighbour that pauses without end holds flows without end";
+        let what = "a neighbour that never ends its pause stops flows forever";
         match (known.config.watchdog(), snapshot.host.controller) {
             (None, _) => {
                 let evidence = format!("{holds}, pfc_wd_detection_time = 0");
@@ -40,26 +40,26 @@ pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `pfc-no-effect`: pauses are to hold flows, and cannot.
+/// `pfc-no-effect`: pauses are enabled, but cannot take effect.
 pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let (s, iface) = (&known.config.scalars, known.iface);
         let (why, fix) = if known.attached.inline_peer.is_some() {
-            let fix = format!("`dcqcn set {iface} pfc.N.rx=off`: PFC frames are passed on as any other");
-            ("it is in line, and paces nothing", fix)
+            let fix = format!("`dcqcn set {iface} pfc.N.rx=off`: PFC frames are forwarded unchanged");
+            ("an inline attachment does not pace", fix)
         } else if known.attached.role == Role::Switch {
             let fix = format!(
-                "`dcqcn set {iface} pfc.N.rx=off`: a switch's port reads no PFC frames, and paces nothing"
+                "`dcqcn set {iface} pfc.N.rx=off`: a switch port does not process PFC frames or pace"
             );
-            ("role switch has no ingress program, which would read them", fix)
+            ("role switch has no ingress program to process them", fix)
         } else if s.rp_enable == 0 {
-            ("rp_enable = off: nothing is paced", format!("`dcqcn set {iface} rp_enable=on`"))
+            ("rp_enable = off: flows are not paced", format!("`dcqcn set {iface} rp_enable=on`"))
         } else if s.pacer != PACER_FQ {
             let fix = format!("`dcqcn detach {iface}`, then `dcqcn attach {iface} --pacer fq`");
-            ("the pacer is not fq, which keeps departure times", fix)
+            ("the pacer is not fq, which enforces departure times", fix)
         } else if s.link_rate_bps == 0 {
             (
-                "link_rate = 0: how long a pause lasts is not known",
+                "link_rate = 0: the duration of a pause is unknown",
                 format!("`dcqcn set {iface} link_rate=RATE`"),
             )
         } else {
@@ -67,7 +67,7 @@ pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
         };
         let priorities = honoured(&known.config);
         let evidence = format!("pfc.N.rx = on for priorities {}; {why}", priorities.join(", "));
-        let what = "the neighbour's pauses are to hold flows, and hold nothing";
+        let what = "the neighbour's pauses are enabled, but have no effect";
         (!priorities.is_empty()).then(|| Finding::warning("pfc-no-effect", what, evidence).on(iface).fix(fix))
     };
     known(snapshot).filter_map(check).collect()

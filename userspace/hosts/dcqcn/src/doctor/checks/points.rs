@@ -1,11 +1,11 @@
-//! Do notification point and reaction point do their part?
+//! Notification point and reaction point.
 
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 
 use super::{Finding, Known, Severity, Snapshot, known};
 
-/// `np-off`, `rp-off`: on a host the one without the other is worse than none.
+/// `np-off`, `rp-off`: on a host, one point without the other is worse than neither.
 pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.attached.role == Role::Host) {
@@ -18,10 +18,11 @@ pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(Finding::warning("np-off", what, evidence).on(iface).fix(fix));
         }
         if s.rp_enable == 0 {
-            let what = "the reaction point is off: CNPs that arrive change nothing";
+            let what = "the reaction point is off: received CNPs have no effect";
             let evidence = format!("rp_enable = off, {} CNPs in {}", seen.ingress(Stat::RoceCnp), seen.when);
-            let fix =
-                format!("`dcqcn set {iface} rp_enable=on`; if it was attached so, attach again for a pacer");
+            let fix = format!(
+                "`dcqcn set {iface} rp_enable=on`; if it was attached without one, attach again for a pacer"
+            );
             findings.push(Finding::warning("rp-off", what, evidence).on(iface).fix(fix));
         }
     }
@@ -34,7 +35,7 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
         let seen = &known.seen;
         let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
         let suppressed = seen.ingress(Stat::NpCnpSuppressed);
-        // Few marks may all lie in the interval of a CNP from before the first look.
+        // A few marks may all be within the interval of a CNP before the first reading.
         if marked == 0 || sent != 0 || (seen.lately && suppressed == marked) {
             return None;
         }
@@ -44,11 +45,11 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
             seen.all(Stat::NpCnpFailed)
         );
         let fix = format!(
-            "`dcqcn get {} np_enable min_time_between_cnps`; if they are right, see which program is missing in `dcqcn \
+            "`dcqcn get {} np_enable min_time_between_cnps`; if they are correct, find the missing program in `dcqcn \
              status {}` and attach again",
             known.iface, known.iface
         );
-        let what = "packets marked CE arrive, but no CNP is sent: the senders never hear of it";
+        let what = "packets marked CE arrive, but no CNP is sent: the senders do not slow down";
         Some(Finding::error("ce-no-cnp", what, evidence).on(known.iface).fix(fix))
     };
     known(snapshot).filter_map(check).collect()
@@ -59,16 +60,17 @@ pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let (failed, sent) = (known.seen.all(Stat::NpCnpFailed), known.seen.egress(Stat::NpCnpSent));
         let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", known.seen.when);
-        let finding = Finding::warning("cnp-failed", "CNPs could not be made", evidence).on(known.iface);
-        let fix = "look for memory pressure (`dmesg`); at an MTU above 4200, lower it: a clone needs room";
+        let finding = Finding::warning("cnp-failed", "CNPs could not be created", evidence).on(known.iface);
+        let fix =
+            "check for memory pressure (`dmesg`); lower an MTU above 4200, which makes clones too large";
         (failed != 0).then(|| finding.fix(fix))
     };
     known(snapshot).filter_map(check).collect()
 }
 
-/// `cnp-lost`: each mark is answered, or counted by why it is not.
+/// `cnp-lost`: each mark is answered, or counted by the reason why not.
 pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Fewer may be on their way from one hook to the other.
+    /// Fewer may be between the hooks.
     const MANY: u64 = 10;
     let check = |known: Known<'_>| {
         let (seen, iface) = (&known.seen, known.iface);
@@ -83,7 +85,7 @@ pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
         ]
         .map(|stat| seen.ingress(stat));
         let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
-        // That none is sent is a finding of its own.
+        // No CNPs at all is a separate finding.
         if sent == 0 || made < MANY || sent * 10 >= made * 9 {
             return None;
         }
@@ -91,9 +93,9 @@ pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
             "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}",
             seen.when
         );
-        let what = "CNPs are made and do not leave: something between the hooks loses them";
+        let what = "CNPs are created but not sent: they are lost between the hooks";
         let fix = format!(
-            "`dcqcn status {iface}` names programs of others on egress; `tc -s qdisc show dev {iface}` what is dropped"
+            "`dcqcn status {iface}` lists other programs on egress; `tc -s qdisc show dev {iface}` shows drops"
         );
         Some(Finding::warning("cnp-lost", what, evidence).on(iface).fix(fix))
     };
@@ -110,11 +112,11 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
             known.seen.when
         );
         let fix = format!(
-            "nothing where the senders run this project; for hardware senders start `dcqcn run`, connect by rdma_cm, \
+            "nothing if the senders run this project; for hardware senders start `dcqcn run`, connect by rdma_cm, \
              or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
             known.iface
         );
-        let what = "CNPs name the receiver's QP, as the sender's is not known: a hardware NIC ignores those";
+        let what = "CNPs name the receiver's QP, as the sender's is unknown: a hardware NIC ignores them";
         (hinted != 0).then(|| Finding::info("cnp-hinted", what, evidence).on(known.iface).fix(fix))
     };
     known(snapshot).filter_map(check).collect()
@@ -122,7 +124,7 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
-    // One that no flow of its interface is known for is handed on, and counted once more where there is one.
+    // A CNP for a flow unknown to its interface is passed on, and counted again by the interface that has the flow.
     let handed_on_to = |known: &Known<'_>| {
         let [cnps, unknown, invalid, handled, soon] = [
             Stat::RoceCnp,
@@ -151,9 +153,9 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
             "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; {pairs} pairs known",
             seen.when
         );
-        let what = "CNPs arrive, but whose rate they are to cut is not known";
+        let what = "CNPs arrive, but their flow is unknown";
         let fix = format!(
-            "have the QPs paired: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
+            "pair the QPs: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
              QPN PEER_QPN`; the data must leave through {}, too",
             known.iface, known.iface
         );
@@ -168,9 +170,9 @@ pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |known: Known<'_>| {
         let (invalid, cnps) = (known.seen.ingress(Stat::RpCnpInvalid), known.seen.ingress(Stat::RoceCnp));
         let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
-        let what = "CNPs with a wrong ICRC or with fields that no CNP has are not believed";
+        let what = "CNPs with a wrong ICRC or invalid fields are ignored";
         let fix = format!(
-            "something on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
+            "a device on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
              4791`, then `dcqcn-lab replay cnp.pcap`",
             known.iface
         );
@@ -192,7 +194,7 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
             let evidence = format!("{handled} of {cnps} CNPs {} cut a rate", seen.when);
             return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence).on(known.iface));
         }
-        // Not because of the reasons that are findings of their own.
+        // Excluding causes that have their own findings.
         let other = seen.ingress(Stat::RpCnpUnknownFlow) + seen.ingress(Stat::RpCnpInvalid);
         if other >= cnps {
             return None;
@@ -211,9 +213,9 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `port-unanswered`: what a switch marks must come back as CNPs, if all of its traffic can be seen.
+/// `port-unanswered`: a switch's marks must come back as CNPs, if it sees all of the traffic.
 pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Marks that may still be on their way.
+    /// Marks whose CNPs may still be on their way.
     const MANY: u64 = 100;
     let switches: Vec<Known<'_>> =
         known(snapshot).filter(|known| known.attached.role == Role::Switch).collect();
@@ -230,7 +232,7 @@ pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
                 format!("{marked} packets marked {}, and no CNP came back through any port", known.seen.when);
             let what = "packets are marked here, but no CNPs come back";
             Finding::warning("port-unanswered", what, evidence).on(known.iface).fix(format!(
-                "turn the notification point of the receivers on (there: `dcqcn attach IFACE`, or the NIC's \
+                "enable the receivers' notification point (there: `dcqcn attach IFACE`, or the NIC's \
                  `roce_np/enable`); or answer from here: `dcqcn set {} fast_cnp=on`",
                 known.iface
             ))

@@ -9,7 +9,7 @@ use crate::doctor::adapters::{self, Meaning};
 use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
 impl Rdma {
-    /// How much its own counters with a meaning grew between the two looks, together and by name.
+    /// Growth of the device's own counters of this meaning between the two readings, in total and by name.
     pub(super) fn grown(&self, meaning: Meaning) -> (u64, Vec<String>) {
         let names = self.after.keys().filter(|name| adapters::means(name, meaning));
         let grown: Vec<(&String, u64)> = names.map(|name| (name, self.counter_grown(name))).collect();
@@ -17,25 +17,25 @@ impl Rdma {
         (sum, grown.into_iter().map(|(name, grown)| format!("{name} +{grown}")).collect())
     }
 
-    /// How much one of its own counters grew.
+    /// Growth of one of the device's own counters.
     fn counter_grown(&self, counter: &str) -> u64 {
         let value = |look: &BTreeMap<String, u64>| look.get(counter).copied().unwrap_or(0);
         value(&self.after).saturating_sub(value(&self.before))
     }
 }
 
-/// How to turn an adapter's DCQCN on.
+/// How to enable an adapter's DCQCN.
 fn enable(snapshot: &Snapshot, device: &Rdma, iface: &str) -> String {
     let driver = snapshot.link(iface).and_then(|link| link.driver.as_deref());
     let command = match driver.and_then(adapters::of_driver) {
         Some(adapter) => adapter.enable,
-        // Recordings of other systems may lack the driver; the most common one then.
+        // Recordings of other systems may lack the driver; assume the most common one.
         None => adapters::of_driver("mlx5_core").map_or("", |adapter| adapter.enable),
     };
     command.replace("IFACE", iface).replace("DEVICE", &device.name)
 }
 
-/// `rdma-no-role`: soft-RoCE without the notification and reaction point it has not itself.
+/// `rdma-no-role`: soft-RoCE, which has no notification or reaction point, without this project's.
 pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in snapshot.rdma.iter().filter(|device| device.hardware == Some(false)) {
@@ -51,7 +51,7 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
                 role.map_or("no".to_owned(), |role| format!("as {}", dcqcn_params::word(&role)))
             );
             let what = format!(
-                "{} has no congestion control: soft-RoCE answers no mark and ignores CNPs",
+                "{} has no congestion control: soft-RoCE neither answers marks nor reacts to CNPs",
                 device.name
             );
             let detach =
@@ -63,13 +63,14 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `rdma-elsewhere`: devices whose traffic no attachment in this namespace sees.
+/// `rdma-elsewhere`: devices whose traffic bypasses all attachments in this namespace.
 pub(super) fn elsewhere(snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |device: &RdmaElsewhere| {
         let RdmaElsewhere { name, pid, command, connected_qps } = device;
         let qps = connected_qps.map_or("unknown".to_owned(), |qps| qps.to_string());
-        let what =
-            format!("{name} is in another network namespace: nothing attached here sees its traffic there");
+        let what = format!(
+            "{name} is in another network namespace: its traffic there bypasses the attachments here"
+        );
         let evidence = format!("the namespace of {command} (process {pid}); connected QPs: {qps}");
         Finding::info("rdma-elsewhere", what, evidence).fix(format!(
             "`nsenter -t {pid} -n dcqcn doctor`; then attach there, or on this side of its veth"
@@ -85,12 +86,10 @@ pub(super) fn bypass(snapshot: &Snapshot) -> Vec<Finding> {
         let packets = device
             .counter_grown("port_xmit_packets")
             .saturating_add(device.counter_grown("port_rcv_packets"));
-        let evidence = format!("{} moved {packets} packets itself in {}", device.name, snapshot.window());
+        let evidence =
+            format!("{} transferred {packets} packets in hardware in {}", device.name, snapshot.window());
         for iface in &device.ifaces {
-            let what = format!(
-                "{} is hardware: what it sends and receives passes neither XDP nor TC of {iface}",
-                device.name
-            );
+            let what = format!("{} is hardware: its traffic bypasses XDP and TC of {iface}", device.name);
             let fix = format!(
                 "use the adapter's own DCQCN (`/sys/class/net/{iface}/ecn/roce_np/enable/PRIO` and `roce_rp`), and this \
                  project on a router or bridge in the path"
@@ -102,7 +101,7 @@ pub(super) fn bypass(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `rdma-ce`, `rdma-not-ect`, `rdma-dscp`: the ToS that rdma_cm gives to packets.
+/// `rdma-ce`, `rdma-not-ect`, `rdma-dscp`: the default ToS of rdma_cm.
 pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &snapshot.rdma {
@@ -124,7 +123,7 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
             }
             if tos & 3 == 0 {
                 let what = format!(
-                    "connections of {} are Not-ECT unless they say otherwise: they cannot be marked",
+                    "connections of {} are Not-ECT by default, so they cannot be marked",
                     device.name
                 );
                 findings.push(
@@ -136,7 +135,7 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
             }
             let rest = here.filter(|known| known.class_of(usize::from(tos >> 2)) == known.class_of(0));
             if let Some(known) = rest.filter(|known| !known.chosen_classes().is_empty()) {
-                let what = format!("connections of {} get a DSCP that no class was chosen for", device.name);
+                let what = format!("connections of {} have a DSCP without a class of its own", device.name);
                 let fix = format!(
                     "{}, or `dcqcn set {iface} dscp_to_tc.{}={}`",
                     set_tos(snapshot, iface, wanted),
@@ -156,7 +155,7 @@ pub(super) fn adapter_notification(snapshot: &Snapshot) -> Vec<Finding> {
         let (marked, marks) = device.grown(Meaning::EcnMarked);
         let (sent, cnps) = device.grown(Meaning::CnpSent);
         let iface = device.ifaces.first()?;
-        // An adapter that does not count the CNPs it sends is `counters-not-read`.
+        // An adapter without a counter of sent CNPs is `counters-not-read`.
         if marked == 0 || sent != 0 || cnps.is_empty() {
             return None;
         }
@@ -180,7 +179,7 @@ pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
         let what = format!("{} ignores the CNPs it receives", device.name);
         let evidence = format!("{} in {}", counters.join(", "), snapshot.window());
         let fix = format!(
-            "{}; CNPs that name QP 0 come from a notification point that does not know the QPN: pair it there \
+            "{}; CNPs that name QP 0 come from a notification point without the QPN: add the pair there \
              (`dcqcn flows pair add`)",
             enable(snapshot, device, iface)
         );

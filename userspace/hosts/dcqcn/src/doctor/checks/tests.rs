@@ -1,4 +1,4 @@
-//! Every check in both directions, on hosts that were recorded.
+//! Every check in both directions, on recorded hosts.
 
 mod sending;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::doctor::snapshot::{Class, Counts, IdleState, Link, Qdisc, Rdma, Shaper, Unread};
 use crate::doctor::{examine, record};
 
-/// The page that lists every finding.
+/// The page that lists all findings.
 const PAGE: &str = include_str!("../../../../../../docs/reference/doctor.md");
 
 fn fixture(name: &str) -> PathBuf {
@@ -20,18 +20,18 @@ fn recorded(name: &str) -> Snapshot {
     record::read(&fixture(name)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A host with nothing to complain about: attached to `eth0` under traffic, marked and answered.
+/// A healthy host: attached to `eth0` under traffic, marked and answered.
 pub(in crate::doctor) fn healthy() -> Snapshot {
     recorded("healthy")
 }
 
-/// What is found beyond what is fine.
+/// Findings other than `ok`.
 fn found(snapshot: &Snapshot) -> BTreeSet<(&'static str, Severity)> {
     let findings = examine(snapshot).into_iter();
     findings.map(|finding| (finding.id, finding.severity)).filter(|(_, s)| *s != Severity::Ok).collect()
 }
 
-/// The one finding with this name that a change makes on a healthy host, which has none.
+/// The single finding with this identifier caused by a change to the healthy host, which has none.
 fn planted(id: &str, severity: Severity, plant: impl FnOnce(&mut Snapshot)) -> Finding {
     assert!(PAGE.contains(&format!("`{id}`")), "docs/reference/doctor.md has no row for {id}");
     let before = examine(&healthy());
@@ -52,7 +52,7 @@ fn set(snapshot: &mut Snapshot, key: &str, value: &str) {
     assert!(snapshot.attachments[0].config().is_some(), "{key} = {value}");
 }
 
-/// Sets what a hook counted between the two looks.
+/// Sets a hook's counter to a growth between the two readings.
 fn count(snapshot: &mut Snapshot, hook: &str, name: &str, value: u64) {
     assert!(dcqcn_common::stats::Stat::ALL.iter().any(|stat| stat.label() == name), "{name}");
     let attached = &mut snapshot.attachments[0];
@@ -74,7 +74,7 @@ fn class(snapshot: &mut Snapshot, tc: u8, packets: u64, ect_packets: u64) {
     attached.after.as_mut().unwrap().classes.insert(tc, class);
 }
 
-/// Makes the healthy host one that marks, too, at 100 Gb/s with thresholds that suit it.
+/// Makes the healthy host mark too, at 100 Gbit/s with suitable thresholds.
 fn marking(snapshot: &mut Snapshot) {
     for (key, value) in
         [("cp_enable", "on"), ("wred.3.kmax", "1.6MB"), ("wred.3.kmin", "400KB"), ("wred.3.pmax", "20%")]
@@ -144,7 +144,7 @@ fn attachments() {
     assert!(finding.evidence.contains("cil_to_netdev (program 12) at egress"), "{finding:?}");
     planted("interpreted", Severity::Warning, |s| s.attachments[0].running[0].jited = false);
     planted("generic-xdp", Severity::Info, |s| s.attachments[0].xdp_mode = "skb".into());
-    // A hook that could not be asked is not one that has lost its program.
+    // A hook that could not be queried has not lost its program.
     let mut snapshot = healthy();
     snapshot.attachments[0].running.clear();
     snapshot.attachments[0].unasked = ["xdp", "ingress", "egress"].map(str::to_owned).into();
@@ -236,7 +236,7 @@ fn notification_and_reaction() {
     });
     planted("cnp-invalid", Severity::Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
     planted("cnp-no-cut", Severity::Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
-    // All suppressed by a CNP from before the first look.
+    // All suppressed by a CNP before the first reading.
     let mut snapshot = healthy();
     count(&mut snapshot, "ingress", "np_ecn_marked_roce_packets", 2);
     count(&mut snapshot, "ingress", "np_cnp_suppressed", 2);
@@ -244,7 +244,7 @@ fn notification_and_reaction() {
     assert!(found(&snapshot).iter().all(|(id, _)| *id != "ce-no-cnp"));
 }
 
-/// Marks received, less those that are counted as not answered, are CNPs sent.
+/// Marks received, minus those counted as not answered, equal the CNPs sent.
 #[test]
 fn every_mark_is_answered_or_accounted_for() {
     let answered = |s: &mut Snapshot, sent: u64| {
@@ -270,7 +270,7 @@ fn every_mark_is_answered_or_accounted_for() {
 fn cnp_handled_elsewhere_is_not_unpaired() {
     let unpaired = |elsewhere: u64| {
         let mut snapshot = healthy();
-        // The other one has the flows, and no CNP of its own.
+        // The other interface has the flows, and no CNP of its own.
         for (name, value) in [("roce_cnp_packets", 0), ("rp_cnp_handled", elsewhere)] {
             count(&mut snapshot, "ingress", name, value);
         }
@@ -284,7 +284,7 @@ fn cnp_handled_elsewhere_is_not_unpaired() {
         found(&snapshot).iter().any(|(id, _)| *id == "cnp-unpaired")
     };
     assert!(!unpaired(900));
-    assert!(unpaired(700), "200 are nobody's");
+    assert!(unpaired(700), "200 belong to no flow");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Do the parameters fit the link, and are they stable?
+//! Fit of the parameters to the link, and their stability.
 
 use dcqcn_common::params::{Config, PACER_NONE};
 use dcqcn_netlink::tc::Shaping;
@@ -7,23 +7,23 @@ use dcqcn_params::fluid::{self, Bottleneck};
 use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
-/// Ethernet, IPv4, UDP, BTH, ICRC: bytes of a frame next to its payload.
+/// Overhead of a frame, bytes: Ethernet, IPv4, UDP, BTH, ICRC.
 const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
-/// Flows that a bottleneck should be able to settle with.
+/// Number of flows with which a bottleneck should be stable.
 const EXPECTED_FLOWS: u64 = 8;
-/// A burst that is enough wherever CPUs are real.
+/// A burst that suffices on physical CPUs.
 const GOOD_BURST_NS: u64 = 10_000_000;
-/// Most flows that are tried.
+/// Maximum number of flows evaluated.
 const MAX_FLOWS: u64 = 1 << 16;
 
-/// Bytes of a full RoCE frame: the largest path MTU of InfiniBand that fits into the interface's.
+/// Bytes of a full RoCE frame: the largest InfiniBand path MTU that fits the interface's.
 fn frame_bytes(mtu: u32) -> u64 {
     let room = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
     [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= room).unwrap_or(256)
         + HEADERS_BYTES
 }
 
-/// The congestion points: attachments that mark, and their interfaces.
+/// Congestion points: attachments that mark, and their interfaces.
 fn marking(snapshot: &Snapshot) -> impl Iterator<Item = (Known<'_>, &Link)> {
     known(snapshot)
         .filter(|known| known.config.scalars.cp_enable != 0)
@@ -39,7 +39,7 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
         let config = &known.config;
         let unknown = known.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
         if config.scalars.cp_enable != 0 && unknown {
-            let what = "the rate at which queues drain is not known: nothing is marked";
+            let what = "the drain rate of the queues is unknown: nothing is marked";
             let evidence = "link_rate and drain_rate are 0";
             findings.push(
                 Finding::error("rate-unknown", what, evidence).on(iface).fix(set("link_rate", "10gbit")),
@@ -54,7 +54,7 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::error(
                     "rate-above-link",
-                    "a queue is thought to drain faster than the link: it is never seen to fill",
+                    "the virtual queue drains faster than the link: it never fills",
                     format!("{key} = {}, {iface} runs at {}", rate(bps), rate(speed_bps)),
                 )
                 .on(iface)
@@ -65,10 +65,10 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `shaper-burst`: a token bucket gives away what it cannot hold while nobody serves it. It is slower than its rate then, and
-/// a virtual queue that drains at that rate stays empty while the real one fills.
+/// `shaper-burst`: a token bucket loses the tokens beyond its burst while it is not served. It is then slower than its
+/// rate, and a virtual queue that drains at that rate stays empty while the real one fills.
 pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Of the rate, percent; headers that shapers and links count differently are less.
+    /// Percent of the rate; header bytes that shapers and links count differently are less.
     const KEPT: u64 = 97;
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
@@ -86,16 +86,16 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
             burst_bytes(shaper.burst_ns),
             time(shaper.burst_ns),
             served_bps.map_or_else(
-                || "it did not fall short while it was watched".to_owned(),
+                || "no shortfall was observed".to_owned(),
                 |bps| format!(
-                    "packets waited in {} of {} looks, and it let through {}",
+                    "packets waited in {} of {} samples, and it sent {}",
                     shaper.waiting,
                     shaper.looks,
                     rate(bps)
                 )
             )
         );
-        // What was seen to be too little is not enough twice.
+        // Double a burst that was observed to be too small.
         let wanted_ns = match served_bps {
             Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
             None => GOOD_BURST_NS,
@@ -103,7 +103,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
         let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
         let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
         let fix = format!(
-            "a burst of {} bytes ({}); or marking that expects less: `dcqcn set {} {}`",
+            "a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
             burst_bytes(wanted_ns),
             time(wanted_ns),
             known.iface,
@@ -114,7 +114,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
         } else {
             (
                 Finding::info,
-                "served late, the shaper is slower than its rate: its burst covers too little time",
+                "when served late, the shaper is slower than its rate: its burst covers too little time",
             )
         };
         findings.push(finding("shaper-burst", what.to_owned(), evidence).on(known.iface).fix(fix));
@@ -122,7 +122,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `kmax-below-frames`: with thresholds of a frame or two, packets are marked that meet no congestion.
+/// `kmax-below-frames`: with thresholds of a frame or two, packets are marked without congestion.
 pub(super) fn frames(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
@@ -147,7 +147,7 @@ pub(super) fn frames(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `kmax-below-bdp`: 2 to 3 times the bandwidth-delay product is what switch vendors recommend.
+/// `kmax-below-bdp`: switch vendors recommend 2 to 3 times the bandwidth-delay product.
 pub(super) fn bandwidth_delay(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, _) in marking(snapshot) {
@@ -158,7 +158,7 @@ pub(super) fn bandwidth_delay(snapshot: &Snapshot) -> Vec<Finding> {
             let bdp_bytes = u64::try_from(bdp_bytes).unwrap_or(u64::MAX);
             if wred.kmax_bytes < bdp_bytes {
                 let what = format!(
-                    "class {tc} marks everything before a round trip's worth of data queues: links run empty"
+                    "class {tc} marks every packet above less than a bandwidth-delay product: links run empty"
                 );
                 let evidence = format!(
                     "wred.{tc}.kmax = {}, bandwidth-delay product {} ({} x {})",
@@ -167,20 +167,19 @@ pub(super) fn bandwidth_delay(snapshot: &Snapshot) -> Vec<Finding> {
                     rate(drain_bps),
                     time(snapshot.rtt_ns)
                 );
-                findings.push(Finding::warning("kmax-below-bdp", what, evidence).on(known.iface).fix(
-                    format!(
-                        "`dcqcn set {} wred.{tc}.kmax={}`; if the round trip is another, say so: `--rtt`",
-                        known.iface,
-                        size(bdp_bytes.saturating_mul(2))
-                    ),
-                ));
+                findings
+                    .push(Finding::warning("kmax-below-bdp", what, evidence).on(known.iface).fix(format!(
+                    "`dcqcn set {} wred.{tc}.kmax={}`; or specify the actual round-trip time with `--rtt`",
+                    known.iface,
+                    size(bdp_bytes.saturating_mul(2))
+                )));
             }
         }
     }
     findings
 }
 
-/// `kmax-too-deep`: the machine's periods pass many times while the queue grows from empty to Kmax.
+/// `kmax-too-deep`: many periods of the rate machine pass while the queue grows from empty to Kmax.
 pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
     const PERIODS: u64 = 50;
     let mut findings = Vec::new();
@@ -193,7 +192,7 @@ pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
             if drain_bps == 0 || period_ns == 0 || delay_ns / period_ns <= PERIODS {
                 continue;
             }
-            let what = format!("class {tc} may queue for {} before all of it is marked", time(delay_ns));
+            let what = format!("class {tc} may queue for {} before every packet is marked", time(delay_ns));
             let evidence = format!(
                 "wred.{tc}.kmax = {} at {}, rpg_time_reset {}",
                 size(wred.kmax_bytes),
@@ -211,19 +210,19 @@ pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// Flows through the bottleneck at most: those that the busiest table of this host knows.
+/// Maximum flows through the bottleneck: those in the busiest table of this host.
 fn flows(snapshot: &Snapshot) -> u64 {
     let tables = snapshot.attachments.iter().filter_map(|attached| attached.tables);
     tables.map(|tables| tables.rp_active.max(tables.np_flows)).max().unwrap_or(0)
 }
 
-/// What the models are asked about a class, with `seen` flows, or as many as are expected.
+/// The models' input for a class, with `seen` flows, or the expected number.
 fn bottleneck(config: &Config, tc: usize, seen: u64, packet_bytes: u64) -> Bottleneck<'_> {
     let flows = if seen == 0 { EXPECTED_FLOWS } else { seen };
     Bottleneck { config, tc, link_bps: config.drain_rate_bps(tc), flows, packet_bytes }
 }
 
-/// The most flows whose fixed point is on the ramp; `None` where the model does not apply.
+/// The largest number of flows whose fixed point is on the ramp; `None` if the model does not apply.
 fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
     let on_ramp =
         |flows| fluid::fixed_point(&Bottleneck { flows, ..bottleneck }).map(|point| !point.beyond_pmax);
@@ -238,7 +237,7 @@ fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
     Some(fits)
 }
 
-/// `pmax-small`: the fixed point is beyond the ramp, so that the queue saws about Kmax (`cargo xtask fidelity`).
+/// `pmax-small`: the fixed point is beyond the ramp, so the queue oscillates around Kmax (`cargo xtask fidelity`).
 pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
@@ -259,8 +258,9 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
                 0 => "with no number of flows".to_owned(),
                 most => format!("with {most} flows at most"),
             };
-            let what =
-                format!("class {tc} settles below Kmax {limit}; with {wanted} the queue saws about Kmax");
+            let what = format!(
+                "class {tc} settles below Kmax {limit}; with {wanted} the queue oscillates around Kmax"
+            );
             let evidence = format!(
                 "{wanted} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
                  have the parameters that are set here",
@@ -286,10 +286,10 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `oscillates`: the fluid model with its delay does not stay at its fixed point. The region is no simple one: with 85 us
-/// and the paper's parameters at 40 Gb/s 2 flows are stable, 10 are not.
+/// `oscillates`: the fluid model with its delay is unstable at its fixed point. The unstable region is not monotonic:
+/// with 85 us and the paper's parameters at 40 Gbit/s 2 flows are stable, 10 are not.
 pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Deviation over mean of a queue, above which it counts: 0.08 and 1.4 in the example above.
+    /// Minimum deviation over mean of a queue: 0.08 and 1.4 in the example above.
     const UNSTABLE: f64 = 0.5;
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
@@ -297,7 +297,7 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
         for tc in known.marking_classes() {
             let bottleneck = bottleneck(&known.config, tc, flows(snapshot), frame_bytes);
             let flows = bottleneck.flows;
-            // Beyond the ramp it oscillates whatever the delay; that is a finding of its own.
+            // Beyond the ramp it oscillates with any delay, which is a separate finding.
             let point = fluid::fixed_point(&bottleneck);
             if point.is_none_or(|point| point.beyond_pmax) {
                 continue;
@@ -333,7 +333,7 @@ pub(super) fn timers(snapshot: &Snapshot) -> Vec<Finding> {
         let (s, iface) = (&known.config.scalars, known.iface);
         let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
         if s.rp_variant == dcqcn_common::params::RP_VARIANT_PAPER && alpha_ns <= cnp_ns {
-            let what = "alpha decays between two CNPs of a congestion that goes on";
+            let what = "alpha decays between two CNPs of a persistent congestion";
             let evidence = format!("dce_tcp_rtt {}, min_time_between_cnps {}", time(alpha_ns), time(cnp_ns));
             let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
             let fix = format!("`dcqcn set {iface} dce_tcp_rtt={longer}`");
@@ -342,8 +342,7 @@ pub(super) fn timers(snapshot: &Snapshot) -> Vec<Finding> {
         let active = known.attached.tables.map_or(0, |tables| tables.rp_active);
         let (floor_bps, line_bps) = (s.rpg_min_rate_bps, known.config.line_rate_bps());
         if s.pacer != PACER_NONE && line_bps != 0 && floor_bps.saturating_mul(active) > line_bps {
-            let what =
-                format!("{active} flows at the lowest rate are more than the link: cuts cannot relieve it");
+            let what = format!("{active} flows at the lowest rate exceed the link: cuts cannot relieve it");
             let evidence =
                 format!("rpg_min_rate {} x {active} flows, link {}", rate(floor_bps), rate(line_bps));
             let lower = rate((line_bps / active / 2).max(dcqcn_common::params::MIN_RATE_BPS));

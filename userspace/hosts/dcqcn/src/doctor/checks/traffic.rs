@@ -1,4 +1,4 @@
-//! What kind of RoCE goes through?
+//! Kinds of RoCE traffic.
 
 use dcqcn_common::stats::Stat;
 
@@ -16,11 +16,11 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
             (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
             (true, false) => {
                 let now = format!("{evidence}; none in {}", snapshot.window());
-                Finding::info("roce-idle", "RoCEv2 has been seen here, but not now", now)
-                    .fix("look again under traffic; `dcqcn doctor --duration 60s` looks longer")
+                Finding::info("roce-idle", "RoCEv2 was seen here, but not during the test", now)
+                    .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
             }
-            (false, _) => Finding::warning("no-roce", "no RoCEv2 packet has been seen here", evidence).fix(format!(
-                "send some; then look whether they use {} at all (`tcpdump -ni {} udp port 4791`): what a hardware \
+            (false, _) => Finding::warning("no-roce", "no RoCEv2 packet was seen here", evidence).fix(format!(
+                "send some; then check whether they use {} at all (`tcpdump -ni {} udp port 4791`): what a hardware \
                  NIC sends itself never passes here",
                 known.iface, known.iface
             )),
@@ -32,7 +32,7 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `not-looked-into`.
 pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
-    /// What hosts say now and then by themselves, as for multicast over IPv6.
+    /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
     const PASSED: [(Stat, u64); 10] = [
         (Stat::RoceV1, 1),
@@ -58,18 +58,18 @@ pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::info(
                     "not-looked-into",
-                    "packets pass unmarked and unpaced because of how they are built",
+                    "packets pass unmarked and unpaced because of their headers",
                     format!("{} {}", counted.join(", "), known.seen.when),
                 )
                 .on(known.iface)
-                .fix(format!("`dcqcn counters {} --all` tells what each is", known.iface)),
+                .fix(format!("`dcqcn counters {} --all` explains each counter", known.iface)),
             );
         }
     }
     findings
 }
 
-/// `roce-in-tunnel`, `esp-seen`: RoCE that the programs cannot see, and where they can.
+/// `roce-in-tunnel`, `esp-seen`: RoCE invisible to the programs, and where to attach instead.
 pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
     const TUNNELS: [&str; 14] = [
         "vxlan",
@@ -102,15 +102,15 @@ pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
             let is_esp = label == tunnel::ESP;
             let fix = match inside.first() {
                 Some(tunnel) => format!("attach inside: `dcqcn detach {}`, `dcqcn attach {tunnel} --role {role}`", link.name),
-                None => "attach at the ends of the tunnel, or at the hosts, where packets have no outer header; a mark of \
-                         the outer header counts only if the end of the tunnel copies CE inwards (RFC 6040)"
+                None => "attach at the ends of the tunnel, or at the hosts, where packets have no outer header; marking \
+                         the outer header works only if the end of the tunnel copies CE inwards (RFC 6040)"
                     .to_owned(),
             };
             let finding = if is_esp {
                 let what = "IPsec passes: the programs cannot see whether RoCE is inside";
                 Finding::info("esp-seen", what, evidence)
             } else {
-                let what = format!("RoCE passes inside {label}, where the programs do not see it");
+                let what = format!("RoCE passes inside {label}, which the programs do not parse");
                 Finding::warning("roce-in-tunnel", what, evidence)
             };
             findings.push(finding.on(&link.name).fix(fix));
@@ -119,7 +119,7 @@ pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `other-transport`: peers with a congestion control of their own.
+/// `other-transport`: transports with their own congestion control.
 pub(super) fn other_transport(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot) {
@@ -139,18 +139,17 @@ pub(super) fn other_transport(snapshot: &Snapshot) -> Vec<Finding> {
         if counted.is_empty() {
             continue;
         }
-        let what = "peers use a transport without DCQCN: it has its own congestion control, and is neither paced nor answered";
+        let what =
+            "peers use a transport with its own congestion control, which is neither paced nor answered";
         let evidence = format!("packets {}: {}", known.seen.when, counted.join(", "));
-        findings.push(
-            Finding::info("other-transport", what, evidence)
-                .on(known.iface)
-                .fix("give it a class and a queue of its own at the switches: it does not share one fairly with RoCEv2"),
-        );
+        findings.push(Finding::info("other-transport", what, evidence).on(known.iface).fix(
+            "give it a separate class and queue at the switches: it does not share one fairly with RoCEv2",
+        ));
     }
     findings
 }
 
-/// `not-ect`: one in twenty is connection management and the like.
+/// `not-ect`: one packet in twenty is connection management and the like.
 pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
     const TOLERATED: u64 = 20;
     let mut findings = Vec::new();
@@ -183,9 +182,9 @@ pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `sender-ce`: marks of a queue leave some packets unmarked; a sender whose ToS says CE leaves none.
+/// `sender-ce`: a queue leaves some packets unmarked; a sender with CE in its ToS leaves none.
 pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Fewer may be one burst through a full queue.
+    /// Fewer packets may be one burst through a full queue.
     const ENOUGH: u64 = 100;
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.seen.lately) {
@@ -194,7 +193,7 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
         if marked < ENOUGH || marked < data {
             continue;
         }
-        let what = "every data packet arrives CE: a sender's ToS says CE, or senders do not react to CNPs";
+        let what = "every data packet arrives CE: a sender sets CE in its ToS, or does not react to CNPs";
         let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
         let (tos, iface) = (known.roce_tos(), known.iface);
         let fix = format!(
@@ -207,7 +206,7 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `dscp-no-class`: RoCE with a DSCP that has no class of its own.
+/// `dscp-no-class`: RoCE with a DSCP without a class of its own.
 pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
@@ -225,12 +224,18 @@ pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(
             Finding::warning(
                 "dscp-no-class",
-                format!("RoCE comes with a DSCP that no class was chosen for: it shares class {rest} with all else"),
-                format!("{packets} of {all} packets {} in class {rest}; chosen: {}", known.seen.when, chosen.join(", ")),
+                format!(
+                    "RoCE has a DSCP without a class of its own: it shares class {rest} with other traffic"
+                ),
+                format!(
+                    "{packets} of {all} packets {} in class {rest}; chosen: {}",
+                    known.seen.when,
+                    chosen.join(", ")
+                ),
             )
             .on(known.iface)
             .fix(format!(
-                "{}; or give the DSCP they have (`tcpdump -vni {} udp port 4791` shows it) a class: `dcqcn set {} \
+                "{}; or give its DSCP (`tcpdump -vni {} udp port 4791` shows it) a class: `dcqcn set {} \
                  dscp_to_tc.DSCP={}`",
                 set_tos(snapshot, known.iface, tos),
                 known.iface,
@@ -242,9 +247,9 @@ pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `dscp-differs`: of two ports, each shows one direction of the same connections.
+/// `dscp-differs`: two ports show the two directions of the same connections.
 pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
-    // The class with most packets, CNPs apart.
+    // The class with most packets, apart from CNPs.
     let main = |known: &super::Known<'_>| {
         let classes = (0..known.config.wred.len()).filter(|tc| *tc != known.cnp_class());
         let busiest = classes.max_by_key(|tc| known.seen.class(*tc).packets);
@@ -259,7 +264,7 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         let [(one, tc), (other, other_tc)] = pair else {
             continue;
         };
-        // What counts is what the packets have: the same DSCPs may be in classes of other numbers.
+        // DSCPs are compared, because equal ones may have classes of different numbers.
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;
         }
@@ -274,12 +279,12 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(
             Finding::warning(
                 "dscp-differs",
-                format!("RoCE has another DSCP towards {} than towards {}", one.iface, other.iface),
+                format!("RoCE has a different DSCP towards {} than towards {}", one.iface, other.iface),
                 format!("{}, {}", count(one, *tc), count(other, *other_tc)),
             )
             .on(other.iface)
             .fix(format!(
-                "at both ends the same: {}; a device on the way may rewrite it, too",
+                "use the same at both ends: {}; a device on the path may also rewrite it",
                 set_tos(snapshot, other.iface, other.roce_tos())
             )),
         );
@@ -287,7 +292,7 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `cnp-class`: CNPs that queue behind the data they are to slow down.
+/// `cnp-class`: CNPs queue behind the data whose sender they slow down.
 pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
@@ -296,12 +301,12 @@ pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
             findings.push(
                 Finding::warning(
                     "cnp-class",
-                    format!("CNPs are in class {tc} together with other traffic and wait behind it"),
+                    format!("CNPs share class {tc} with other traffic and wait behind it"),
                     format!("cnp_dscp = {dscp}, dscp_to_tc.{dscp} = {tc}"),
                 )
                 .on(known.iface)
                 .fix(format!(
-                    "`dcqcn set {} dscp_to_tc.{dscp}=6`, and a strict-priority queue for it",
+                    "`dcqcn set {} dscp_to_tc.{dscp}=6`, and use a strict-priority queue for it",
                     known.iface
                 )),
             );
@@ -310,7 +315,7 @@ pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `cnp-dscp`: CNPs that have lost their DSCP on the way, or never had it.
+/// `cnp-dscp`: CNPs whose DSCP was never set, or was rewritten on the path.
 pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
@@ -321,7 +326,7 @@ pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
             known.seen.egress(Stat::RoceCnp)
         };
         let in_class = known.seen.class(tc).packets;
-        // One in twenty, as of data.
+        // One in twenty, as for data.
         if cnps == 0 || in_class * 20 >= cnps * 19 {
             continue;
         }
@@ -332,7 +337,7 @@ pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(
             Finding::warning(
                 "cnp-dscp",
-                format!("CNPs come with another DSCP than {dscp}: they wait with what they are to slow down"),
+                format!("CNPs have another DSCP than {dscp}: they wait behind the data"),
                 format!(
                     "{cnps} CNPs {}, {in_class} packets of class {tc}, {}",
                     known.seen.when,
@@ -341,8 +346,8 @@ pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
             )
             .on(known.iface)
             .fix(format!(
-                "at the receivers of the data `cnp_dscp={dscp}` (a NIC: `roce_np/cnp_dscp`); if they have it, a device on the \
-                 way rewrites it: `tcpdump -vni {} udp port 4791`",
+                "set `cnp_dscp={dscp}` at the receivers (a NIC: `roce_np/cnp_dscp`); if it is set, a device on the \
+                 path rewrites it: `tcpdump -vni {} udp port 4791`",
                 known.iface
             )),
         );

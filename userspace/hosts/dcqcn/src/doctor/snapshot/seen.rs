@@ -1,4 +1,4 @@
-//! What was counted between the two looks of a snapshot.
+//! Counters between the two readings of a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::{Class, Counts};
 
 const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
 
-/// What an attachment counted over a time.
+/// Counters of an attachment over a period.
 pub(in crate::doctor) struct Seen {
     pub(in crate::doctor) counts: Counts,
-    /// Over which time, as in `in 2 s`.
+    /// The period, as in `in 2 s`.
     pub(in crate::doctor) when: String,
-    /// Between the two looks.
+    /// Whether it is the time between the two readings.
     pub(in crate::doctor) lately: bool,
 }
 
@@ -30,12 +30,12 @@ impl Seen {
         value(&self.counts.egress, stat)
     }
 
-    /// Of all hooks; packets on their way in may count twice.
+    /// Sum of all hooks; incoming packets may count twice.
     pub(in crate::doctor) fn all(&self, stat: Stat) -> u64 {
         self.xdp(stat).saturating_add(self.ingress(stat)).saturating_add(self.egress(stat))
     }
 
-    /// RoCEv2 packets, each once: what comes in passes XDP and then TC, as far as both are attached.
+    /// RoCEv2 packets, each counted once: incoming ones pass XDP and then TC, if both are attached.
     pub(in crate::doctor) fn roce(&self) -> u64 {
         let of = |hook: &BTreeMap<String, u64>| ROCE.map(|stat| value(hook, stat)).iter().sum::<u64>();
         of(&self.counts.xdp).max(of(&self.counts.ingress)).saturating_add(of(&self.counts.egress))

@@ -1,4 +1,4 @@
-//! What is attached: parameters, counters, tables, and the programs that the kernel has on the interface.
+//! Attachments: parameters, counters, tables, and programs in the kernel.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::Notes;
 
 const AS_ROOT: &str = "run doctor as root";
 
-/// Half of a snapshot of an attachment.
+/// First reading of an attachment.
 pub(super) struct Opened {
     attached: Attached,
     maps: Option<Maps>,
 }
 
-/// Everything but what needs a second look.
+/// Everything that needs no second reading.
 pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened> {
     let infos = match attach::list() {
         Ok(infos) => infos,
@@ -70,7 +70,7 @@ pub(super) fn without_roce(opened: &[Opened]) -> impl Iterator<Item = &str> {
     silent.map(|of| of.attached.iface.as_str())
 }
 
-/// The rest; `looked_ns` is when the first look was.
+/// Completes the reading; `looked_ns` is the time of the first one.
 pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> Vec<Attached> {
     let close = |Opened { mut attached, maps }| {
         if let Some(maps) = maps
@@ -132,7 +132,7 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
     Ok(Counts { xdp, ingress, egress, classes })
 }
 
-/// The project's programs on an interface, and the hooks that could not be asked.
+/// The project's programs on an interface, and the hooks that could not be queried.
 fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
     let parts = match attach::verify(info) {
         Ok(parts) => parts,
@@ -144,7 +144,7 @@ fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
     let (mut running, mut unasked) = (Vec::new(), Vec::new());
     for hook in &info.programs {
         let of_hook: Vec<_> = parts.iter().filter(|part| part.name.starts_with(hook.as_str())).collect();
-        // One end of an inline pair without its program is as bad as both.
+        // A missing program at one end of an inline pair counts as missing at both.
         if of_hook.iter().any(|part| part.problem.is_some()) {
             continue;
         }
@@ -161,7 +161,7 @@ fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
     (running, unasked)
 }
 
-/// Whether a program is machine code.
+/// Whether a program is compiled to machine code.
 fn is_jited(id: u32) -> Result<bool, ProgramError> {
     for program in loaded_programs() {
         let program = program?;
@@ -169,11 +169,11 @@ fn is_jited(id: u32) -> Result<bool, ProgramError> {
             return Ok(program.size_jitted() != 0);
         }
     }
-    // Gone since it was listed: nothing is known against it.
+    // Unloaded since it was listed: assume the best.
     Ok(true)
 }
 
-/// Programs of others that see packets before the project's own.
+/// Other programs that process packets before the project's own.
 fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
     let others = attach::others(info).unwrap_or_else(|error| {
         notes.minor(&format!("programs of others on {}", info.iface), &error, AS_ROOT);

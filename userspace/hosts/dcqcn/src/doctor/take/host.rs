@@ -1,4 +1,4 @@
-//! Kernel, CPUs, and whether the controller runs.
+//! Kernel, CPUs, and whether the controller is running.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub(super) fn take(notes: &mut Notes) -> Host {
     }
 }
 
-/// What has changed at the second look.
+/// Changes at the second reading.
 pub(super) fn second(host: &mut Host) {
     if let (Some([_, second]), Some(now)) = (&mut host.softnet, softnet()) {
         *second = now;
@@ -57,7 +57,7 @@ fn softnet() -> Option<Softnet> {
     Some(sum(&std::fs::read_to_string("/proc/net/softnet_stat").ok()?))
 }
 
-/// All lines of `/proc/net/softnet_stat`, one for each CPU: hexadecimal numbers, of which newer kernels have more.
+/// All lines of `/proc/net/softnet_stat`, one per CPU: hexadecimal numbers, more of them in newer kernels.
 fn sum(text: &str) -> Softnet {
     const BACKLOG: usize = 11;
     let mut all = Softnet::default();
@@ -76,14 +76,14 @@ fn sum(text: &str) -> Softnet {
     all
 }
 
-/// Whether some process is `dcqcn run`: command lines are readable to all.
+/// Whether a process is `dcqcn run`; command lines are world-readable.
 fn controller_runs() -> bool {
     names("/proc").iter().filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|pid| {
         std::fs::read(Path::new("/proc").join(pid).join("cmdline")).is_ok_and(|line| is_controller(&line))
     })
 }
 
-/// Whether a command line, as `/proc` tells it, is that of `dcqcn run`.
+/// Whether a command line from `/proc` is that of `dcqcn run`.
 fn is_controller(line: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == 0);
     let name = words.next().and_then(|path| path.rsplit(|byte| *byte == b'/').next());

@@ -1,4 +1,4 @@
-//! Interfaces, their queueing disciplines, interrupts and statistics.
+//! Interfaces, their qdiscs, interrupts and statistics.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::text::{cpus, names, target, value};
 
 const INSTALL_ETHTOOL: &str = "install ethtool";
 
-/// Everything at the first look.
+/// First reading.
 pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
     let links = match netlink.links() {
         Ok(links) => links,
@@ -56,7 +56,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
         }
     };
     let mut links: Vec<Link> = links.into_iter().filter(net::Link::is_ethernet).map(&mut take).collect();
-    // The index counts where the other end is; that is here if an interface here says the same of this one.
+    // The index is valid in the other end's namespace, which is this one if an interface here refers back to it.
     let peers: Vec<(u32, Option<u32>)> = links.iter().map(|link| (link.index, link.peer)).collect();
     for link in &mut links {
         let ours = |peer: &u32| *peer != link.index && peers.contains(&(*peer, Some(link.index)));
@@ -69,13 +69,13 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
     links
 }
 
-/// The token bucket at the root of an interface, if that can be read; what cannot is no shaper that is known.
+/// The token bucket at the root of an interface; a failed reading counts as no shaper.
 fn shaper(netlink: &Netlink, ifindex: u32) -> Option<Shaper> {
     let tc::Shaping { shaper, rate_bps, burst_ns } = netlink.shaping(ifindex).ok()??;
     Some(Shaper { name: shaper.to_string(), rate_bps, burst_ns, ..Shaper::default() })
 }
 
-/// Watches for `time` whether packets wait in the shapers, and samples packets.
+/// For `time`, samples the shapers' backlogs and the packets.
 pub(super) fn watch(
     netlink: &Netlink,
     links: &mut [Link],
@@ -95,7 +95,7 @@ pub(super) fn watch(
     let until = Instant::now() + time;
     loop {
         for Watched { ifindex, shaper, first } in &mut watched {
-            // An interface that went away is not looked at any more.
+            // Skip an interface that was removed.
             let Ok(stats) = netlink.qdisc_stats(*ifindex, tc::Handle::ROOT) else { continue };
             let now = Instant::now();
             let (started, bytes) = *first.get_or_insert((now, stats.bytes));
@@ -116,7 +116,7 @@ pub(super) fn watch(
     }
 }
 
-/// What has changed at the second look.
+/// Changes at the second reading.
 pub(super) fn second(netlink: &Netlink, links: &mut [Link]) {
     for link in links {
         for qdisc in netlink.qdiscs(link.index).unwrap_or_default() {
@@ -135,8 +135,7 @@ pub(super) fn second(netlink: &Netlink, links: &mut [Link]) {
     }
 }
 
-/// Where sysfs describes the device of an interface; `None` if it has none, or if the sysfs mounted here is another
-/// network namespace's.
+/// Sysfs directory of an interface's device; `None` without a device, or if sysfs belongs to another network namespace.
 fn device(link: &net::Link) -> Option<PathBuf> {
     let dir = Path::new("/sys/class/net").join(&link.name);
     let address = link.mac?.map(|byte| format!("{byte:02x}")).join(":");
@@ -146,7 +145,7 @@ fn device(link: &net::Link) -> Option<PathBuf> {
     (same && device.exists()).then_some(device)
 }
 
-/// CPUs of each of a device's interrupts. Those of a virtio device belong to the PCI function above it.
+/// CPUs of each of a device's interrupts. A virtio device uses those of its PCI function.
 fn irqs(device: &Path) -> BTreeMap<u32, Vec<u32>> {
     let numbers = |dir: PathBuf| names(dir).into_iter().filter_map(|name| name.parse().ok());
     let mut irqs: Vec<u32> = numbers(device.join("msi_irqs")).collect();
@@ -172,7 +171,7 @@ fn ethtool(iface: &str, notes: &mut Notes) -> Option<String> {
     })
 }
 
-/// What `ethtool -S` prints; `None` if the driver has no statistics.
+/// Output of `ethtool -S`; `None` if the driver has no statistics.
 fn ethtool_statistics(iface: &str) -> std::io::Result<Option<String>> {
     let output = Command::new("ethtool").arg("-S").arg(iface).output()?;
     Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))

@@ -11,12 +11,12 @@ use super::text::{names, value, values};
 
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Everything at the first look.
+/// First reading.
 pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<Rdma> {
     let devices = match netlink.rdma_devices() {
         Ok(devices) => devices,
         Err(error) => {
-            notes.minor("RDMA devices", &error, "run doctor as root, or look at `rdma link`");
+            notes.minor("RDMA devices", &error, "run doctor as root, or check `rdma link`");
             return Vec::new();
         }
     };
@@ -26,7 +26,7 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
         let before = hw_counters(&device.name);
         Rdma {
             ifaces: ifaces.map(|link| link.name.clone()).collect(),
-            // A device made of software has no device below it.
+            // A software device has no parent device.
             hardware: sysfs.exists().then(|| sysfs.join("device").exists()),
             connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
             default_roce_tos: default_roce_tos(&device.name),
@@ -35,13 +35,13 @@ pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<
             name: device.name,
         }
     };
-    // In shared mode every network namespace is shown every device.
+    // In shared mode every network namespace lists all devices.
     devices.into_iter().map(device).filter(|device| !device.ifaces.is_empty()).collect()
 }
 
-/// RDMA devices in other network namespaces, found by the processes there; none without the right to enter them.
+/// RDMA devices in other network namespaces, found through processes; empty without permission to enter them.
 pub(super) fn elsewhere() -> Vec<RdmaElsewhere> {
-    /// More namespaces than a host has pods.
+    /// Upper bound: more namespaces than a host has pods.
     const MAX_NAMESPACES: usize = 256;
     let Ok(here) = dcqcn_netlink::netns::current_inode() else { return Vec::new() };
     let mut namespaces: BTreeMap<u64, u32> = BTreeMap::new();
@@ -61,7 +61,7 @@ pub(super) fn elsewhere() -> Vec<RdmaElsewhere> {
 fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
     let read = || -> dcqcn_netlink::Result<Vec<RdmaElsewhere>> {
         let netlink = Netlink::connect()?;
-        // In shared mode the kernel lists every device in every namespace, and interfaces in their own only.
+        // In shared mode the kernel lists all devices in every namespace, but interfaces in their own only.
         let devices = netlink.rdma_devices()?.into_iter().filter(|device| !device.ports.is_empty());
         let device = |device: dcqcn_netlink::rdma::RdmaDevice| RdmaElsewhere {
             connected_qps: netlink.rdma_connected_qps(device.index).ok().map(|qps| qps.len() as u64),
@@ -75,7 +75,7 @@ fn of_namespace(pid: u32) -> Vec<RdmaElsewhere> {
     found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// What has changed at the second look.
+/// Changes at the second reading.
 pub(super) fn second(devices: &mut [Rdma]) {
     for device in devices {
         device.after = hw_counters(&device.name);
@@ -86,7 +86,7 @@ fn port(device: &str) -> PathBuf {
     Path::new(CLASS).join(device).join("ports/1")
 }
 
-/// The adapter's own counters, and the packets it moved.
+/// The adapter's own counters, and the packets that it transferred.
 fn hw_counters(device: &str) -> BTreeMap<String, u64> {
     let port = port(device);
     let mut counters = values(&port.join("hw_counters"));
@@ -94,8 +94,7 @@ fn hw_counters(device: &str) -> BTreeMap<String, u64> {
     counters
 }
 
-/// What rdma_cm puts into the traffic class of connections that say nothing. configfs shows it only of devices that
-/// somebody made a directory for.
+/// Default traffic class of rdma_cm connections. configfs has it only for devices with an existing directory.
 fn default_roce_tos(device: &str) -> Option<u8> {
     let config = Path::new("/sys/kernel/config/rdma_cm").join(device);
     value(config.join("ports/1/default_roce_tos"))

@@ -1,4 +1,4 @@
-//! A sample of the packets of interfaces on which the programs have seen no RoCE.
+//! Packet samples of interfaces whose programs have seen no RoCE.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -8,9 +8,9 @@ use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType
 use super::super::snapshot::Link;
 use super::super::tunnel;
 
-/// Bytes of each packet that are read: enough for two stacks of headers.
+/// Bytes read of each packet: enough for two stacks of headers.
 const SNAPLEN: usize = 256;
-/// Packets read at a time; what does not fit the socket's buffer in between is not sampled.
+/// Packets per read; packets that overflow the socket's buffer in between are not sampled.
 const AT_A_TIME: u32 = 2_000;
 
 /// A socket that receives copies of packets.
@@ -20,7 +20,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Samples packets of these interfaces; `None` without any, or without the right to (CAP_NET_RAW).
+    /// Starts sampling these interfaces; `None` without any, or without CAP_NET_RAW.
     pub(super) fn open(ifindexes: impl Iterator<Item = u32>) -> Option<Self> {
         let counts: BTreeMap<_, _> = ifindexes.map(|ifindex| (ifindex, BTreeMap::new())).collect();
         if counts.is_empty() {
@@ -31,7 +31,7 @@ impl Sampler {
         Some(Self { socket, counts })
     }
 
-    /// Reads what has arrived.
+    /// Reads the packets that have arrived.
     pub(super) fn read(&mut self) {
         let mut buffer = [0; SNAPLEN];
         for _ in 0..AT_A_TIME {
@@ -46,7 +46,7 @@ impl Sampler {
         }
     }
 
-    /// Enters what was found.
+    /// Stores the results.
     pub(super) fn finish(self, links: &mut [Link]) {
         for link in links {
             let found = self.counts.get(&link.index).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The kernel's small text files.
+//! Small text files of procfs and sysfs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ pub(super) fn value<T: FromStr>(path: impl AsRef<Path>) -> Option<T> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The names in a directory; none if it is not there.
+/// Names in a directory; empty if it does not exist.
 pub(super) fn names(dir: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -18,17 +18,17 @@ pub(super) fn names(dir: impl AsRef<Path>) -> Vec<String> {
     names
 }
 
-/// The last part of what a link points to.
+/// Last component of a symbolic link's target.
 pub(super) fn target(link: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned())
 }
 
-/// Every file with a number in a directory, by its name.
+/// All files in a directory that contain a number, by name.
 pub(super) fn values(dir: &Path) -> BTreeMap<String, u64> {
     names(dir).into_iter().filter_map(|name| value(dir.join(&name)).map(|value| (name, value))).collect()
 }
 
-/// A list of CPUs, as in `0-3,8`; 4096 of them at most.
+/// A list of CPUs, as in `0-3,8`, of at most 4096.
 pub(super) fn cpus(list: &str) -> Vec<u32> {
     const MAX_CPUS: usize = 4096;
     let ranges = list.trim().split(',').filter_map(|range| {

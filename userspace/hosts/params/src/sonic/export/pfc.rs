@@ -1,11 +1,11 @@
-//! PFC of a port, in SONiC's tables.
+//! Export of a port's PFC to SONiC's tables.
 
 use dcqcn_common::params::{Config, PFC_WD_DROP, PfcConfig};
 use serde_json::{Map, Value, json};
 
 use super::MAP;
 
-/// Adds what there is to say of PFC, to the port's row of `PORT_QOS_MAP` and as tables of its own; nothing where PFC means nothing.
+/// Adds PFC to the port's row of `PORT_QOS_MAP` and as separate tables; nothing if PFC is unused.
 pub(super) fn add(
     config: &Config,
     port: &str,
@@ -46,14 +46,14 @@ pub(super) fn add(
     tables.insert("MAP_PFC_PRIORITY_TO_QUEUE".into(), json!({ MAP: queues }));
 }
 
-/// Adds the buffers of the priorities that neighbours are asked to wait for.
+/// Adds the buffers of the priorities for which neighbours are paused.
 fn buffers(config: &Config, port: &str, tables: &mut Map<String, Value>, notes: &mut Vec<String>) {
     let (mut groups, mut profiles) = (Map::new(), Map::new());
     for (priority, of) in config.pfc.iter().enumerate() {
         let default = PfcConfig { rx: of.rx, queue: of.queue, ..PfcConfig::DEFAULT };
         if of.tx == 0 {
             if *of != default {
-                notes.push(format!("thresholds of pfc.{priority} are left out while its tx is off"));
+                notes.push(format!("thresholds of pfc.{priority} are omitted while its tx is off"));
             }
             continue;
         }

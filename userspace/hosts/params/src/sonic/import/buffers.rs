@@ -1,17 +1,17 @@
-//! Buffers of a port's priority groups: the depths at which its neighbour is paused.
+//! Buffers of a port's priority groups: the thresholds for pausing its neighbour.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
 use super::{Error, Reader, Row};
 
-/// Largest number of bytes that parameters take.
+/// Maximum bytes of a parameter.
 const MOST_BYTES: u64 = 1_000_000_000;
-/// Fields of a profile that are carried over: SONiC's name, and the parameter's.
+/// Imported fields of a profile: SONiC's name, and the parameter's.
 const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
-/// Fields without a meaning here, which are not listed.
+/// Fields that are not used here, and not listed.
 const SILENT: [&str; 2] = ["pool", "size"];
-/// Prefix of the profiles that a switch makes for lossless groups.
+/// Prefix of the profiles that a switch generates for lossless groups.
 const GENERATED: &str = "pg_lossless_";
 
 /// The buffer of a priority group.
@@ -21,13 +21,13 @@ enum Group<'a> {
     Static(Row<'a>),
     /// Lossless, with sizes that the switch computes from speed and cable length.
     Dynamic,
-    /// In a profile of a table that the file does not have.
+    /// In a profile of a table missing in the file.
     Unknown,
 }
 
 impl<'a> Reader<'a> {
-    /// A group is lossless, and its priority paused, if its profile has headroom (`xoff`), or if the switch computes its
-    /// sizes. Groups have the numbers of priorities; one without a row, where others have one, is not lossless.
+    /// A group is lossless, and its priority paused, if its profile has headroom (`xoff`), or if the switch computes
+    /// its sizes. Groups have the numbers of priorities; one without a row is not lossless if others have one.
     pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
         let mut rows: [Option<Row<'a>>; CLASSES] = [None; CLASSES];
         for row in self.db.rows("BUFFER_PG")? {
@@ -43,14 +43,13 @@ impl<'a> Reader<'a> {
                     Some(slot) => {
                         if let Some(other) = slot.replace(row).filter(|other| !other.agrees(&row)) {
                             let other = other.key();
-                            let message = format_args!(
-                                "group {priority} is in BUFFER_PG|{other} too, with other fields"
-                            );
+                            let message =
+                                format_args!("BUFFER_PG|{other} has group {priority} too, with other fields");
                             return Err(row.error(message));
                         }
                     }
                     None => {
-                        let reason = format!("there are priority groups 0 to {} here", CLASSES - 1);
+                        let reason = format!("only priority groups 0 to {} exist here", CLASSES - 1);
                         self.unmapped("BUFFER_PG", row.key(), [], reason);
                     }
                 }
@@ -58,7 +57,7 @@ impl<'a> Reader<'a> {
         }
         let Some(any) = rows.iter().flatten().next().copied() else {
             if current.pfc.iter().any(|of| of.tx != 0) {
-                self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx stays");
+                self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx is unchanged");
             }
             return Ok(());
         };
@@ -74,7 +73,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Enters the buffer of one priority.
+    /// Imports the buffer of one priority.
     fn group(&mut self, priority: usize, row: &Row<'a>) -> Result<(), Error> {
         let of = |parameter: &str| format!("pfc.{priority}.{parameter}");
         let group = group_of(row)?;
@@ -82,7 +81,7 @@ impl<'a> Reader<'a> {
             Group::Lossy(_) => false,
             Group::Static(_) | Group::Dynamic => true,
             Group::Unknown => {
-                let reason = "its BUFFER_PROFILE is not in the file: pfc.N.tx stays";
+                let reason = "its BUFFER_PROFILE is not in the file: pfc.N.tx is unchanged";
                 self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
                 return Ok(());
             }
@@ -92,7 +91,7 @@ impl<'a> Reader<'a> {
             Group::Lossy(profile) | Group::Static(profile) => profile,
             Group::Dynamic | Group::Unknown => {
                 let reason = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
-                              pfc.N.headroom stay";
+                              pfc.N.headroom are unchanged";
                 self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
                 return Ok(());
             }
@@ -110,7 +109,8 @@ impl<'a> Reader<'a> {
         };
         let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
         if !others.is_empty() {
-            let reason = "thresholds are bytes here, of one port and not of the free buffer: set pfc.N.xoff";
+            let reason =
+                "thresholds are in bytes of one port here, not relative to the free buffer: set pfc.N.xoff";
             self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
         }
         Ok(())
@@ -123,7 +123,7 @@ fn group_of<'a>(row: &Row<'a>) -> Result<Group<'a>, Error> {
     };
     let profile = match row.reference("profile", "BUFFER_PROFILE") {
         Ok(Some(profile)) => profile,
-        // The switch makes such a profile when it starts, and does not always save it.
+        // The switch generates such a profile at startup, and does not always save it.
         Ok(None) | Err(_) if name.starts_with(GENERATED) => return Ok(Group::Dynamic),
         Ok(None) => return Ok(Group::Unknown),
         Err(error) => return Err(error),

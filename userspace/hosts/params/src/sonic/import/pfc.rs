@@ -1,17 +1,17 @@
-//! PFC of a port: which priorities' pauses count, for which queues, and the watchdog.
+//! PFC of a port: priorities with pauses, their queues, and the watchdog.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PFC_WD_DROP, PFC_WD_FORWARD};
 
 use super::{Error, Reader, Row};
 
-/// Priorities whose pauses count.
+/// Priorities whose pauses apply.
 const ENABLE: &str = "pfc_enable";
-/// Those of them that are watched.
+/// Priorities with a watchdog.
 const WATCHED: &str = "pfcwd_sw_enable";
 const TO_QUEUE: &str = "pfc_to_queue_map";
 
-/// Fields of `PORT_QOS_MAP` that are carried over here.
+/// Imported fields of `PORT_QOS_MAP`.
 pub(super) const FIELDS: [&str; 3] = [ENABLE, WATCHED, TO_QUEUE];
 
 impl<'a> Reader<'a> {
@@ -20,11 +20,16 @@ impl<'a> Reader<'a> {
             self.priorities(of_port)?;
             self.queues_of_priorities(of_port)?;
             if !of_port.fields().any(|field| field == ENABLE) && current.pfc.iter().any(|of| of.rx != 0) {
-                self.unmapped("PORT_QOS_MAP", of_port.key(), [ENABLE], "not in the file: pfc.N.rx stays");
+                self.unmapped(
+                    "PORT_QOS_MAP",
+                    of_port.key(),
+                    [ENABLE],
+                    "not in the file: pfc.N.rx is unchanged",
+                );
             }
         }
         if !self.watchdog()? && current.watchdog().is_some() {
-            let reason = "not in the file: the interface has a watchdog, which stays";
+            let reason = "not in the file: the interface's watchdog is unchanged";
             self.unmapped("PFC_WD", self.port, [], reason);
         }
         Ok(())
@@ -53,7 +58,7 @@ impl<'a> Reader<'a> {
         };
         let queues = self.map_entries(&map, CLASSES, "a priority")?;
         for (priority, queue) in queues.into_iter().enumerate() {
-            // A priority that the map does not name stays as it is.
+            // A priority absent from the map is unchanged.
             let is_named = map.fields().any(|field| field.trim().parse() == Ok(priority));
             if let Some(queue) = queue.filter(|_| is_named) {
                 let from = format!("MAP_PFC_PRIORITY_TO_QUEUE|{} {priority}", map.key());
@@ -63,7 +68,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the port has one.
+    /// Whether the port has a watchdog.
     fn watchdog(&mut self) -> Result<bool, Error> {
         let mut is_there = false;
         const TIMES: [(&str, &str, u64); 2] = [
@@ -96,7 +101,7 @@ impl<'a> Reader<'a> {
                 Some("drop") => Some(PFC_WD_DROP),
                 Some("forward") => Some(PFC_WD_FORWARD),
                 Some("alert") => {
-                    let reason = "every storm is acted on here: pfc_wd_action is unchanged";
+                    let reason = "every storm has an action here: pfc_wd_action is unchanged";
                     self.unmapped("PFC_WD", row.key(), ["action"], reason);
                     None
                 }
@@ -120,7 +125,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The priorities that a field lists, as bits.
+/// Priorities listed in a field, as bits.
 fn listed(row: &Row<'_>, field: &str) -> Result<Option<u8>, Error> {
     let Some(text) = row.text(field)? else {
         return Ok(None);

@@ -8,34 +8,34 @@ use dcqcn_common::params::WredConfig;
 use super::Reader;
 use crate::sonic::db::{Error, Number, Row};
 
-/// How a profile marks green packets.
+/// Marking of green packets in a profile.
 pub(super) struct Marking {
     /// `kmin`, `kmax`, `pmax`, if the profile has thresholds.
     pub(super) curve: Vec<(&'static str, u64)>,
-    /// Depth at which all is dropped, if the profile tells it apart from marking.
+    /// Depth at which all packets are dropped, if separate from marking.
     pub(super) limit_bytes: Option<u64>,
-    /// Whether green packets are marked; `None` for a mode that is not known here.
+    /// Whether green packets are marked; `None` for an unknown mode.
     pub(super) ecn: Option<bool>,
 }
 
-/// Names of the thresholds that marking goes by, and of the probability: SONiC's own, and those apart from dropping.
+/// Names of the marking thresholds and of the probability: SONiC's usual ones, and those separate from dropping.
 const THRESHOLDS: [&str; 3] = ["green_min_threshold", "green_max_threshold", "green_drop_probability"];
 const ECT_THRESHOLDS: [&str; 3] =
     ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"];
 
-/// Whether a profile has thresholds of marking apart from those of dropping.
+/// Whether a profile has separate thresholds for marking and dropping.
 pub(super) fn ect(profile: &Row<'_>) -> bool {
     profile.fields().any(|field| ECT_THRESHOLDS.contains(&field))
 }
 
-/// Whether a profile drops nothing below green_max_threshold.
+/// Whether a profile drops no packets below green_max_threshold.
 pub(super) fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
     let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
 
 impl<'a> Reader<'a> {
-    /// The number in a field; one outside `range` is listed.
+    /// Number in a field; one outside `range` is listed.
     pub(super) fn number(
         &mut self,
         row: &Row<'a>,
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    /// As [`Self::number`]; `None` if there is no number in range.
+    /// As [`Self::number`]; `None` if it is not in range.
     pub(super) fn value(
         &mut self,
         row: &Row<'a>,
@@ -95,9 +95,8 @@ impl<'a> Reader<'a> {
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
         let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
         let limit_bytes = limit.filter(|_| ect(profile));
-        let missing = |field| {
-            profile.error(format_args!("{field} is missing: expected it, as ecn marks green packets"))
-        };
+        let missing =
+            |field| profile.error(format_args!("{field} is missing: required, as ecn marks green packets"));
         let curve = match (min, max) {
             (Number::Is(min), Number::Is(max)) if min > max => {
                 let expected = format_args!("`{min}`: expected at most {max_field}, {max}");
@@ -120,8 +119,8 @@ impl<'a> Reader<'a> {
         Ok(Marking { curve, limit_bytes, ecn })
     }
 
-    /// The classes or queues in a map of `len` entries. SAI takes an entry that is not named as 0. One that has no
-    /// counterpart is `None`, and listed.
+    /// Classes or queues in a map of `len` entries. As in SAI, absent entries are 0. Entries without a counterpart are
+    /// `None`, and listed.
     pub(super) fn map_entries(
         &mut self,
         map: &Row<'a>,
@@ -145,7 +144,7 @@ impl<'a> Reader<'a> {
         Ok(entries)
     }
 
-    /// The queues or groups in the last part of a row's key: `3`, `3-4`, `0,3-4`. A key that cannot be read is listed.
+    /// Queues or groups in the last part of a row's key: `3`, `3-4`, `0,3-4`. A malformed key is listed.
     pub(super) fn numbers_of(&mut self, row: &Row<'a>, text: &str) -> Vec<usize> {
         let numbers = numbers(text);
         if numbers.is_none() {
@@ -157,7 +156,7 @@ impl<'a> Reader<'a> {
 }
 
 fn numbers(text: &str) -> Option<Vec<usize>> {
-    /// More queues than any switch has.
+    /// Upper bound: more queues than any switch has.
     const MAX_QUEUES: usize = 64;
     let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
     let mut numbers = Vec::new();

@@ -95,7 +95,7 @@ fn thresholds() {
         flows(0)(s);
         set(s, "wred.3.pmax", "0.01%");
     });
-    // 200 KB behind two flows with 8 Gb/s: 200 us, of a timer of 10 us and then of one of 55 us.
+    // 200 KB behind two flows with 8 Gbit/s take 200 us, compared with a timer of 10 us, then of 55 us.
     let waiting = |period: &'static str| {
         move |s: &mut Snapshot| {
             set(s, "rpg_time_reset", period);
@@ -110,7 +110,7 @@ fn thresholds() {
     let mut snapshot = healthy();
     waiting("55us")(&mut snapshot);
     assert!(!found(&snapshot).iter().any(|(id, _)| *id == "paced-late"));
-    // 20 Mb/s with a bucket of 3.2 ms, watched a hundred times in 2 s.
+    // 20 Mbit/s with a bucket of 3.2 ms, sampled a hundred times in 2 s.
     let shaped = |burst_ns, waiting, sent_bytes| {
         move |s: &mut Snapshot| {
             marking(s);
@@ -130,14 +130,14 @@ fn thresholds() {
     assert!(finding.evidence.contains("rate 20mbit, burst 8000 bytes, 3.2ms at that rate"), "{finding:?}");
     let fix = finding.fix.unwrap();
     assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
-    // 18 Mb/s while packets waited: whatever its burst.
+    // 18 Mbit/s while packets waited, regardless of its burst.
     for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
         let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
         assert!(finding.evidence.contains("95 of 100 looks, and it let through 18mbit"), "{finding:?}");
         let fix = finding.fix.unwrap();
         assert!(fix.contains(wanted) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
     }
-    // It keeps its rate; or nothing waited, so that nobody can tell.
+    // It keeps its rate; or no packets waited, so nothing is known.
     for fine in [shaped(25_600_000, 95, 4_900_000), shaped(25_600_000, 50, 100_000)] {
         let mut snapshot = healthy();
         fine(&mut snapshot);
@@ -150,7 +150,7 @@ fn thresholds() {
     });
 }
 
-/// The paper's example: with a loop of 85 us at 40 Gb/s 10 flows oscillate, 2 do not, and with 4 us neither do.
+/// The paper's example: with a loop of 85 us at 40 Gbit/s 10 flows oscillate and 2 do not; with 4 us neither do.
 #[test]
 fn oscillation_region_detected() {
     let oscillates = |flows: u64, rtt_ns: u64| {
@@ -197,7 +197,7 @@ fn links() {
     count(&mut fewer, "ingress", "np_ecn_marked_roce_packets", 100);
     statistics(&mut fewer, "tx_prio3_pause", 90);
     assert!(found(&fewer).iter().all(|(id, _)| *id != "pause-before-marks"), "ECN acts first");
-    // Those that the programs saw, where there is no driver to count them.
+    // Pauses that the programs counted, if no driver counts them.
     let seen = |s: &mut Snapshot, frames: u64| {
         s.attachments[0].after.as_mut().unwrap().ingress.insert("rx_prio4_pause".into(), frames);
     };
@@ -266,7 +266,7 @@ fn adapters_of_every_vendor_are_read() {
         assert!(!finding.fix.unwrap().contains("roce_np"), "mlx5's command for {driver}");
     }
     planted("adapter-rp-off", Severity::Error, |s| device(s, "ice", "cnpHandled", "cnpIgnored"));
-    // Without a counter of CNPs sent, silence proves nothing.
+    // Without a counter of sent CNPs, a lack of CNPs proves nothing.
     let mut blind = healthy();
     device(&mut blind, "bnxt_en", "rx_roce_only_pkts", "rx_ecn_marked_pkts");
     assert!(found(&blind).iter().all(|(id, _)| *id != "adapter-np-off"));
