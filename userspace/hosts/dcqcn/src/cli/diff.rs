@@ -148,7 +148,7 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     top("xdp_mode", info.xdp_mode.clone(), settings.xdp_mode.filter(chosen).map(|mode| word(&mode)));
     top("flows", info.rp_flows.to_string(), settings.flows.map(|flows| flows.to_string()));
     let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
-    let profile = Some(info.profile_for(settings.profile));
+    let profile = Some(info.profile_for(settings));
     let settings = Settings { role: Some(role), profile, ..settings.clone() };
     let mut expected = settings.config(link_bps)?;
     if expected.scalars.link_rate_bps == 0 {

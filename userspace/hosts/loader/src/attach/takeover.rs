@@ -39,11 +39,18 @@ impl Info {
         self.object == object_id(self.which())
     }
 
-    /// The profile of settings with `profile`: where that is `auto` or not given, the one that was chosen when attaching.
+    /// The profile of `settings`: where that is `auto` or not given, the one that was chosen when attaching. A stated `link_rate` that
+    /// this one does not support chooses again; a change of the link's speed does not.
     #[must_use]
-    pub fn profile_for(&self, profile: Option<Profile>) -> Profile {
-        let by_speed = || self.unsaid.map(|unsaid| unsaid.profile).unwrap_or_default();
-        profile.filter(|profile| *profile != Profile::Auto).unwrap_or_else(by_speed)
+    pub fn profile_for(&self, settings: &Settings) -> Profile {
+        if let Some(profile) = settings.profile.filter(|profile| *profile != Profile::Auto) {
+            return profile;
+        }
+        let chosen = self.unsaid.map(|unsaid| unsaid.profile).unwrap_or_default();
+        match settings.link_rate_bps() {
+            stated @ Some(_) if chosen.config(stated).is_err() => Profile::Auto.for_link(stated),
+            _ => chosen,
+        }
     }
 
     /// What settings that do not say it have: what was found, and not what is active (`running`), which somebody may have set since.
@@ -98,7 +105,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
         }
     }
     let queues = parse_word(&info.queues).ok();
-    let profile = Some(info.profile_for(settings.profile));
+    let profile = Some(info.profile_for(settings));
     let settings = Settings { role: Some(info.role), profile, queues, ..settings.clone() };
     let found = info.found(running);
     let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
