@@ -243,7 +243,7 @@ mod tests {
             is_printed && error.starts_with(&format!("nothing is written to {}", path.display())),
             "{error}"
         );
-        assert!(error.contains("breaks a limit: deepest queue "), "{error}");
+        assert!(error.contains("exceeds a limit: deepest queue "), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let mut printed = Vec::new();
         parse(&out).unwrap().run(&mut Output::new(&mut printed, false)).unwrap();

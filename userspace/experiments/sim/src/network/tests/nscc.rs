@@ -96,7 +96,7 @@ fn nscc_requires_selective_repeat() {
     let mut scenario = nscc(star(4, incast(3, 1_000)));
     assert_eq!(scenario.validate(), Ok(()));
     for (change, says) in [
-        ((|s| s.transport.recovery = Recovery::GoBackN) as fn(&mut Scenario), "NSCC counts each packet"),
+        ((|s| s.transport.recovery = Recovery::GoBackN) as fn(&mut Scenario), "NSCC needs every packet"),
         (
             |s| s.control = Control::Nscc(Nscc { base_rtt_ns: 99, ..NSCC }),
             "base round trip = 99ns is out of range",
