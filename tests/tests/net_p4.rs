@@ -238,7 +238,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 
     bench.other_controller("table_clear wred\n")?;
     let refused = bench.refused("p4 set rpg_gd=12")?;
-    ensure!(refused.contains("has not what was pushed last"), "{refused}");
+    ensure!(refused.contains("differs from the last push"), "{refused}");
     let mended = bench.json("p4 push --config switch.toml")?;
     ensure!(mended["written"].as_u64() > Some(15), "{mended}");
 

@@ -1,4 +1,4 @@
-//! The `dcqcn-lab` command as people call it; nothing here needs root.
+//! Invocations of the `dcqcn-lab` command that need no root.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -44,7 +44,7 @@ fn ineffective_fabric_flag_rejected() {
         let refused = fabric(flags);
         assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
     }
-    // One run of a sweep has a use for it.
+    // One run of the sweep uses the flag.
     for flags in
         ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
     {
