@@ -79,7 +79,7 @@ fn missing_or_broken_parts_named() -> Result<()> {
     desk.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
     let refused = desk.refused(&build)?;
     ensure!(
-        refused.contains("p4c-bm2-ss refuses") && refused.contains("dcqcn.p4(7): syntax error"),
+        refused.contains("p4c-bm2-ss rejects") && refused.contains("dcqcn.p4(7): syntax error"),
         "{refused}"
     );
     Ok(())
@@ -133,7 +133,7 @@ fn switch_file_checked_offline() -> Result<()> {
     ensure!(report["ports"] == 2, "{report}");
 
     for (from, to, says) in [
-        ("number = 2", "number = 1", "number = 1 is there twice"),
+        ("number = 2", "number = 1", "number = 1 is given twice"),
         ("host = true", "hots = true", "wrong.toml:15: unknown field `hots`"),
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
         ("link_rate = '10mbit'\n", "", "because: the reaction point needs the rate of the hosts' links"),

@@ -61,7 +61,7 @@ fn planted_fault_found_in_its_row() -> Result<()> {
             &[
                 "RoCE packets dropped",
                 "NAKs",
-                "packets sent again",
+                "packets retransmitted",
                 "timeouts",
                 "frames",
                 "fairness",

@@ -58,7 +58,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let off = qualify(&QualifyConfig { cases: vec![Case::Watchdog], settings, ..config })?;
     let failed = off.checks.iter().filter(|check| check.outcome == Outcome::Failed);
     let failed: Vec<_> = failed.map(|check| check.what.as_str()).collect();
-    let found = failed.first() == Some(&"a storm is found after");
-    report.check("without a watchdog", failed.join(", "), "a storm is found after", found);
+    let found = failed.first() == Some(&"a storm is detected after");
+    report.check("without a watchdog", failed.join(", "), "a storm is detected after", found);
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Fields as bits in a row, and what is computed over them.
+//! Bit strings of fields, and calculations over them.
 
-/// Bits in the order of a header: the most significant of the first field first.
+/// Bits in header order: the most significant bit of the first field first.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    /// Whole bytes; the last is filled with zeros.
+    /// Whole bytes; the last is padded with zeros.
     pub(super) bytes: Vec<u8>,
     free: u32,
 }
