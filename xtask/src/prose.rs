@@ -11,7 +11,7 @@ use crate::run::{capture, find_program, header, is_root, line};
 use crate::workspace::Workspace;
 
 const PACKAGES: [&str; 2] = ["codespell==2.4.3", "rumdl==0.3.0"];
-/// Files that people write; the rest is generated, recorded or somebody else's.
+/// Files written by people; the rest is generated, recorded or third-party.
 const TEXTS: [&str; 13] = [
     "*.rs",
     "*.md",
