@@ -1,5 +1,5 @@
-//! `cargo xtask bench --quick` runs, and every figure it takes is a number. How fast anything is, no test says; but what takes a third
-//! more, in relation to programs that do nothing, than it ever has is held to be a mistake.
+//! `cargo xtask bench --quick` runs, and all of its metrics are numbers. Tests check no absolute speed, but a cost a
+//! third above the highest so far, relative to programs that do nothing, counts as a fault.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The networks of `p4/mininet`: described rightly everywhere, run where BMv2 is.
+//! The networks of `p4/mininet`: validated everywhere, run if BMv2 is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4/mininet")
 }
 
-/// Whether `program` runs with these arguments, and says nothing but yes or no.
+/// Whether `program` accepts these arguments.
 fn runs(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! `dcqcn-lab p4` and `replay --engine bmv2`: with stand-ins for the tools everywhere, with BMv2 where it is.
+//! `dcqcn-lab p4` and `replay --engine bmv2`: with mock tools everywhere, with BMv2 if installed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 
-/// A directory with a configuration, and programs that stand in for p4c's and BMv2's.
+/// A directory with a configuration, and mocks of p4c's and BMv2's programs.
 struct Desk {
     directory: TempDir,
 }
@@ -273,7 +273,8 @@ fn printed_commands_equal_push() -> Result<()> {
     Ok(())
 }
 
-/// Without marking, which draws random numbers, the P4 program says of a capture what the reference says, to the nanosecond.
+/// Without marking, which uses random numbers, the P4 program's results of a capture equal the reference's, to the
+/// nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
     let test = "capture_replay_equals_reference";

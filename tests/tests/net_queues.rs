@@ -1,4 +1,4 @@
-//! Queues on a port: shares, depths, drops, live changes, and what was there before comes back.
+//! Queues on a port: shares, depths, drops, live changes, and restoring the previous state.
 
 use std::time::Instant;
 
@@ -83,7 +83,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     let config = maps.params()?.config;
     let frame = Roce::default().frame();
     for _ in 0..60 {
-        // The socket is told of a drop at its own interface.
+        // The socket gets an error for a drop at its own interface.
         let _ = socket.send(&frame);
     }
     let waiting = stats(&pair, &config)?;

@@ -159,10 +159,10 @@ fn engines_agree_on_table_eviction() {
     };
     let mut now_ns = START_NS;
     for round in 0..3 {
-        // So long that nobody has a rate to remember.
+        // Long enough for all rates to expire.
         now_ns += 2 * GBIT;
         for n in 0..=58 {
-            // Others come first each time: who comes first finds places that nobody uses any more.
+            // Flows arrive in another order each time: the first ones find idle slots.
             let qpn = 2 + (n + 20 * round) % 59;
             let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
             let roce = Roce {

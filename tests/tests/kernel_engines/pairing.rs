@@ -155,7 +155,7 @@ fn trusted_source_takes_precedence() {
     assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
 }
 
-/// A third host says that the connection of two others ends.
+/// A third host forges the end of a connection between two others.
 #[test]
 fn third_party_cannot_remove_pair() {
     let Some(mut path) = Path::load("third_party_cannot_remove_pair") else {

@@ -1,4 +1,4 @@
-//! Several interfaces attached at once, as the daemon does.
+//! Several interfaces attached concurrently, as the daemon does.
 
 use anyhow::{Result, ensure};
 use aya::maps::MapData;

@@ -1,4 +1,4 @@
-//! What the documentation tells people to type, typed: the very blocks of the pages.
+//! Commands of the documentation, typed exactly as in the pages' blocks.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Commands killed at each of their steps, on this kernel's own hooks: filters on clsact before Linux 6.6, links from then on.
+//! Commands killed at each of their steps, with this kernel's own hooks: filters on clsact before Linux 6.6, links from
+//! then on.
 
 use std::fs;
 
