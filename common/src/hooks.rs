@@ -20,7 +20,7 @@ use crate::params::{DscpClass, Params};
 use crate::stats::Stat;
 use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
-pub use cp::deepest_bytes;
+pub use cp::{deepest_bytes, set_ce};
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict};
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
 pub use np::{CNP_TTL, np_flow_id};

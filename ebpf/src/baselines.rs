@@ -17,7 +17,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md,
+    __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md,
 };
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::{
@@ -65,6 +65,12 @@ pub fn drop_xdp(_ctx: XdpContext) -> u32 {
 #[classifier]
 pub fn empty_tc(_ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
+}
+
+/// Ends its chain, in TC.
+#[classifier]
+pub fn pass_tc(_ctx: TcContext) -> i32 {
+    TC_ACT_OK
 }
 
 /// Puts the tag of VLAN 5 next to each packet, as a VLAN interface does.

@@ -7,13 +7,14 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
-    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes,
+    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes,
     bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
-use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict};
+use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
+use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, expire};
@@ -265,6 +266,14 @@ impl Host<'static> for SkbHost<'_> {
             )
         };
         error == 0
+    }
+
+    /// By the kernel's own helper, which takes half the time of two writes. It looks for the IP header where the kernel has it: for
+    /// a tag inside the packet that may be elsewhere. It refuses a header that a clone shares, which a write copies first.
+    #[inline(always)]
+    fn set_ce(&mut self, roce: &Roce) -> bool {
+        // SAFETY: the program's own context.
+        roce.l3 == Ethernet::LEN && unsafe { bpf_skb_ecn_set_ce(self.raw()) } == 1 || set_ce(self, roce)
     }
 }
 

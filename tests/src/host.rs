@@ -1,7 +1,7 @@
 //! Hosts in network namespaces, joined by veth pairs, with the data plane attached to them.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{self, Command};
 
@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::udp::ROCE_V2_PORT;
 use dcqcn_loader::attach::{self, Attachment, Info, Request};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::{Netlink, Netns};
@@ -16,7 +17,7 @@ use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_replay::Hook;
 
 use crate::packets::{mac, v4, v6};
-use crate::socket::RawSocket;
+use crate::socket::{PATIENCE, RawSocket};
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
@@ -73,6 +74,17 @@ impl Host {
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
         self.run(|| RawSocket::open(index))?
+    }
+
+    /// A datagram socket that receives what its own stack gets for UDP port 4791, at 10.0.0.1 on `iface`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
+        self.add_v4(iface, 1, 24)?;
+        let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(socket)
     }
 
     /// The index of one of its interfaces.
@@ -253,6 +265,17 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
     // newer kernels, when the state is queried.
     near.0.netlink()?.link(near.1)?;
     Ok(())
+}
+
+/// The next datagram that a socket receives.
+///
+/// # Errors
+/// None comes.
+pub fn datagram(socket: &UdpSocket) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 1 << 16];
+    let (len, _) = socket.recv_from(&mut bytes).context("no datagram")?;
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 /// Host 1 with `a0`, host 2 with `b0`, and a wire between them.

@@ -157,7 +157,7 @@ fn containers_have_least_privileges() {
             .collect();
         match name {
             "dcqcn" => assert!(paths.iter().all(|path| path.contains("dcqcn")), "{paths:?}"),
-            "dcqcn-fleet-agent" => assert_eq!(paths, ["/run/dcqcn-daemon"]),
+            "dcqcn-fleet-agent" => assert_eq!(paths, ["/run/dcqcn-control"]),
             _ => assert!(paths.is_empty(), "{name}: {paths:?}"),
         }
     }

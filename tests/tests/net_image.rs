@@ -55,7 +55,7 @@ impl Node {
         let dir = tempfile::tempdir()?;
         for name in [
             "run/dcqcn",
-            "run/dcqcn-daemon",
+            "run/dcqcn-control",
             "sys/fs/bpf/dcqcn",
             "var/lib/dcqcn",
             "var/log/dcqcn",

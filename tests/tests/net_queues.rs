@@ -37,7 +37,7 @@ fn htb_shares_follow_weights() -> Result<()> {
     the_shares_are_the_weights("htb_shares_follow_weights", QueuesChoice::Htb)
 }
 
-/// A frame of any kind goes to the queue of its DSCP, and one without to that of DSCP 0.
+/// A frame of any kind goes to the queue of its DSCP, one without to that of DSCP 0, and this host's own ARP to the queue served first.
 #[test]
 fn every_packet_has_queue() -> Result<()> {
     let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else {
@@ -45,6 +45,7 @@ fn every_packet_has_queue() -> Result<()> {
     };
     let config = pair.a.attachment("a0")?.maps.params()?.config;
     let tag = |roce: Roce| Roce { tags: vec![(dcqcn_common::wire::eth::EtherType::VLAN, 5)], ..roce };
+    let first = config.bands().iter().position(|band| *band == 0).context("no queue is served first")?;
     let mut arp = other(10);
     arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
     let v6 = Roce { v6: true, dscp: 10, ..Roce::default() };
@@ -57,7 +58,7 @@ fn every_packet_has_queue() -> Result<()> {
         ("UDP", other(10), 1),
         ("UDP over IPv6", v6_other, 1),
         ("UDP of a DSCP of no class", other(33), 0),
-        ("ARP", arp, 0),
+        ("ARP", arp, first),
     ] {
         let before = stats(&pair, &config)?;
         pair.a.socket("a0")?.send(&frame)?;

@@ -320,7 +320,7 @@ fn simulation_ends_on_signal() -> Result<()> {
     }
     let site = Site::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
-        let line = format!("dcqcn-lab {line} --duration 1000s");
+        let line = format!("dcqcn-lab {line} --duration 600s");
         each(&site, &line, &SIGNALS)?;
         each(&site, &line, &[End::Terminal, End::Reader])?;
     }

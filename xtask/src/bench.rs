@@ -82,8 +82,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// The tables.
-const SECTIONS: [&str; 9] =
-    ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "live", "control"];
+const SECTIONS: [&str; 10] =
+    ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "tcp", "live", "control"];
 /// The plot of the page, next to it.
 const PLOT: &str = "performance-qps.svg";
 

@@ -83,7 +83,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         return Marking::Unmarked;
     }
     if ecn.is_ect() {
-        if !mark_ce(h, roce) {
+        if !h.set_ce(roce) {
             h.env().count(Stat::WriteFailed);
             return Marking::Unmarked;
         }
@@ -99,9 +99,9 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     Marking::Unmarked
 }
 
-/// Sets CE; IPv4 needs its checksum updated. The ICRC covers neither.
+/// Writes CE into the IP header; IPv4 needs its checksum updated. The ICRC covers neither. False if the kernel refuses.
 #[inline(always)]
-fn mark_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
+pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else {
         return false;
     };

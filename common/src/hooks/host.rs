@@ -1,5 +1,6 @@
 //! What a hook needs from where it runs: packet, maps, clock, random source.
 
+use super::cp;
 use crate::classify::{Frame, Roce};
 use crate::events::Event;
 use crate::flow::{FlowId, NpSet, QpId, Shared};
@@ -84,6 +85,14 @@ pub trait Host<'p>: Frame {
     fn ingress_ifindex(&self) -> u32;
     /// Overwrites `N` bytes at `at`; false if the kernel refuses.
     fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool;
+    /// Sets CE in the IP header of an ECT packet; false if the kernel refuses.
+    #[inline(always)]
+    fn set_ce(&mut self, roce: &Roce) -> bool
+    where
+        Self: Sized,
+    {
+        cp::set_ce(self, roce)
+    }
 }
 
 /// What a TC hook has beyond that: the socket buffer.

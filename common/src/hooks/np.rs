@@ -40,6 +40,18 @@ pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> b
 /// a flow's own mark expires much sooner.
 const PENDING_NS: u64 = 1_000_000_000;
 
+/// How old the time of the last pending mark may be: all CPUs read its cache line, and it is not written for each mark.
+const PENDING_SLACK_NS: u64 = PENDING_NS / 10;
+
+/// Notes that a mark of the port is pending.
+#[inline(always)]
+fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
+    let pending_ns = s.env().time(Time::NpPending);
+    if pending_ns == 0 || now_ns.saturating_sub(pending_ns) >= PENDING_SLACK_NS {
+        s.env().set_time(Time::NpPending, now_ns.max(1));
+    }
+}
+
 /// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, recently.
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
@@ -105,13 +117,13 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
     if !answered {
         if is_marked {
             s.env().count(Stat::NpCnpSuppressed);
-            s.env().set_time(Time::NpPending, now_ns.max(1));
+            set_pending(s, now_ns);
         }
         return;
     }
     let Some(cnps_used_up_to_ns) = admitted else {
         s.env().count(Stat::NpCnpLimited);
-        s.env().set_time(Time::NpPending, now_ns.max(1));
+        set_pending(s, now_ns);
         return;
     };
     if is_limited {
@@ -124,7 +136,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         return;
     }
     s.env().count(Stat::NpCnpFailed);
-    s.env().set_time(Time::NpPending, now_ns.max(1));
+    set_pending(s, now_ns);
     s.env().np_set(
         index,
         #[inline(always)]

@@ -51,9 +51,14 @@ const fn mask_transport<const N: usize>(mut mask: [u8; N], udp: usize) -> [u8; N
     mask
 }
 
-/// The CRC of each byte value. `static`, not `const`, so that BPF programs read one copy in `.rodata`.
-static TABLE: [u32; 256] = {
-    let mut table = [0; 256];
+/// Bytes that one step takes.
+const STEP: usize = 4;
+
+/// The CRC of each byte value, followed by 0 to 3 zero bytes: four bytes take one step ("slicing-by-4", Kounavis and Berry, A
+/// Systematic Approach to Building High Performance, Software-Based, CRC Generators, ISCC 2005). `static`, not `const`, so that BPF
+/// programs read one copy in `.rodata`.
+static TABLES: [[u32; 256]; STEP] = {
+    let mut tables = [[0; 256]; STEP];
     let mut value = 0;
     while value < 256 {
         let mut crc = value as u32;
@@ -62,10 +67,20 @@ static TABLE: [u32; 256] = {
             crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
             bit += 1;
         }
-        table[value] = crc;
+        tables[0][value] = crc;
         value += 1;
     }
-    table
+    let mut zeros = 1;
+    while zeros < STEP {
+        let mut value = 0;
+        while value < 256 {
+            let before = tables[zeros - 1][value];
+            tables[zeros][value] = tables[0][(before & 0xff) as usize] ^ (before >> 8);
+            value += 1;
+        }
+        zeros += 1;
+    }
+    tables
 };
 
 /// A running CRC-32, before the final inversion.
@@ -76,20 +91,33 @@ impl Crc {
     /// The state after the eight bytes of ones.
     const START: Self = Self(0xdebb_20e3);
 
-    /// The table index is a byte, so it is below the table's 256 entries without a check.
+    /// Table indices are bytes, so they are below the tables' 256 entries without a check.
     #[inline(always)]
     fn byte(self, byte: u8) -> Self {
-        Self(TABLE[(self.0 as u8 ^ byte) as usize] ^ (self.0 >> 8))
+        Self(TABLES[0][(self.0 as u8 ^ byte) as usize] ^ (self.0 >> 8))
+    }
+
+    #[inline(always)]
+    fn step(self, bytes: [u8; STEP]) -> Self {
+        let [a, b, c, d] = (self.0 ^ u32::from_le_bytes(bytes)).to_le_bytes();
+        let [last, third, second, first] = &TABLES;
+        Self(first[a as usize] ^ second[b as usize] ^ third[c as usize] ^ last[d as usize])
     }
 
     #[inline(always)]
     fn masked<const N: usize>(self, bytes: &[u8; N], mask: &[u8; N]) -> Self {
-        bytes.iter().zip(mask).fold(self, |crc, (byte, ones)| crc.byte(byte | ones))
+        const { assert!(N.is_multiple_of(STEP)) };
+        let (bytes, mask) = (bytes.as_chunks::<STEP>().0, mask.as_chunks::<STEP>().0);
+        bytes.iter().zip(mask).fold(self, |crc, (bytes, ones)| {
+            crc.step((u32::from_ne_bytes(*bytes) | u32::from_ne_bytes(*ones)).to_ne_bytes())
+        })
     }
 
     #[inline(always)]
     fn bytes(self, bytes: &[u8]) -> Self {
-        bytes.iter().fold(self, |crc, byte| crc.byte(*byte))
+        let (steps, rest) = bytes.as_chunks();
+        let crc = steps.iter().fold(self, |crc, bytes| crc.step(*bytes));
+        rest.iter().fold(crc, |crc, byte| crc.byte(*byte))
     }
 
     #[inline(always)]

@@ -209,7 +209,7 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("drops")?;
-    let drops = || -> Result<u64> { Ok(pair.near_link.drops()?[&pair.near_index]) };
+    let drops = || -> Result<u64> { Ok(pair.near_link.statistics()?[&pair.near_index].dropped) };
     let before = drops()?;
     pair.send(3, 100)?;
     assert_eq!(drops()?, before);

@@ -145,7 +145,7 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     says(&lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?, "lan.0 is already attached");
     says(&lab.refused(1, "status a0")?, "no interface \"a0\"");
     let done = lab.ok("detach lan.0")?;
-    says(&done, "xdp detached from lan.0");
+    says(&done, "ingress detached from lan.0");
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
     freed(FLOWS)
 }

@@ -183,7 +183,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     fs::write(&path, &without)?;
     let refused = lab.refused(1, "detach a0")?;
     says(&refused, "nosuchqdisc");
-    says(&refused, "still to be restored: root qdisc");
+    says(&refused, "not yet restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");

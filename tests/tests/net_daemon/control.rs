@@ -172,7 +172,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.child.kill()?;
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
-    daemon.says(&["as requested for before", "\"name\":\"1\""])?;
+    daemon.says(&["persisted override applied", "\"name\":\"1\""])?;
     // It is reported from the start, not only when everything is attached.
     let held = wait(|| {
         let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
@@ -224,7 +224,10 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
             .is_err_and(|error: AskError| error.is_refusal())
     );
     // What was made from something else than is active is refused, and changes nothing.
-    for (over, says) in [("", "`1` is active since"), ("0", "2 was based on `0`, but `1` is active now")] {
+    for (over, says) in [
+        ("", "2 was based on the host's own file alone, but `1` is active now"),
+        ("0", "2 was based on `0`, but `1` is active now"),
+    ] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
         let refused = door.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(says)), "{refused:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::events::Table;
-use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach;
@@ -106,12 +106,12 @@ fn daemon_memory_with_full_tables() -> Result<()> {
     for iface in ["a0", "a1"] {
         daemon.says(&["begun", "\"task\":\"pacer\"", &format!("\"iface\":\"{iface}\"")])?;
         let socket = pair.a.socket(iface)?;
-        for dest_qpn in 2..DEFAULT_FLOWS * 2 {
+        for dest_qpn in 2..HTB_MAX_FLOWS * 2 {
             socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
         }
         let evicted = pair.a.count(iface, Hook::Egress, Stat::RpFlowEvicted)?;
         let flows = pair.a.count(iface, Hook::Egress, Stat::RpFlowNew)? - evicted;
-        assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
+        assert!(flows > u64::from(HTB_MAX_FLOWS) * 9 / 10, "{flows} flows");
     }
     thread::sleep(Duration::from_secs(2));
     let before = cpu_time(daemon.child.id())?;
@@ -119,7 +119,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
     let busy = (cpu_time(daemon.child.id())? - before).as_secs_f64() / WINDOW.as_secs_f64();
     let resident_kb: u64 = daemon.status("VmHWM:")?.trim_end_matches(" kB").parse()?;
     eprintln!(
-        "at rest, two interfaces of {DEFAULT_FLOWS} flows: {resident_kb} KiB, {:.2} % of a core",
+        "at rest, two interfaces of {HTB_MAX_FLOWS} flows: {resident_kb} KiB, {:.2} % of a core",
         busy * 100.0
     );
     assert!(resident_kb < RESIDENT_KB, "{resident_kb} KiB");

@@ -3,13 +3,16 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::{Held, baselines};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
+use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
@@ -96,7 +99,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
-    for hook in ["egress", "xdp"] {
+    for hook in ["egress", "ingress"] {
         fs::remove_file(pair.a.pins("a0")?.join(hook))?;
         daemon.says(&["\"repaired\"", &format!("{hook} on a0")])?;
     }
@@ -112,6 +115,50 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     pair.a.run(|| attach::detach("a0"))??;
     assert!(pair.a.attached()?.is_empty());
     Ok(())
+}
+
+/// A program of another application at the head of the chain lets no packet go on: ours is there, and sees nothing.
+#[test]
+fn bypassed_programs_fail_readyz() -> Result<()> {
+    if !runnable("bypassed_programs_fail_readyz", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("bypass")?;
+    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    let socket = pair.b.socket("b0")?;
+    let frame = Roce::default().frame();
+    // Packets arrive until the daemon, which compares counters every ten seconds, has noticed.
+    let answers = |status: &str, word: &str| {
+        wait(|| {
+            for _ in 0..64 {
+                socket.send(&frame)?;
+            }
+            let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
+            let has = ready.starts_with(&format!("HTTP/1.1 {status}")) && ready.contains(word);
+            Ok(if has { Ok(()) } else { Err(ready) })
+        })
+    };
+    answers("200", "a0")?;
+    let mut theirs = baselines()?;
+    let program: &mut SchedClassifier =
+        theirs.program_mut("pass_tc").context("no program pass_tc")?.try_into()?;
+    program.load()?;
+    let first = || TcAttachOptions::TcxOrder(LinkOrder::first());
+    let link = match pair.a.run(|| program.attach_with_options("a0", TcAttachType::Ingress, first()))? {
+        Ok(link) => link,
+        Err(error) => {
+            eprintln!("SKIPPED bypassed_programs_fail_readyz: no TCX: {error}");
+            return daemon.end();
+        }
+    };
+    answers("503", "ingress: the chain ends at")?;
+    daemon.says(&["programs see no packets", "\"iface\":\"a0\""])?;
+    program.detach(link)?;
+    answers("200", "a0")?;
+    daemon.says(&["programs see packets again"])?;
+    daemon.end()
 }
 
 /// As udev does to one that is new.
@@ -264,7 +311,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
         |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // Each program as it was loaded, in text.
-    for program in ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
+    for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
         daemon.says(&["DEBUG dcqcn_loader::dataplane: loaded", &format!("program=\"{program}\"")])?;
     }
     daemon.says(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
@@ -294,7 +341,7 @@ fn bad_file_rejected_at_start() -> Result<()> {
     let mut daemon = Daemon::start(&pair.a, &HOST.replace("link_rate", "lnk_rate"))?;
     assert_eq!(daemon.child.wait()?.code(), Some(1));
     let log = fs::read_to_string(daemon.log())?;
-    assert!(log.contains(":7: ") && log.contains("did you mean `link_rate`?"), "{log}");
+    assert!(log.contains(":8: ") && log.contains("did you mean `link_rate`?"), "{log}");
     assert!(pair.a.attached()?.is_empty());
     Ok(())
 }

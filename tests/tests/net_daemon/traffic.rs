@@ -202,7 +202,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
         let cut = flow_cut(&pair.a, 1)?;
         ensure!(cut.hot.machine.rate_bps == 500_000_000, "{cut:?}");
         daemon.again(&pair.a)?;
-        daemon.says(&["programs replaced in place", "egress, ingress, xdp"])?;
+        daemon.says(&["programs replaced in place", "egress, ingress"])?;
         let after = flow(&pair.a)?;
         ensure!(
             after.hot.machine.rate_bps == cut.hot.machine.rate_bps && after.cnps.handled == 1,

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use dcqcn_common::layout::DEFAULT_FLOWS;
+use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::Request;
 use dcqcn_params::{PacerChoice, Role, Settings};
@@ -23,7 +23,7 @@ use crate::{CNP_TOS, runnable};
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
 
-/// Attaches with tables of the default size and fills that of the reaction point.
+/// Attaches with tables of the largest size that HTB has classes for and fills that of the reaction point.
 fn filled(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     // Flows that were cut twice are on their way back for minutes.
@@ -39,7 +39,7 @@ fn filled(test: &str) -> Result<Pair> {
     pair.a.attach_as(&Request { settings, ..request })?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     // More flows than places, so that most sets are full; and every 16th is cut and gets a class.
-    for dest_qpn in 2..DEFAULT_FLOWS * 2 {
+    for dest_qpn in 2..HTB_MAX_FLOWS * 2 {
         let data = Roce { dest_qpn, payload: 0, ..Roce::default() };
         a.send(&data.frame())?;
         if dest_qpn % 16 == 0 {
@@ -49,7 +49,7 @@ fn filled(test: &str) -> Result<Pair> {
     }
     let evicted = pair.a.count("a0", Hook::Egress, Stat::RpFlowEvicted)?;
     let flows = pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)? - evicted;
-    assert!(flows > u64::from(DEFAULT_FLOWS) * 9 / 10, "{flows} flows");
+    assert!(flows > u64::from(HTB_MAX_FLOWS) * 9 / 10, "{flows} flows");
     assert!(pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled)? > 4_000);
     Ok(pair)
 }
@@ -76,7 +76,7 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
     let pair = filled("memory")?;
     let held = Held::by(&pair.a, "a0")?;
     let bytes: u64 = held.maps.values().sum();
-    eprintln!("maps for {DEFAULT_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    eprintln!("maps for {HTB_MAX_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
     assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
 
     let mut run = start(&pair, "run a0", Stdio::null())?;
@@ -120,7 +120,7 @@ fn listing_flows_memory_bounded() -> Result<()> {
         "`flows --json`: {:?}, {peak_kb} KiB resident at most, {length} bytes written",
         began.elapsed()
     );
-    assert!(length > DEFAULT_FLOWS as usize * 100);
+    assert!(length > HTB_MAX_FLOWS as usize * 100);
     assert!(peak_kb < RESIDENT_KB, "`flows --json` takes {peak_kb} KiB");
     Ok(())
 }

@@ -146,7 +146,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     request.settings.pacer = Some(PacerChoice::Htb);
     pair.a.attach_as(&request)?;
     let first = Held::by(&pair.a, "a0")?;
-    assert_eq!(first.programs.len(), 4, "{first:?}");
+    assert_eq!(first.programs.len(), 3, "{first:?}");
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     let listed = pair.a.run(attach::list)??;
     assert!(!pair.a.run(|| attach::is_alive(&listed[0]))??);
@@ -198,7 +198,11 @@ fn detaching_puts_everything_back() -> Result<()> {
             let held = Held::by(&pair.a, "a0")?;
             let attached = State::of(&pair.a)?;
             assert_eq!(attached.features, before.features, "a host attachment changes no offload");
-            assert_eq!(attached.links, before.links, "a host attachment has no XDP program");
+            assert!(
+                !attached.links.contains("xdp"),
+                "a host attachment has no XDP program: {}",
+                attached.links
+            );
             assert_eq!(attached.qdiscs != before.qdiscs, pacer != PacerChoice::None);
             marks(&pair)?;
             pair.a.run(|| attach::detach("a0"))??;

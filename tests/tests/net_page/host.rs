@@ -180,7 +180,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     door.ask::<Applied>(Verb::Apply(theirs()))?;
     browser.type_text("60KB")?;
     browser.press("Enter", 13)?;
-    wrong(&mut browser, "`theirs` is active since")?;
+    wrong(&mut browser, "but `theirs` is active now")?;
     has(180_000)?;
     // A change that was refused is the only thing the browser complains of: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));

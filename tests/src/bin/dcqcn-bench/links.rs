@@ -94,7 +94,8 @@ fn everything(_: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
     attach(&pair.b, b, Role::Host, None)
 }
 
-fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
+/// Attaches with `role` at a link rate that nothing here reaches.
+pub(crate) fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
     let request = request(iface, role, &[RATE])?;
     let settings = Settings { pacer: pacer.or(Some(PacerChoice::None)), flows: None, ..request.settings };
     host.attach_as(&Request { settings, ..request }).map(drop)

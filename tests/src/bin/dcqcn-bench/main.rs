@@ -12,6 +12,7 @@ mod report;
 mod runner;
 mod scale;
 mod tables;
+mod tcp;
 
 use std::fs;
 use std::path::PathBuf;
@@ -174,6 +175,7 @@ fn measure(sections: &[Section], quick: bool) -> Result<Report> {
                 links::measure(&mut bench)?;
                 bmv2::measure(&mut bench)?;
             }
+            Section::Tcp => tcp::measure(&mut bench)?,
             Section::Live => live::measure(&mut bench)?,
             Section::Control => control::measure(&mut bench)?,
         }

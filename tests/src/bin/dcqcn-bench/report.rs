@@ -19,6 +19,8 @@ pub(crate) enum Section {
     Programs,
     /// Packets per second through real interfaces.
     Links,
+    /// TCP throughput next to an attachment.
+    Tcp,
     /// Real packets from XDP to XDP, and single packets.
     Live,
     /// Live changes, dumps, the daemon.
@@ -27,8 +29,16 @@ pub(crate) enum Section {
 
 impl Section {
     /// All sections, in the order of the report.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Packets, Self::Growth, Self::Cpus, Self::Programs, Self::Links, Self::Live, Self::Control];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Packets,
+        Self::Growth,
+        Self::Cpus,
+        Self::Programs,
+        Self::Links,
+        Self::Tcp,
+        Self::Live,
+        Self::Control,
+    ];
 
     /// Name in files and on the command line.
     pub(crate) const fn name(self) -> &'static str {
@@ -38,6 +48,7 @@ impl Section {
             Self::Cpus => "cpus",
             Self::Programs => "programs",
             Self::Links => "links",
+            Self::Tcp => "tcp",
             Self::Live => "live",
             Self::Control => "control",
         }

@@ -13,6 +13,7 @@ use crate::links::{EMPTY, EVERYTHING};
 use crate::per_packet::{CNP_MADE, INLINE, MARKS, MINIMAL_PACER, PACED, REDIRECT, TCP, UNMARKED};
 use crate::report::{BUDGET_NS, Figure, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
+use crate::tcp;
 
 /// The targets that this run measured.
 pub(crate) fn targets(report: &Report) -> Vec<Target> {
@@ -49,7 +50,7 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     let control = |name: &str| Some(report.figure(Section::Control, name)?.better());
     at_most(format!("{LARGE}, ms"), 1_000.0, control(LARGE));
     at_most(format!("{}, ms", scrape(128)), 1_000.0, control(&scrape(128)));
-    let ratio = |section, name| report.figure(section, name).and_then(|figure| report.ratio(figure));
+    let ratio = |section, name: &str| report.figure(section, name).and_then(|figure| report.ratio(figure));
     let mut at_least = |what: String, bound: f64, measured: Option<f64>| {
         let what = format!("{what} (at least)");
         targets.extend(measured.map(|measured| Target { what, bound, measured, kept: measured >= bound }));
@@ -60,6 +61,9 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     let links = |name| Some(report.figure(Section::Links, name)?.better());
     let kept = links(EVERYTHING).zip(links(EMPTY)).map(|(ours, empty)| ours / empty);
     at_least(format!("{EVERYTHING}: times {EMPTY}"), 0.95, kept);
+    for name in tcp::attached() {
+        at_least(format!("TCP, {name}: times nothing attached"), 0.97, ratio(Section::Tcp, &name));
+    }
     targets
 }
 

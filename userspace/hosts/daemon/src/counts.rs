@@ -106,7 +106,8 @@ fn counts(reading: &Reading) -> Counts {
 /// Packets dropped by each interface, in both directions; empty if unreadable. Not from sysfs, which shows the network
 /// namespace of the process that mounted it.
 fn interface_drops() -> BTreeMap<u32, u64> {
-    Netlink::connect().and_then(|netlink| netlink.drops()).unwrap_or_default()
+    let statistics = Netlink::connect().and_then(|netlink| netlink.statistics()).unwrap_or_default();
+    statistics.into_iter().map(|(ifindex, statistics)| (ifindex, statistics.dropped)).collect()
 }
 
 /// The RDMA devices on one interface.

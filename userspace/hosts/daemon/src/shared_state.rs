@@ -29,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that cannot be served, with causes.
     pub(crate) failing: Vec<Failing>,
+    /// Those of them that are complete and see no packets: a program of others ends the chain before theirs.
+    pub(crate) bypassed: Vec<Failing>,
     /// Repairs of each served interface.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces still to be attached.

@@ -42,6 +42,38 @@ pub(crate) fn detach_link(path: &Path) -> io::Result<()> {
     unsafe { call(34, &mut link.as_raw_fd()) }.map(drop)
 }
 
+/// Most programs of a TCX hook that are listed (`BPF_MPROG_MAX`, include/linux/bpf_mprog.h).
+const MAX_TCX_PROGRAMS: usize = 64;
+
+/// `query` in `union bpf_attr`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    target_ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    count: u32,
+    _pad: u32,
+    prog_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
+}
+
+/// The numbers of the programs of a TCX hook (`BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`), in the order in which they run
+/// (`BPF_PROG_QUERY`, Linux 6.6). Needs CAP_NET_ADMIN, where their names need CAP_SYS_ADMIN.
+pub(crate) fn tcx_programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut ids = [0_u32; MAX_TCX_PROGRAMS];
+    let (target_ifindex, prog_ids) = (ifindex, ids.as_mut_ptr() as u64);
+    let count = MAX_TCX_PROGRAMS as u32;
+    let mut query = Query { target_ifindex, attach_type, prog_ids, count, ..Query::default() };
+    // SAFETY: `BPF_PROG_QUERY` takes a `Query`, and there is room for `count` numbers at `prog_ids`.
+    unsafe { call(16, &mut query) }?;
+    Ok(ids.into_iter().take(query.count as usize).collect())
+}
+
 /// The first fields of what `BPF_OBJ_GET` takes.
 #[repr(C)]
 struct Get {

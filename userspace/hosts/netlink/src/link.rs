@@ -29,8 +29,11 @@ const XDP_PROGRAMS: [(u16, &str); 3] = [(5, "driver"), (6, "skb"), (7, "offload"
 /// The program, where there is only one, and where it runs (`XDP_ATTACHED_*`).
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
-/// Where `rx_dropped` and `tx_dropped` are in `struct rtnl_link_stats64`.
-const STATS64_DROPPED: [usize; 2] = [6 * 8, 7 * 8];
+/// Positions of fields in `struct rtnl_link_stats64` (include/uapi/linux/if_link.h).
+const RX_PACKETS: usize = 0;
+const TX_PACKETS: usize = 1;
+const RX_DROPPED: usize = 6;
+const TX_DROPPED: usize = 7;
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
 const SIMILAR: f64 = 0.5;
 
@@ -74,6 +77,17 @@ impl Link {
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
     }
+}
+
+/// What an interface counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkStatistics {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets dropped, in both directions.
+    pub dropped: u64,
 }
 
 /// An XDP program on an interface.
@@ -136,20 +150,22 @@ impl Netlink {
         Ok(links)
     }
 
-    /// Packets that each interface of the namespace has dropped, in both directions, by its index.
+    /// The statistics of each interface of the namespace, by its index.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn drops(&self) -> Result<BTreeMap<u32, u64>> {
+    pub fn statistics(&self) -> Result<BTreeMap<u32, LinkStatistics>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
             .map_err(|refusal| refused("list", "all interfaces", refusal))?;
-        let drops = |body: &Vec<u8>| {
+        let of = |body: &Vec<u8>| {
             let statistics = attribute(body.get(IFINFOMSG_LEN..)?, IFLA_STATS64)?;
-            let dropped = STATS64_DROPPED.iter().filter_map(|at| u64_at(statistics, *at)).sum();
-            Some((u32_at(body, 4)?, dropped))
+            let field = |number: usize| u64_at(statistics, number * size_of::<u64>());
+            let [rx_packets, tx_packets] = [field(RX_PACKETS)?, field(TX_PACKETS)?];
+            let dropped = field(RX_DROPPED)? + field(TX_DROPPED)?;
+            Some((u32_at(body, 4)?, LinkStatistics { rx_packets, tx_packets, dropped }))
         };
-        Ok(bodies.iter().filter_map(drops).collect())
+        Ok(bodies.iter().filter_map(of).collect())
     }
 
     /// The XDP programs on the interface: at most one per mode.

@@ -1,6 +1,7 @@
 //! Managed interfaces: attach, take over, change and release.
 
 mod beneath;
+mod bypass;
 mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 
+use self::bypass::ChainWatch;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, Interface, Scope, World};
 use super::repair::Attempts;
@@ -62,6 +64,10 @@ struct Served {
     seen_missing: String,
     /// Repairs.
     repairs: Attempts,
+    /// Whether its programs see the packets of the interface.
+    chain: ChainWatch,
+    /// Why they do not; empty if they do.
+    bypassed: String,
 }
 
 /// An interface that cannot be served.
@@ -129,7 +135,17 @@ impl ManagedInterfaces {
         let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
         let leaving = self.leaving.values().map(|leaving| failing(&leaving.info.iface, &leaving.error));
         let incomplete = incomplete.map(|served| failing(&served.info.iface, &served.missing));
-        cannot.chain(incomplete).chain(leaving).collect()
+        cannot.chain(incomplete).chain(leaving).chain(self.bypassed()).collect()
+    }
+
+    /// Those that are complete and see no packets, because a program of others ends the chain before theirs.
+    pub(super) fn bypassed(&self) -> Vec<Failing> {
+        let bypassed = self.served.values().filter(|served| !served.bypassed.is_empty());
+        let failing = |served: &Served| Failing {
+            interface: served.info.iface.clone(),
+            error: served.bypassed.clone(),
+        };
+        bypassed.map(failing).collect()
     }
 
     /// Repairs of each served interface.
@@ -332,6 +348,8 @@ impl ManagedInterfaces {
             missing: String::new(),
             seen_missing: String::new(),
             repairs: Attempts::default(),
+            chain: ChainWatch::default(),
+            bypassed: String::new(),
         };
         self.served.insert(id, served);
         Ok(())

@@ -215,6 +215,9 @@ impl WorkerState {
         if is_time {
             self.worker.shared.step();
             self.fleet.follow_link_rates();
+            if self.fleet.check_chains() {
+                self.publish();
+            }
             self.measured = Instant::now();
         }
         let now = Instant::now();
@@ -344,6 +347,7 @@ fn publish(shared: &SharedState, fleet: &ManagedInterfaces, said: &Said, waiting
         is_ready: *is_ready,
         served,
         failing,
+        bypassed: fleet.bypassed(),
         repairs: fleet.repairs(),
         waiting,
         reload: reloaded.clone(),

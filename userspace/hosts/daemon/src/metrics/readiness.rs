@@ -37,6 +37,9 @@ pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
     if let Some(snapshot) = shared.map(SharedState::snapshot) {
         readiness.waiting = snapshot.waiting;
         readiness.is_ready = snapshot.is_ready;
+        readiness
+            .interfaces
+            .retain(|name| snapshot.bypassed.iter().all(|bypassed| bypassed.interface != *name));
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
         let absent = absent.map(|interface| Failing {
             interface: interface.clone(),

@@ -60,8 +60,8 @@ fn counters_have_name_and_help() {
     for line in [
         "dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"} 50",
         "dcqcn_np_ecn_marked_roce_packets_total{interface=\"eth0\",hook=\"ingress\"} 200",
-        "dcqcn_rp_cnp_handled_total{interface=\"eth0\",hook=\"xdp\"} 20",
-        "dcqcn_rp_cnp_ignored_total{interface=\"eth0\",hook=\"xdp\"} 10",
+        "dcqcn_rp_cnp_handled_total{interface=\"eth0\",hook=\"ingress\"} 20",
+        "dcqcn_rp_cnp_ignored_total{interface=\"eth0\",hook=\"ingress\"} 10",
         "# HELP dcqcn_np_cnp_sent_total CNPs sent.",
         "dcqcn_class_packets_total{interface=\"eth0\",tc=\"3\"} 250",
         "dcqcn_queue_kmax_bytes{interface=\"eth0\",tc=\"3\"} 200000",

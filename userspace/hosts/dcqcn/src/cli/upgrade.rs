@@ -63,7 +63,8 @@ impl UpgradeArgs {
                 }
             }
         }
-        let is_partly_done = !report.upgraded.is_empty();
+        let is_done = |upgraded: &Upgraded| upgraded.problems.is_empty() || !upgraded.replaced.is_empty();
+        let is_partly_done = report.upgraded.iter().any(is_done);
         if failed.is_empty() || is_partly_done {
             out.show(&report)?;
         }

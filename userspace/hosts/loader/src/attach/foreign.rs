@@ -11,13 +11,18 @@ use super::hook_names::tc_hook;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
 use super::{Error, Info};
+use crate::syscall;
 
-/// A program of somebody else's next to one of ours.
+/// `enum bpf_attach_type` (include/uapi/linux/bpf.h).
+const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
+
+/// A program of another application next to one of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Other {
     /// The hook: `ingress` or `egress`.
     pub hook: String,
-    /// Its name, as far as the kernel keeps it; the kind of a filter without one.
+    /// Its name, as far as the kernel keeps it; the kind of a filter without one; `?` without the right to read it.
     pub name: String,
     /// Its number, where it is told.
     pub program_id: Option<u32>,
@@ -28,7 +33,7 @@ pub struct Other {
 /// The programs of others on the hooks of an attachment.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel does not tell: that needs CAP_SYS_ADMIN.
+/// It is not attached any more, or the kernel refuses: that needs CAP_NET_ADMIN.
 pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
     let place = StateDir::here()?;
     let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
@@ -50,16 +55,37 @@ pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
             on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
         } else {
             let ours = Bound::look(&pins.join(hook), hook).map(|link| link.program_id);
-            on_tcx(hook, &chain(&iface, attach_type)?, ours)
+            on_tcx(hook, &chain(&iface, info.ifindex, attach_type)?, ours)
         });
     }
     Ok(others)
 }
 
+/// A program of a TCX hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChainProgram {
+    pub(super) id: u32,
+    /// `None` without CAP_SYS_ADMIN.
+    pub(super) name: Option<String>,
+}
+
 /// The programs of a TCX hook, in the order in which they see a packet.
-pub(super) fn chain(iface: &str, attach_type: TcAttachType) -> Result<Vec<ProgramInfo>, Error> {
-    let queried = SchedClassifier::query_tcx(iface, attach_type);
-    queried.map(|(_, chain)| chain).map_err(|source| Error::Attach {
+pub(super) fn chain(
+    iface: &str,
+    ifindex: u32,
+    attach_type: TcAttachType,
+) -> Result<Vec<ChainProgram>, Error> {
+    if let Ok((_, programs)) = SchedClassifier::query_tcx(iface, attach_type) {
+        let named = |program: &ProgramInfo| ChainProgram {
+            id: program.id(),
+            name: program.name_as_str().map(str::to_owned),
+        };
+        return Ok(programs.iter().map(named).collect());
+    }
+    let number = if attach_type == TcAttachType::Ingress { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS };
+    let listed = syscall::tcx_programs(ifindex, number);
+    let listed = listed.map(|ids| ids.into_iter().map(|id| ChainProgram { id, name: None }).collect());
+    listed.map_err(|source| Error::Attach {
         program: "list of programs",
         iface: iface.to_owned(),
         source: source.into(),
@@ -68,13 +94,13 @@ pub(super) fn chain(iface: &str, attach_type: TcAttachType) -> Result<Vec<Progra
 }
 
 /// Those of a TCX chain that are not `ours`.
-pub(super) fn on_tcx(hook: &str, chain: &[ProgramInfo], ours: Option<u32>) -> Vec<Other> {
-    let place = chain.iter().position(|program| Some(program.id()) == ours);
-    let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id()) != ours);
-    let other = |(number, program): (usize, &ProgramInfo)| Other {
+pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> Vec<Other> {
+    let place = chain.iter().position(|program| Some(program.id) == ours);
+    let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id) != ours);
+    let other = |(number, program): (usize, &ChainProgram)| Other {
         hook: hook.to_owned(),
-        name: program.name_as_str().unwrap_or("?").to_owned(),
-        program_id: Some(program.id()),
+        name: program.name.clone().unwrap_or_else(|| "?".to_owned()),
+        program_id: Some(program.id),
         is_before: place.is_some_and(|place| number < place),
     };
     numbered.map(other).collect()

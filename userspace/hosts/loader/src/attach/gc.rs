@@ -201,8 +201,8 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
-        let chain = foreign::chain(&link.name, hook).unwrap_or_default();
-        programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
+        let chain = foreign::chain(&link.name, link.index, hook).unwrap_or_default();
+        programs.extend(chain.iter().map(|program| program.id));
     }
     if programs.is_empty() {
         return Ok(());

@@ -63,7 +63,7 @@ pub(super) fn attach_tc(
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
     // Whoever may not list them is told nothing.
-    if let Ok(chain) = foreign::chain(iface, attach_type) {
+    if let Ok(chain) = foreign::chain(iface, link.index, attach_type) {
         let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
         info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
     }

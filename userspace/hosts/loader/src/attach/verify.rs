@@ -130,9 +130,11 @@ pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Re
             filters.iter().any(|filter| filter.name.as_ref() == Some(program))
         }),
         UndoStep::Link { pin } => match tc_hook(pin) {
-            // Listing needs CAP_SYS_ADMIN. Without it, assume that they run.
-            Some((program, attach_type, _)) => foreign::chain(&link.name, attach_type)
-                .map_or(true, |chain| chain.iter().any(|found| found.name_as_str() == Some(program))),
+            // Names need CAP_SYS_ADMIN. Without it, assume that they run.
+            Some((program, attach_type, _)) => foreign::chain(&link.name, link.index, attach_type)
+                .map_or(true, |chain| {
+                    chain.iter().any(|found| found.name.as_deref().is_none_or(|name| name == program))
+                }),
             None => {
                 info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty())
             }
