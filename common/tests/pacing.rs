@@ -1,5 +1,4 @@
-//! The gap behind a packet follows the flow's rate: compared with an integral computed event by event, in exact
-//! arithmetic.
+//! Gaps behind packets follow the flow's rate: compared with an exact integral, event by event.
 
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::pacing::Departure;

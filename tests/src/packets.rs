@@ -208,8 +208,7 @@ pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
     frames
 }
 
-/// A request for a connection, as sent by `rping`, from an end with the identifier `local_comm_id` and the QP
-/// `local_qpn`.
+/// A connection request as sent by `rping`, from identifier `local_comm_id` and QP `local_qpn`.
 #[must_use]
 pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
     Req {

@@ -273,8 +273,7 @@ fn printed_commands_equal_push() -> Result<()> {
     Ok(())
 }
 
-/// Without marking, which uses random numbers, the P4 program's results of a capture equal the reference's, to the
-/// nanosecond.
+/// Without marking, which is random, the P4 program equals the reference to the nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
     let test = "capture_replay_equals_reference";

@@ -20,8 +20,7 @@ pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
 pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
-/// Sets up, and builds the commands for release. If the page's libraries are missing, only `dcqcn-fleet` is skipped,
-/// and the reason is returned.
+/// Builds the commands for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
     let left_out = web::left_out(workspace);
     let binaries = [COMMAND, LAB, FLEET];

@@ -1,5 +1,4 @@
-//! Measures whether DCQCN suffices for storage incasts, collectives, and storage next to TCP:
-//! target/measured/enough.md.
+//! Measures DCQCN for storage incasts, collectives, and storage next to TCP: target/measured/enough.md.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -66,8 +66,7 @@ enum Verb {
     Check,
     /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
-    /// Build an OCI image from scratch with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs
-    /// root.
+    /// Build an OCI image with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs root.
     Image,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),

@@ -1,5 +1,4 @@
-//! Comparison of parameters found by `dcqcn-lab tune` with presets, on traffic outside the search:
-//! target/measured/tune.md.
+//! Compares parameters found by `dcqcn-lab tune` with presets on other traffic: target/measured/tune.md.
 
 use std::fs;
 

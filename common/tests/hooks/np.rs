@@ -224,8 +224,7 @@ fn cnp_limit_and_failed_clone() {
     assert_eq!(w.times_ns[Time::Cnps as usize], w.now_ns + p.cnps.gap_ns);
 }
 
-/// An answer that the limit or the kernel prevents is sent with the next packet, marked or not, without waiting for an
-/// interval.
+/// An answer held back by the limit or the kernel is sent with the next packet, marked or not.
 #[test]
 fn cnp_not_sent_leaves_the_interval_unused() {
     let p = params(|_| {});
@@ -376,8 +375,7 @@ fn foreign_mark_does_not_become_cnp() {
     }
 }
 
-/// The CNP returns to the source of the data: a bridged packet still has its sender's address, a routed one the
-/// router's.
+/// The CNP returns to the source address of the data: the sender's if bridged, the router's if routed.
 #[test]
 fn fast_cnp_returns_by_ingress_port() {
     for (macs, is_routed) in

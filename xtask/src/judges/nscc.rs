@@ -25,8 +25,7 @@ const BYTES: u64 = 2_000_000;
 const ARRIVING: &str = "arriving";
 /// Maximum difference of completion times.
 const BOUND: f64 = 0.05;
-/// With more senders than this their minimum windows overflow the queue, and trimming is random: the mean may differ by
-/// more.
+/// With more senders, minimum windows overflow the queue and trimming is random: means may differ more.
 const FEW: u32 = 32;
 const CHANCE_BOUND: f64 = 0.1;
 

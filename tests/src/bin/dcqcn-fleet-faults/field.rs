@@ -40,8 +40,7 @@ impl Field {
         Ok(field)
     }
 
-    /// Rolls out `parameters`, with a fault during the rollout, waits for its end, and returns the hosts with another
-    /// version.
+    /// Rolls out `parameters` with a fault during the rollout; returns the hosts with another version.
     pub(crate) fn round(
         &mut self,
         parameters: &str,

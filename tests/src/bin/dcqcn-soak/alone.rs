@@ -1,5 +1,4 @@
-//! Faults of attaching and detaching, on separate hosts, which must leave no state. The served host continues in the
-//! meantime.
+//! Faults of attaching and detaching, on separate hosts, which must leave no state behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};

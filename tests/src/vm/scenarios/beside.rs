@@ -1,5 +1,4 @@
-//! Coexistence with other configuration of an interface: the kernel's own queues, shapers, bonds, programs at the same
-//! hooks.
+//! Coexistence with the kernel's own queues, shapers, bonds, and programs at the same hooks.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Four QPs of two hosts into a third, behind a bottleneck port: without dcqcn, and with it on all three and the
-//! bridge.
+//! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,5 +1,4 @@
-//! Storage: two NVMe-oF targets and an initiator behind a bottleneck port, with reads only and with half reads, half
-//! writes.
+//! Storage: two NVMe-oF targets and an initiator behind a bottleneck port; reads, and half writes.
 //!
 //! A target's QP carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (replies) in one
 //! sequence, in which reordering causes retransmissions.

@@ -61,8 +61,7 @@ pub(crate) struct FabricArgs {
     /// Write a CSV line per flow to this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw slowdown by size, queues over switches and time, and pauses, to PATH.svg and PATH.png, or to PATH if it has
-    /// a format.
+    /// Draw slowdown by size, queues and pauses to PATH.svg and PATH.png, or to PATH if it has a format.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Print a topology file.

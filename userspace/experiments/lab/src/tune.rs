@@ -41,8 +41,7 @@ Examples:
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     setup: FabricSetup,
-    /// Further workload for the same parameters: flags on top of the others, as workload=incast:16,size=500KB. May be
-    /// repeated.
+    /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
     #[arg(long, value_name = "KEY=VALUE,...", help_heading = "Search")]
     also: Vec<String>,
     /// Candidates to simulate.
@@ -75,8 +74,7 @@ pub(crate) struct TuneArgs {
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
     threads: Option<u16>,
-    /// Write the best result with all of --profile and --set to this file, for `dcqcn-fleet apply`, unless it exceeds a
-    /// limit.
+    /// Write the best result as a file for `dcqcn-fleet apply`, unless it exceeds a limit.
     #[arg(long, value_name = "FILE", help_heading = "Fleet")]
     out: Option<PathBuf>,
     /// With --out: name of the group.

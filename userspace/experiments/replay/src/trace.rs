@@ -24,8 +24,7 @@ pub use input::{Event, Events, InputError, Kind, Problem};
 pub use plot::Picture;
 pub use row::{Format, HEADER, Row};
 
-/// Start of the trace, in the time of the run: 0 means "never" in the tables, and pacing credit looks back up to a
-/// second.
+/// Start of the trace: 0 means "never" in the tables, and pacing credit looks back up to a second.
 const EPOCH_NS: u64 = 10_000_000_000;
 /// Pacing horizon: unlimited up to the type's range. (A data plane with a delay of seconds is broken; a trace shows the
 /// consequence of the rates.)

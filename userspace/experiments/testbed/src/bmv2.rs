@@ -35,8 +35,7 @@ pub(super) struct Probe {
 }
 
 impl Bmv2 {
-    /// Starts the switch in `netns`: port `i` is `ports[i]`, with a host behind it. `packet_bytes` is the size of a
-    /// data packet, layer 2.
+    /// Starts the switch in `netns`, with a host behind each of `ports`; `packet_bytes` is layer 2.
     pub(super) fn start(
         netns: &Netns,
         ports: &[(String, &Host)],

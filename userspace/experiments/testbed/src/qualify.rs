@@ -1,7 +1,6 @@
 //! SONiC's RoCEv2 test plans for a switch, in namespaces of this machine or between its ports.
 //!
-//! The traffic generator is the lab's: endpoints that implement RC, obey PFC as a NIC does, and use `dcqcn` to react to
-//! marks.
+//! The generator's endpoints implement RC, obey PFC as NICs do, and use `dcqcn` to react to marks.
 
 mod incast;
 mod marking;

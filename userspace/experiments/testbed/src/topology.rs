@@ -85,8 +85,7 @@ pub(crate) struct TopologyConfig {
     pub ipv6: bool,
     /// Switch.
     pub switch: SwitchKind,
-    /// Whether the bottleneck's queues are the data plane's own (`dcqcn attach --queues`), behind a token bucket of the
-    /// link's rate.
+    /// Whether the bottleneck uses the data plane's queues (`--queues`), behind a token bucket.
     pub queues: bool,
     /// Whether to add a host that sends non-RoCE traffic.
     pub flooder: bool,

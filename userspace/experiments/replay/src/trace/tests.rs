@@ -86,8 +86,7 @@ fn paper_rp() -> RpParams {
     Params::new(&options(Profile::Paper, "40g", &[]).config, flow::port()).unwrap().rp
 }
 
-/// Whether departures match the rows. The pacer knows the time of a byte to 2^-24 ns, so a departure may be one ns
-/// early.
+/// Whether departures match the rows. The pacer rounds per byte, so a departure may be one ns early.
 fn near(rows: &str, expected_ns: &[Option<u64>]) -> bool {
     let departures = rows.lines().skip(1).map(|row| row.rsplit(',').next()?.parse::<u64>().ok());
     let is_near = |(departure_ns, expected_ns): (Option<u64>, &Option<u64>)| match (departure_ns, expected_ns)

@@ -36,8 +36,7 @@ pub struct FabricSetup {
     /// One-way delay of every link [default: 1us].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
     pub delay: Option<u64>,
-    /// Choice among several shortest paths: by a hash of the QP (ecmp), or random for each packet (spray) [default:
-    /// ecmp].
+    /// Choice among shortest paths: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
     #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
     pub balance: Option<Balance>,
     /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
@@ -65,8 +64,7 @@ pub struct FabricSetup {
     /// With a collective: number of repetitions, 1 to 10000 [default: 1].
     #[arg(long, value_name = "N", help_heading = "Flows", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: Option<u32>,
-    /// With a collective: assign ranks to hosts in order, or at random, as a cluster's scheduler might [default:
-    /// in-order].
+    /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
     #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
     pub placement: Option<bool>,
     /// Class of the flows, 0 to 7 [default: 3].
@@ -88,8 +86,7 @@ pub struct FabricSetup {
     /// Retransmission timeout [default: 4ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
     pub timeout: Option<u64>,
-    /// After a loss: retransmit everything from there (go-back-n), or the missing packets (selective) [default:
-    /// go-back-n].
+    /// After a loss: retransmit all from there (go-back-n), or the missing (selective) [default: go-back-n].
     #[arg(long, value_name = "go-back-n|selective", value_parser = recovery, help_heading = "Queue pairs")]
     pub recovery: Option<bool>,
     /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
@@ -128,8 +125,7 @@ pub struct FabricSetup {
     /// Instead: a fixed size (SONiC's static_th).
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub threshold: Option<u64>,
-    /// Room for packets that arrive at a port after it has requested a pause [default: twice the delay at link rate,
-    /// and three frames].
+    /// Room for packets that arrive after a pause request [default: two delays at link rate, and three frames].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub headroom: Option<u64>,
     /// A paused port resumes this far below its threshold [default: 18432B].
@@ -149,8 +145,7 @@ pub struct FabricSetup {
     /// plane, or the next packet of any flow [default: timer].
     #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
     pub window_end: Option<WindowEnd>,
-    /// With nscc: round trip of a full packet and its ACK through an empty fabric [default: that of host 0 and the
-    /// farthest host].
+    /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
     pub base_rtt: Option<u64>,
     /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].

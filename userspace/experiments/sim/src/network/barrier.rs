@@ -41,8 +41,7 @@ impl Barrier {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
             // No thread can return here before this barrier is counted.
             self.arrived.store(0, Ordering::Relaxed);
-            // Sequentially consistent with the count of sleepers: either it is seen here, or a sleeper sees the new
-            // number.
+            // Sequentially consistent with the sleepers' count, so that no sleeper misses the new number.
             self.meetings.store(meeting + 1, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
                 // A counted sleeper holds the lock until it sleeps.

@@ -10,8 +10,7 @@
 //! | not marked | grows with the distance to the target; fast if the queue is empty | grows slowly: other paths are congested |
 //! | marked | unchanged: the queue is shrinking | shrinks with the excess of the average over the target |
 //!
-//! If much less arrives in a round trip than the window allows, the window is set to the bytes that arrived (quick
-//! adapt).
+//! If far fewer bytes arrive in a round trip than the window allows, it shrinks to them (quick adapt).
 //!
 //! Pure: times are arguments. Windows are real numbers, because steps are fractions of a packet; sums and products are
 //! the same on every machine.

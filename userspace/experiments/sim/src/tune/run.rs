@@ -31,8 +31,7 @@ struct Tried {
     score: Score,
 }
 
-/// Searches parameters on `threads` cores, with a progress line on stderr. After Ctrl-C the report has the results so
-/// far.
+/// Searches parameters on `threads` cores, with progress on stderr. Ctrl-C ends the search early.
 ///
 /// # Errors
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.

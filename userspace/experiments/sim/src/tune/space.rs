@@ -101,8 +101,7 @@ impl Space {
         self.settings(profile, &numbers)
     }
 
-    /// The settings of a point: the index of its profile, and each value from 0 to 1, rounded to two digits for
-    /// readability.
+    /// The settings of a point: the index of its profile, and each value from 0 to 1 in two digits.
     fn settings(&self, profile: usize, numbers: &[f64]) -> Settings {
         let profile = self.profiles.get(profile).or(self.profiles.first()).copied().unwrap_or_default();
         let mut changes = self.fixed.clone();

@@ -35,8 +35,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// All workloads, without DCQCN settings: every candidate has its own parameters, to which given settings are
-    /// added.
+    /// All workloads, without DCQCN settings, which each candidate adds.
     fn setups(&self) -> Result<Vec<FabricSetup>> {
         let base = FabricSetup {
             changes: Vec::new(),

@@ -1,5 +1,4 @@
-//! Marks compared with theory: each round fills the empty queue in a burst, so that the depth met by every packet is
-//! known.
+//! Marks compared with theory: each round fills the empty queue in a burst of known depths.
 //!
 //! WRED marks nothing up to Kmin, a share that rises linearly to Pmax at Kmax, and everything above. As in SONiC's test
 //! of marking accuracy, rounds are repeated until the shares are significant.

@@ -145,8 +145,7 @@ impl Requester {
         Some(WritePacket {
             segment,
             psn: self.config.first_psn.plus(next),
-            // The first packet after going back requests an acknowledgement, which shows how much of the rest is
-            // needed.
+            // The first packet after going back requests an acknowledgement, which may cover the rest.
             ack_request: segment.ends_message()
                 || (next + 1).is_multiple_of(self.ack_interval())
                 || (retransmission && next == self.window.acknowledged()),

@@ -52,8 +52,7 @@ pub(crate) struct ReceiveQp {
     /// The sender's requested and granted limit.
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
-    /// Go-back-N: the sender has restarted after the NAK. Trimmed packets do not overtake each other, and one was sent
-    /// after the restart.
+    /// Go-back-N: the sender has restarted after the NAK, as this trimmed packet was sent after it.
     heard: bool,
     /// Go-back-N: the first trimmed packet that arrived ahead of previous ones.
     trimmed_psn: Option<u32>,
@@ -155,8 +154,7 @@ impl ReceiveQp {
         None
     }
 
-    /// A NAK is sent, after which the sender restarts at the expected packet: trimmed packets after it no longer
-    /// matter.
+    /// A NAK is sent; the sender restarts at the expected packet, so later trimmed packets do not matter.
     const fn begin_again(&mut self) {
         self.window.on_missing();
         self.heard = false;
