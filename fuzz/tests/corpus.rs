@@ -23,7 +23,7 @@ fn corpus_of_every_target_passes() {
 
 /// Every byte value at every position of a short history, without coverage.
 #[test]
-fn every_target_bears_simple_patterns() {
+fn targets_accept_simple_patterns() {
     for target in TARGETS.iter().filter(|target| !target.needs_kernel) {
         for fill in 0..=u8::MAX {
             (target.run)(&[fill; 96]);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_places_of_sections_only() {
+    fn page_has_markers_of_sections_only() {
         let text = page::assert_places_are(PAGE, &[&SECTIONS[..], &[page::MADE]].concat());
         assert!(text.contains(PLOT));
     }

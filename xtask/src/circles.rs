@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none() {
+    fn no_circles() {
         check(&Workspace::locate().unwrap()).unwrap();
     }
 }

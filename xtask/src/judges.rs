@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_places_of_judges_only() {
+    fn page_has_markers_of_judges_only() {
         let names: Vec<&str> = JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]).collect();
         page::assert_places_are(PAGE, &names);
     }

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_output_counts_for_nothing() {
+    fn ordinary_output_is_ignored() {
         let counted = tally("test result without a colon\nnothing SKIPPED here\n    indented\nfailures\n");
         assert_eq!(counted.to_string(), "0 passed, 0 failed, 0 skipped");
     }

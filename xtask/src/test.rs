@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_counted_and_passed_on_unchanged() {
+    fn output_counted_and_passed_unchanged() {
         let output = b"SKIPPED a: no fq\r\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\xff no newline";
         let mut tally = Tally::default();
         let mut copy = Vec::new();

@@ -43,7 +43,7 @@ fn pfc_frame_pauses_named_priorities() {
 }
 
 #[test]
-fn frames_are_heard_so_fast_and_no_faster() {
+fn pause_frames_are_rate_limited() {
     let p = params(held);
     for (ahead_ns, is_heard) in [(HEARD.burst_ns, true), (HEARD.burst_ns + 1, false)] {
         let mut w = World::new();

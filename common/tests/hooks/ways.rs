@@ -34,7 +34,7 @@ fn from(ingress_ifindex: u32) -> Around {
 }
 
 #[test]
-fn before_there_are_parameters_everything_passes() {
+fn without_parameters_all_packets_pass() {
     for frame in [DATA.frame(), arp(), MARKED.frame()] {
         let mut w = World::new();
         let untouched = Left { bytes: frame.clone(), ..Left::default() };
@@ -43,7 +43,7 @@ fn before_there_are_parameters_everything_passes() {
 }
 
 #[test]
-fn kinds_are_counted_where_they_come_in() {
+fn kinds_counted_at_ingress() {
     let p = params(|config| config.scalars.rp_enable = 0);
     let kinds = [
         (DATA.frame(), Stat::RoceData),

@@ -41,8 +41,8 @@ fn parallel_attaches_share_maps() -> Result<()> {
 }
 
 #[test]
-fn pattern_attaches_what_is_not_attached() -> Result<()> {
-    if !runnable("pattern_attaches_what_is_not_attached", &[])? {
+fn pattern_attaches_missing_interfaces() -> Result<()> {
+    if !runnable("pattern_attaches_missing_interfaces", &[])? {
         return Ok(());
     }
     let lab = Lab::new("pattern")?;

@@ -171,7 +171,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
     Ok(())
 }
 
-fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
+fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
     let bump = Bump::new(test, 1_500)?;
     bump.attach(mode)?;
     bump.a.add_v4("a0", 1, 24)?;
@@ -231,7 +231,7 @@ fn inline_in_driver_mode() -> Result<()> {
     if !runnable("inline_in_driver_mode", &[])? {
         return Ok(());
     }
-    everything_passes_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
+    all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn inline_on_socket_buffers() -> Result<()> {
     if !runnable("inline_on_socket_buffers", &[])? {
         return Ok(());
     }
-    everything_passes_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
+    all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]

@@ -178,8 +178,8 @@ fn recreated_interface_attached_again() -> Result<()> {
 }
 
 #[test]
-fn detaching_puts_everything_back() -> Result<()> {
-    if !runnable("detaching_puts_everything_back", &["tbf", "htb"])? {
+fn detaching_restores_the_host() -> Result<()> {
+    if !runnable("detaching_restores_the_host", &["tbf", "htb"])? {
         return Ok(());
     }
     let pair = Pair::new("back")?;

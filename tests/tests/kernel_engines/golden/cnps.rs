@@ -126,8 +126,8 @@ fn forged_cnps_change_nothing() {
 }
 
 #[test]
-fn cnps_too_soon_change_nothing() {
-    let Some(mut both) = Both::load("cnps_too_soon_change_nothing", 64, &sender()) else {
+fn cnps_within_interval_ignored() {
+    let Some(mut both) = Both::load("cnps_within_interval_ignored", 64, &sender()) else {
         return;
     };
     let data = Roce::default();

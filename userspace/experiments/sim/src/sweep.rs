@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_swept_is_refused() {
+    fn invalid_axes_rejected() {
         for (text, says) in [
             ("kmax", "is not KEY=VALUE,VALUE"),
             ("kmax=", "is not KEY=VALUE,VALUE"),

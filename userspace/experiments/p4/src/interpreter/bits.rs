@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn known_checksums_are_computed() {
+    fn checksums_match_known_values() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         // The example of RFC 1071, and an odd length.
         assert_eq!(csum16(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);

@@ -160,7 +160,7 @@ fn entries_are_written_once() {
 }
 
 #[test]
-fn mistakes_are_errors() {
+fn invalid_input_is_an_error() {
     let mut interpreter = Interpreter::embedded(1).unwrap();
     assert!(interpreter.register_at("np_qpn", 2_047).is_ok());
     let beyond = interpreter.register_at("np_qpn", 2_048).unwrap_err().to_string();

@@ -324,7 +324,7 @@ fn blocks_are_a_closed_loop() {
 }
 
 #[test]
-fn messages_come_as_often_as_said() {
+fn messages_follow_the_mean_gap() {
     let mut s = scenario(10);
     let sizes = vec![SizeWeight { bytes: 500, weight: 3 }, SizeWeight { bytes: 10_000, weight: 1 }];
     s.roce[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
@@ -375,7 +375,7 @@ fn tcp_fills_a_link() {
 }
 
 #[test]
-fn progress_is_told_and_can_stop() {
+fn progress_is_reported_and_can_stop() {
     let mut s = scenario(2);
     s.duration_ns = 100 * MS;
     let mut told = Vec::new();
@@ -388,7 +388,7 @@ fn progress_is_told_and_can_stop() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     let refused = |change: fn(&mut Scenario)| {
         let mut s = everything();
         change(&mut s);

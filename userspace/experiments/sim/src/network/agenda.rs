@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn kinds_are_numbered_as_they_stand() {
+    fn kinds_are_numbered_in_order() {
         for (number, event) in Event::ALL.into_iter().enumerate() {
             assert_eq!(event as usize, number);
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_may_be_put_off() {
+    fn event_can_be_rescheduled() {
         let mut agenda = Agenda::default();
         agenda.at(3, Event::Arrival, 7);
         agenda.at(5, Event::Done, 1);

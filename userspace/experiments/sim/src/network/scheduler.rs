@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strict_goes_first_and_weights_share_the_rest() {
+    fn strict_precedes_weighted_queues() {
         let mut schedules = [Schedule::Dwrr(1); CLASSES];
         schedules[6] = Schedule::Strict;
         schedules[7] = Schedule::Strict;

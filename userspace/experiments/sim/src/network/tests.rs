@@ -48,7 +48,7 @@ fn lossy() -> Class {
 }
 
 #[test]
-fn a_flow_alone_has_no_slowdown() {
+fn single_flow_has_no_slowdown() {
     let topologies = [
         Topology::leaf_spine(1, 0, 16, CABLES),
         Topology::leaf_spine(4, 2, 4, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }),
@@ -214,7 +214,7 @@ fn selective_repeat_retransmits_less() {
 }
 
 #[test]
-fn a_window_limits_what_is_under_way() {
+fn window_limits_bytes_in_flight() {
     let mut scenario = star(2, incast(1, 10_000_000));
     scenario.control = Control::Off;
     let round_trip_ns = 2 * 2 * US + 1_000;
@@ -263,7 +263,7 @@ fn strict_classes_go_first() {
 }
 
 #[test]
-fn flows_wait_for_what_they_depend_on() {
+fn flows_wait_for_their_dependencies() {
     let mut workload = Workload::new();
     let first = workload.flow(0, 1, 3, 1_000_000, 10 * US);
     let forward = workload.flow(1, 2, 3, 1_000_000, 0);
@@ -489,7 +489,7 @@ fn straggler_is_the_host_with_extra_load() {
 }
 
 #[test]
-fn trimmed_packets_are_asked_for_at_once() {
+fn trimmed_packets_requested_immediately() {
     for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
         let mut scenario = star(9, incast(8, 500_000));
         scenario.control = Control::Off;
@@ -532,7 +532,7 @@ fn trimming_without_window_may_lockstep() {
 }
 
 #[test]
-fn trimmed_packets_are_asked_for_once() {
+fn trimmed_packets_requested_once() {
     // What overtakes the packets before it does not have these sent again.
     let again = |recovery| {
         let mut scenario = star(9, incast(8, 500_000));

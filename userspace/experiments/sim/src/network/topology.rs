@@ -191,7 +191,7 @@ mod tests {
         Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 400_000_000_000, delay_ns: 1_000 };
 
     #[test]
-    fn what_is_no_fabric_is_refused() {
+    fn invalid_fabric_rejected() {
         let good = Topology::leaf_spine(2, 2, 2, CABLES).unwrap();
         assert_eq!(good.validate(), Ok(()));
         let refused = |change: fn(&mut Topology)| {

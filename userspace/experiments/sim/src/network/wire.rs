@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_between_frames_takes_the_fraction() {
+    fn idle_gap_discards_the_fraction() {
         let mut link = Transmitter::new(3_000_000_000);
         assert_eq!([link.send(0, 1), link.send(2, 1), link.send(5, 1)], [2, 5, 8]);
         assert_eq!([link.send(9, 1), link.send(11, 1)], [11, 14]);

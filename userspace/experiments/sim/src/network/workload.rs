@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn invalid_flows_rejected() {
         let mut good = Workload::new();
         let first = good.flow(0, 1, 3, 1_000, 0);
         let second = good.flow(1, 0, 3, 1_000, 0);

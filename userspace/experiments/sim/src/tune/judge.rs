@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_a_mean_and_limits_come_first() {
+    fn score_is_a_mean_and_limits_precede_it() {
         let incast = |degree: u32| {
             outcome(&format!("--topology leaf-spine:1x0x8 --workload incast:{degree} --size 200KB"))
         };

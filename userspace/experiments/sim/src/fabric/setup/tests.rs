@@ -44,7 +44,7 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     for (flags, says) in [
         (
             "--workload incast:32",

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_link_and_value() {
         for (from, to, says) in [
             (
                 "\"client\", \"left\"",

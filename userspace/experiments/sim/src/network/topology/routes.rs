@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_avoid_what_is_down() {
+    fn routes_avoid_failed_links() {
         let fabric = Topology::leaf_spine(2, 2, 1, CABLES).unwrap();
         // Links: 0 and 1 are the hosts', 2 and 3 leaf 0's to the spines, 4 and 5 leaf 1's.
         assert_eq!(Routes::new(&fabric, &|_| true).ports(0, 1), [1, 2]);

@@ -132,7 +132,7 @@ mod tests {
         Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 100_000_000_000, delay_ns: 1_000 };
 
     #[test]
-    fn shapes_have_the_nodes_and_links_they_should() {
+    fn shapes_have_their_nodes_and_links() {
         let single = Topology::leaf_spine(1, 0, 5, CABLES).unwrap();
         assert_eq!((single.hosts, single.switches, single.links.len()), (5, 1, 5));
         let two_tiers = Topology::leaf_spine(4, 2, 8, CABLES).unwrap();

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_file_named() {
         for (text, says) in [
             ("0->1 start 0\n", "m:1: `0->1 start 0` is not a connection"),
             ("0->1 size 5\n", "m:1: a connection must have either a start or a trigger"),

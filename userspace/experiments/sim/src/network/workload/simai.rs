@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workload_is_refused() {
+    fn invalid_workload_rejected() {
         for (text, hosts, says) in [
             (FILE.to_owned(), 4, "w:1: all_gpus: 8 is out of range: the fabric has hosts for 1 to 4"),
             (

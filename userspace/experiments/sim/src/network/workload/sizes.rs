@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused_with_its_line() {
+    fn invalid_distribution_rejected_with_line() {
         for (text, says) in [
             ("0 0\n5\n", "cdf:2: `5` is not a point"),
             ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),

@@ -36,7 +36,7 @@ fn place() -> Place {
 
 /// The file has the user's settings, even if a preset without them is better.
 #[test]
-fn what_is_written_is_as_given() {
+fn given_settings_are_kept() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
     let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
     let first = &report.rows[0];
@@ -67,7 +67,7 @@ fn candidate_beyond_limit_not_written() {
 
 /// The flags of a row reproduce its score.
 #[test]
-fn flags_and_file_have_what_was_simulated() {
+fn flags_and_file_match_the_simulation() {
     let task = task(SMALL);
     let report = tune(&task, 2).unwrap();
     let rate_bps = 100_000_000_000;
@@ -94,7 +94,7 @@ fn flags_and_file_have_what_was_simulated() {
 }
 
 #[test]
-fn limits_come_before_the_objective() {
+fn limits_precede_the_objective() {
     let free = tune(&task(SMALL), 2).unwrap();
     let deepest = free.rows[0].checked.as_ref().unwrap().queue_bytes;
     let limits = Limits { queue_bytes: Some(deepest * 4 / 5), ..Limits::default() };
@@ -108,7 +108,7 @@ fn limits_come_before_the_objective() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let slow = directory.path().join("slow.toml");
     std::fs::write(&slow, crate::network::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
