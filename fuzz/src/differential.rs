@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use dcqcn_tests::both::Both;
 
-use crate::course::{Course, Step, config};
+use crate::cursor::{Cursor, Step, config};
 
 /// Both engines, their current time, and the number of inputs so far.
 struct Engines {
@@ -30,14 +30,14 @@ pub(crate) fn run(bytes: &[u8]) {
             return;
         };
         both.set_config(&config(bytes.first().copied().unwrap_or(0)));
-        let mut course = Course::new(bytes, *now_ns);
-        while let Some(step) = course.next() {
+        let mut cursor = Cursor::new(bytes, *now_ns);
+        while let Some(step) = cursor.next() {
             match step {
                 Step::Params(config) => both.set_config(&config),
-                Step::Packet { hook, frame, meta } => drop(both.process(hook, course.now_ns, &frame, &meta)),
+                Step::Packet { hook, frame, meta } => drop(both.process(hook, cursor.now_ns, &frame, &meta)),
             }
         }
-        *now_ns = course.now_ns;
+        *now_ns = cursor.now_ns;
         *inputs += 1;
         if inputs.is_multiple_of(STATE_EVERY) {
             both.state();

@@ -14,7 +14,7 @@ use dcqcn_loader::dataplane::Sizes;
 use dcqcn_replay::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
 use dcqcn_tests::both::LO;
 
-use crate::course::{Course, Step, config};
+use crate::cursor::{Cursor, Step, config};
 use crate::wire::Whole;
 
 /// Departure of the last packet of each sequence.
@@ -27,9 +27,9 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut in_force = config(bytes.first().copied().unwrap_or(0));
     let params = |config: &Config| Params::new(config, port).expect("parameters in range");
     let mut engine = Reference::new(sizes, &params(&in_force), 1);
-    let mut course = Course::new(bytes, 1_000_000_000);
+    let mut cursor = Cursor::new(bytes, 1_000_000_000);
     let mut last = Last::new();
-    while let Some(step) = course.next() {
+    while let Some(step) = cursor.next() {
         match step {
             Step::Params(config) => {
                 in_force = *config;
@@ -38,7 +38,7 @@ pub(crate) fn run(bytes: &[u8]) {
             }
             Step::Packet { hook, frame, meta } => {
                 let lost = lost_flows(&engine);
-                let outcome = engine.process(hook, course.now_ns, &frame, &meta);
+                let outcome = engine.process(hook, cursor.now_ns, &frame, &meta);
                 let outcome = outcome.expect("the reference engine never fails");
                 nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &in_force);
                 bytes_are_those_that_came(hook, &frame, &meta, &outcome);
@@ -48,7 +48,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 if lost_flows(&engine) != lost {
                     last.clear();
                 } else if hook == Hook::Egress && in_force.scalars.pacer == PACER_FQ {
-                    order_is_kept(&mut last, course.now_ns, &outcome);
+                    order_is_kept(&mut last, cursor.now_ns, &outcome);
                 }
             }
         }

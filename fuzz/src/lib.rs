@@ -3,7 +3,7 @@
 //! Each [`Target`] processes arbitrary bytes. `cargo xtask fuzz` drives them with libFuzzer, each by a program in
 //! `src/bin`; its findings, and one example of each kind, are in `corpus/` and run by the regular tests.
 
-mod course;
+mod cursor;
 mod differential;
 mod hooks;
 mod text;

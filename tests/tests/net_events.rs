@@ -228,9 +228,9 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     a.expect()?;
     b.send(&[0xff; 60])?;
     a.expect()?;
-    let told = run("events a0 --packets --no-follow --json")?;
-    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let rows = values(&String::from_utf8(told.stdout)?)?;
+    let listed = run("events a0 --packets --no-follow --json")?;
+    ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let rows = values(&String::from_utf8(listed.stdout)?)?;
     let counted = |hook: &str, name: &str| {
         let has =
             |row: &Value| row["counted"].as_array().is_some_and(|names| names.iter().any(|n| n == name));

@@ -74,13 +74,13 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
               commands.push('switch.toml'), commands.read()):
     print(*words)
 ";
-    let told = Command::new(PYTHON)
+    let generated = Command::new(PYTHON)
         .args(["-B", "-c", program])
         .args([binary()?, lab_binary()?])
         .env("PYTHONPATH", scripts())
         .output()?;
-    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let commands = String::from_utf8(told.stdout)?;
+    ensure!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
+    let commands = String::from_utf8(generated.stdout)?;
     ensure!(commands.lines().count() == 6, "{commands}");
     for line in commands.lines() {
         let mut words = line.split(' ');

@@ -14,7 +14,7 @@ const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
-    TakenBack,
+    Reverted,
 }
 
 /// A fleet, and a coordinator.
@@ -74,7 +74,7 @@ impl Field {
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         self.end_coordinators()?;
-        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere))
+        Ok((if is_done { End::Done } else { End::Reverted }, elsewhere))
     }
 
     /// Starts one more coordinator.

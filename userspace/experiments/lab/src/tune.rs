@@ -21,7 +21,7 @@ use dcqcn_support::file::Replacement;
 /// Several workloads and seeds count by their geometric mean. The best candidates and all presets are simulated again with other
 /// seeds; that result decides. The same flags give the same result on any number of cores.
 #[derive(Debug, Args)]
-#[command(mut_args(told))]
+#[command(mut_args(adapted))]
 #[command(after_long_help = "\
 Searched are the profile (those for the hosts' links), Kmin, Kmax and Pmax of the flows' class, rpg_ai_rate, rpg_hai_rate,
 rpg_time_reset, dce_tcp_g and min_time_between_cnps. What --profile and --set say is the same in all candidates, and not searched.
@@ -89,7 +89,7 @@ pub(crate) struct TuneArgs {
 }
 
 /// The flags of `sim fabric` as adapted here: those rejected are hidden.
-fn told(arg: Arg) -> Arg {
+fn adapted(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "sample" | "base_rtt" | "target_delay" | "control" => arg.hide(true),
         "duration" => arg.help(

@@ -378,13 +378,13 @@ fn tcp_fills_a_link() {
 fn progress_is_reported_and_can_stop() {
     let mut s = scenario(2);
     s.duration_ns = 100 * MS;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let stopped = run(&s, &mut |now_ns| {
-        told.push(now_ns);
-        if told.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        reported.push(now_ns);
+        if reported.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    assert!(told.is_sorted() && told.len() == 3);
-    assert_eq!(stopped, Err(SimError::Stopped { now_ns: told[2] }));
+    assert!(reported.is_sorted() && reported.len() == 3);
+    assert_eq!(stopped, Err(SimError::Stopped { now_ns: reported[2] }));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction};
+use dcqcn_common::pfc::watchdog::{Found, Guard, Observation, StormAction};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
@@ -474,13 +474,14 @@ impl Switch {
         for number in 0..self.ports.len() {
             for class in 0..CLASSES {
                 let port = &mut self.ports[number];
-                let look = Look {
+                let sample = Observation {
                     backlog: port.waiting >> class & 1 == 1,
                     paused_ns: port.wire.paused_ns(class, now_ns),
                     since_ns: poll_ns,
                 };
                 let Some(guard) = &mut port.guard else { return };
-                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) == Found::Storm
+                if self.rules.lossless >> class & 1 == 1
+                    && guard.observe(&watchdog, class, sample) == Found::Storm
                 {
                     self.storms += 1;
                     match watchdog.action {

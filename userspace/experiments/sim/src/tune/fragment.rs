@@ -35,7 +35,7 @@ impl TuneReport {
             row.name,
             broken.join("; ")
         );
-        let mut text = format!("# {}.\n# {}\n", self.verdict(), told(row));
+        let mut text = format!("# {}.\n# {}\n", self.verdict(), summary(row));
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, place);
         let settings = Settings { changes: row.assignments.clone(), ..Settings::default() };
@@ -50,7 +50,7 @@ impl TuneReport {
     }
 }
 
-fn told(row: &Row) -> String {
+fn summary(row: &Row) -> String {
     let slowdown = row.score().slowdown;
     let seeds =
         if row.checked.is_none() { ", with the seeds of the search only, as it was interrupted" } else { "" };

@@ -127,9 +127,9 @@ mod tests {
         assert_eq!([44, 45, 88].map(|pauses| with(pauses).under(&bounds).excess), [0.0, 1.0 / 44.0, 1.0]);
         assert_eq!(bounds.broken(&with(66)), ["pauses 66, limit 44 (50 % more)"]);
         assert!(bounds.broken(&with(44)).is_empty());
-        let told = Limits { pauses: Some(0), ..Limits::default() }.of(4, &[with(50)]);
-        assert_eq!([0, 1].map(|pauses| with(pauses).under(&told).excess), [0.0, 1.0]);
-        assert_eq!(told.broken(&with(1)), ["pauses 1, limit 0"]);
+        let given = Limits { pauses: Some(0), ..Limits::default() }.of(4, &[with(50)]);
+        assert_eq!([0, 1].map(|pauses| with(pauses).under(&given).excess), [0.0, 1.0]);
+        assert_eq!(given.broken(&with(1)), ["pauses 1, limit 0"]);
     }
 
     /// The second evaluation has other seeds, and more of them: limits must scale accordingly.

@@ -22,7 +22,7 @@ pub(crate) enum Step {
 }
 
 /// Reads steps.
-pub(crate) struct Course<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     /// Current time, advanced by every step.
     pub(crate) now_ns: u64,
@@ -92,7 +92,7 @@ pub(crate) fn config(choice: u8) -> Config {
     config
 }
 
-impl<'a> Course<'a> {
+impl<'a> Cursor<'a> {
     /// Begins.
     pub(crate) const fn new(bytes: &'a [u8], now_ns: u64) -> Self {
         Self { bytes, now_ns }
