@@ -131,7 +131,7 @@ mod tests {
         let sum = sum.split_whitespace().next().unwrap();
         let files = [("package/a.js", "b.js")];
         let other = take(&tarball, &dir, &"0".repeat(128), &files).unwrap_err().to_string();
-        assert!(other.contains("it is not used") && !dir.join("b.js").exists(), "{other}");
+        assert!(other.contains(": not used") && !dir.join("b.js").exists(), "{other}");
         take(&tarball, &dir, sum, &files).unwrap();
         assert_eq!(fs::read_to_string(dir.join("b.js")).unwrap(), "1");
         let missing = take(&tarball, &dir, sum, &[("package/c.js", "c.js")]).unwrap_err().to_string();
