@@ -179,10 +179,10 @@ fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]
     Ok(host.run(|| command.spawn())??)
 }
 
-/// A field of a file as `/proc/PID/status` is.
+/// A field of a file in the format of `/proc/PID/status`.
 ///
 /// # Errors
-/// It has no such field.
+/// The file has no such field.
 pub fn field_of(path: &Path, field: &str) -> Result<String> {
     let status = fs::read_to_string(path)?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));

@@ -122,23 +122,23 @@ fn script(lab: &Lab, reads: &str) -> String {
             script += &start("more", reads);
         }
     }
-    script += &look("end");
+    script += &record("end");
     script + "kill $(pgrep -x iperf3) $(pgrep -x dcqcn) 2>/dev/null\nwait 2>/dev/null\n"
 }
 
-/// Begins to read, and looks at the port when all has settled.
+/// Starts to read, and records the counters once rates have settled.
 fn start(phase: &str, reads: &str) -> String {
-    let settled = look(&format!("{phase}-from"));
+    let settled = record(&format!("{phase}-from"));
     format!("{reads} >/tmp/{phase}.json &\nreads=$!\nsleep {}\n{settled}", READS.settling_s + 1)
 }
 
-/// Waits for the end of the reads, and looks again.
+/// Waits for the end of the reads, and records the counters.
 fn end(phase: &str) -> String {
-    format!("wait $reads\n{}", look(&format!("{phase}-to")))
+    format!("wait $reads\n{}", record(&format!("{phase}-to")))
 }
 
 /// Writes down what the port has counted; of queues that are not there, nothing.
-fn look(name: &str) -> String {
+fn record(name: &str) -> String {
     format!(
         "ip netns exec switch tc -s -j qdisc show dev p3 >/tmp/{name}-port.json\n\
          ip netns exec switch dcqcn --json queues p3 >/tmp/{name}-queues.json 2>/dev/null\n"

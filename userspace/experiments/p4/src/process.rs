@@ -76,7 +76,7 @@ impl Process {
         loop {
             let session = netns.run(|| Session::open(THRIFT_PORT));
             match session.map_err(|error| Error::Start { reason: error.to_string() })? {
-                // Its server starts before its program.
+                // The Thrift server is reachable before the program is loaded.
                 Err(Error::NoSwitch { .. } | Error::NotASwitch { .. }) if Instant::now() < deadline => {}
                 answer => return answer,
             }

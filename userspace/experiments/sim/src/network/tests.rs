@@ -557,7 +557,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
     let mut scenario = star(senders + 1, incast(senders, bytes));
     scenario.window_end = window_end;
     scenario.config.scalars.np_window = NP_WINDOW_BOTH;
-    // All is marked, but in an empty network.
+    // All packets are marked unless the network is empty.
     let wred = &mut scenario.config.wred[3];
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
     let out = outcome(&scenario);
@@ -566,13 +566,13 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
 }
 
 #[test]
-fn a_timer_is_on_time_and_packets_are_late() {
+fn timed_cnps_are_earlier_than_packet_driven_ones() {
     let (timer, _) = ended_by(WindowEnd::Timer, 16, 1_000_000);
     assert!(timer.cnps > 16 && timer.late_max_ns == 0, "{timer:?}");
     let (of_flow, cnps) = ended_by(WindowEnd::NextOfFlow, 16, 1_000_000);
     assert!(of_flow.cnps > 16 && of_flow.cnps <= cnps && of_flow.late_p50_ns > 0, "{of_flow:?}");
     assert!(of_flow.late_p50_ns <= of_flow.late_p99_ns && of_flow.late_p99_ns <= of_flow.late_max_ns);
-    // While the port is busy, a packet of somebody comes within the time of one, 341 ns.
+    // While the port is busy, a packet of any flow arrives within one packet time, 341 ns.
     let (of_port, _) = ended_by(WindowEnd::NextOfPort, 16, 1_000_000);
     assert!(of_port.cnps > 16 && of_port.late_p50_ns <= 350, "{of_port:?}");
     assert!(of_flow.late_p50_ns > of_port.late_p50_ns, "{of_flow:?}");

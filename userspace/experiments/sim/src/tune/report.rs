@@ -89,9 +89,9 @@ impl Row {
     /// Value of a parameter, or of one of the flows' class, as text.
     fn text(&self, name: &str) -> String {
         let of_class = format!("wred.{}.{name}", self.class);
-        let is_it = |set: &&Assignment| [name, &of_class].contains(&set.key.to_string().as_str());
+        let is_named = |set: &&Assignment| [name, &of_class].contains(&set.key.to_string().as_str());
         let text = |set: &Assignment| dcqcn_common::params::Quantity(set.value, set.key.unit()).to_string();
-        self.assignments.iter().find(is_it).map(text).unwrap_or_default()
+        self.assignments.iter().find(is_named).map(text).unwrap_or_default()
     }
 }
 

@@ -78,7 +78,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let configs: Vec<Config> = tried.iter().map(|tried| tried.config).collect();
     // None after Ctrl-C.
     let again = second.scores(&configs, "second evaluation")?;
-    // Other seeds, other pauses: use those of the presets again.
+    // Other seeds cause other pauses: recompute the limits from the presets.
     let of_presets = |scores: &Vec<Score>| {
         task.limits.of(second.simulations(), scores.get(..presets_count).unwrap_or_default())
     };

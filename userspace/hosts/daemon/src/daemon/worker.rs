@@ -35,9 +35,9 @@ use refusals::Refusals;
 const TICK: Duration = Duration::from_secs(1);
 /// Interval of freeing state of deleted namespaces.
 const GC: Duration = Duration::from_secs(60);
-/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MOST`].
+/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_secs(10);
-const RETRY_MOST: Duration = Duration::from_secs(320);
+const RETRY_MAX: Duration = Duration::from_secs(320);
 /// Interval of checking link speeds, in addition to link notifications.
 const SPEEDS: Duration = Duration::from_secs(10);
 
@@ -271,7 +271,7 @@ impl WorkerState {
         let loaded = Config::load(file.path()).map_err(Refused::from);
         self.retry = None;
         let was_refused = retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
-        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
+        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MAX));
         let result = loaded.and_then(|own| self.take_file(own, options));
         let refused = match &result {
             Ok(()) => {

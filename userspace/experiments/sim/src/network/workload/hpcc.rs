@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_are_read_as_the_traffic_generator_writes_them() {
+    fn traffic_generator_files_parsed() {
         let text = "2 \n2 1 3 100 200000 2.000000500\n3 1 3 100 150000 2.5\n9 9 9 9 9 9\n";
         let workload = Workload::hpcc("flow.txt", text, 3).unwrap();
         let read: Vec<_> = workload
