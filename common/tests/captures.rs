@@ -1,4 +1,4 @@
-//! Real traffic of Linux's soft-RoCE driver, captured off a wire: every packet must be understood to its last byte.
+//! Captures of Linux's soft-RoCE driver: every packet must be parsed completely.
 
 mod frames;
 
@@ -14,15 +14,15 @@ use dcqcn_common::wire::{
 };
 use frames::frames;
 
-/// A packet over IPv4, taken apart.
+/// A parsed packet over IPv4.
 struct Packet<'a> {
     ip: Ipv4Repr,
     bth: BthRepr,
-    /// What follows the BTH, without padding and ICRC.
+    /// The bytes after the BTH, without padding and ICRC.
     body: &'a [u8],
 }
 
-/// Takes a frame apart, and checks that putting its headers together again gives the same bytes.
+/// Parses a frame, and checks that emitting its headers gives the same bytes.
 fn dissect(frame: &[u8]) -> Packet<'_> {
     let (eth, l3) = Ethernet::parse(frame).expect("an Ethernet header");
     assert_eq!(eth.ethertype(), EtherType::IPV4);
@@ -223,7 +223,7 @@ fn cm_reveals_both_qps() {
     assert_eq!((drep.local, drep.remote), (dreq.comm_ids.remote, dreq.comm_ids.local));
     assert_eq!(dreq.remote_qpn, rep.local_qpn);
 
-    // What the messages say is where the connection's packets go.
+    // The messages must match the connection's packets.
     assert!(data_to.contains(&(client, req.local_qpn)) && data_to.contains(&(server, rep.local_qpn)));
     for (dst, qpn) in data_to {
         assert_eq!(qpn, if dst == client { req.local_qpn } else { rep.local_qpn });

@@ -1,4 +1,4 @@
-//! The gap behind a packet follows the flow's rate: against an integral taken event by event, in exact arithmetic.
+//! Gaps behind packets follow the flow's rate: compared with an exact integral, event by event.
 
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::pacing::Departure;
@@ -14,7 +14,7 @@ fn config(link_rate_bps: u64) -> Config {
     config.scalars.link_rate_bps = link_rate_bps;
     config.scalars.pacer = PACER_FQ;
     config.scalars.wire_overhead_bytes = 0;
-    // A late packet would have paid some of its gap already.
+    // A late packet would have paid part of its gap already.
     config.scalars.pacing_credit_ns = 0;
     config
 }
@@ -46,8 +46,7 @@ fn flow_not_delayed_by_old_rate() {
     assert!(flow.hot.machine.rate_bps > 100_000_000);
 }
 
-/// When `bits` that were sent at `from_ns` are paid, if the machine, active as it is, meets nothing but its own timers; and
-/// what of them is unpaid at `now_ns`, in 10^-9 bit.
+/// When `bits` sent at `from_ns` are paid, if only timers occur; and the unpaid part at `now_ns`, in 10^-9 bit.
 fn unpaid(mut machine: RateMachine, p: &Params, from_ns: u64, bits: u64, now_ns: u64) -> i128 {
     let mut left = i128::from(bits) * 1_000_000_000;
     let mut at_ns = from_ns;
@@ -116,7 +115,7 @@ proptest! {
             prop_assert!((-2.0..=2.0 + bit_ns + gap_ns * 1e-5).contains(&off_ns), "off by {off_ns} ns: {flow:?}");
         }
 
-        // Looked at on the way, the same: but for a bit each time.
+        // With intermediate updates, the result is the same, except for a bit each time.
         let mut looked_at = sent;
         for n in 1..=8 {
             looked_at.hot.advance(&p.rp, now_ns + look_ns * n / 8, &mut { Debt::NONE });
@@ -128,7 +127,7 @@ proptest! {
         }
     }
 
-    /// Whatever happens between them, no packet of a stream leaves before those ahead of it.
+    /// No packet of a stream departs before the packets ahead of it.
     #[test]
     fn stream_departures_are_monotonic(
         steps in proptest::collection::vec((0u8..8, 0u64..300_000, 64u64..4_200, any::<bool>()), 1..300),

@@ -1,4 +1,4 @@
-//! The rate machine against the paper: a worked example, and an independent model on random histories.
+//! The rate machine compared with the paper: a worked example, and an independent model on random histories.
 
 mod model;
 
@@ -13,7 +13,7 @@ const HOUR: u64 = 3_600_000_000_000;
 /// The smallest step of a fine alpha.
 const ALPHA_QUANTUM: f64 = 1.0 / ALPHA_ONE as f64;
 
-/// Within 0.001 % or 100 bit/s; 0.1 % or 1 kb/s would do, but a machine that far off has a mistake in it.
+/// Within 0.001 % or 100 bit/s; 0.1 % or 1 kbit/s would do, but a larger deviation indicates an error.
 fn same_rate(rate_bps: u64, model_bps: f64) -> bool {
     (rate_bps as f64 - model_bps).abs() <= (model_bps * 1e-5).max(100.0)
 }
@@ -73,13 +73,13 @@ fn worked_trace() {
         assert_eq!((m.time_stage, m.byte_stage), (stage, 0), "{t_us} us");
         assert!(same_alpha(m.alpha_q31(&p, t_us * US), alpha(stage as i32)), "{t_us} us");
     }
-    // The figures as they are printed.
+    // The published values.
     assert_eq!(format!("{:.6} {:.6}", alpha(1), alpha(5)), "0.996094 0.980621");
 }
 
-/// HPCC's simulator ("mlx") at 40 Gb/s with t_alpha = t_dec = 50 us and t_inc = 55 us: the first two CNPs make one cut, the
-/// target is kept, and additive increase is one event. The CNPs come 100 ns before the ticks that
-/// count them, where no order of events at one instant matters.
+/// HPCC's simulator ("mlx") at 40 Gbit/s with t_alpha = t_dec = 50 us and t_inc = 55 us: the first two CNPs cause one
+/// cut, the target is kept, and additive increase is one event. The CNPs arrive 100 ns before the ticks that count
+/// them, so the order of simultaneous events is irrelevant.
 #[test]
 fn firmware_worked_trace() {
     let mut config = Config::DEFAULT;
@@ -205,7 +205,7 @@ fn new_flow_is_idle() {
     assert_eq!(m, RateMachine::new(&p));
 }
 
-/// Alpha has no loop: any number of periods is at most 16 products.
+/// Alpha needs no loop: any number of periods is at most 16 products.
 #[test]
 fn alpha_decays_by_one_gain_per_period() {
     for dce_tcp_g in [1, 512, 960, 1_020, 1_023] {
@@ -225,7 +225,7 @@ fn alpha_decays_by_one_gain_per_period() {
     }
 }
 
-/// What happens to a flow.
+/// An event of a flow.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Cnp,
@@ -233,7 +233,7 @@ enum Event {
     Sample,
 }
 
-/// How long nothing happens before it.
+/// Idle time before it.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     Ns(u64),
@@ -311,7 +311,7 @@ prop_compose! {
     }
 }
 
-/// What only the firmware has: period of the decrease check, the two clamps, whether and which rate at the first CNP.
+/// Parameters of the firmware: period of the decrease check, the two clamps, and the rate at the first CNP.
 fn any_firmware() -> impl Strategy<Value = (u64, bool, bool, bool, u64)> {
     let first_rate_bps = any_size(100_000, MAX_RATE_BPS);
     (any_size(US, 1_000_000 * US), prop::bool::weighted(0.3), any::<bool>(), any::<bool>(), first_rate_bps)
@@ -344,7 +344,7 @@ proptest! {
             let looked_at_ns = now_ns + gap_ns / 3;
             now_ns += gap_ns;
             model.run_until(now_ns);
-            // A look in between changes nothing.
+            // An intermediate update changes nothing.
             let mut looked_at = m;
             looked_at.advance(&p, looked_at_ns);
             looked_at.advance(&p, now_ns);
@@ -368,7 +368,7 @@ proptest! {
             prop_assert!(same_rate(m.target_bps, model.target_bps), "target {} {}", m.target_bps, model.target_bps);
             prop_assert!(same_alpha(alpha_q31, model.alpha), "alpha {} {}", alpha_q31, model.alpha);
             prop_assert!(alpha_q31 <= ALPHA_ONE);
-            // The flow is at the line rate long before its stages reach their end.
+            // The flow is at line rate long before its stages saturate.
             let stages = [model.time_stage, model.byte_stage].map(|stage| stage.min(u64::from(u32::MAX)) as u32);
             prop_assert_eq!([m.time_stage, m.byte_stage], stages);
             prop_assert!((p.min_rate_bps..=p.line_rate_bps).contains(&m.rate_bps));

@@ -1,5 +1,4 @@
-//! The reference pages of parameters and counters, written from the tables that everything else reads.
-//! `cargo xtask docs` writes them.
+//! The reference pages of parameters and counters, generated from their tables by `cargo xtask docs`.
 
 use std::path::Path;
 use std::{env, fs};
@@ -18,7 +17,7 @@ fn page(name: &str, text: &str) {
     assert!(kept == text, "{} differs from the code: run `cargo xtask docs`", path.display());
 }
 
-/// The parameter that each section begins with, and its title.
+/// First parameter of each section, and its title.
 const SECTIONS: [(&str, &str); 5] = [
     ("cp_enable", "Points of DCQCN, the link, and the congestion point"),
     ("min_time_between_cnps", "Notification point"),
@@ -27,7 +26,7 @@ const SECTIONS: [(&str, &str); 5] = [
     ("event_rate", "Event log"),
 ];
 
-/// A cell of a table: a bar would end it.
+/// A cell of a table, with bars escaped.
 fn cell(text: &str) -> String {
     text.trim().replace('|', "\\|")
 }

@@ -1,43 +1,43 @@
-//! The kernel's programs against the reference, packet by packet.
+//! The kernel's programs compared with the reference, packet by packet.
 
 use std::cell::RefCell;
 
 use dcqcn_tests::both::Both;
 
-use crate::course::{Course, Step, config};
+use crate::cursor::{Cursor, Step, config};
 
-/// Both engines, the time they have come to, and how many inputs they have had.
+/// Both engines, their current time, and the number of inputs so far.
 struct Engines {
     both: Both,
     now_ns: u64,
     inputs: u64,
 }
 
-/// Every so many inputs all tables are compared; each packet's bytes, verdict and marks always are.
+/// Interval, in inputs, of comparing all tables; bytes, verdict and marks are compared for each packet.
 const STATE_EVERY: u64 = 32;
 
 thread_local! {
-    /// Loaded once, as that takes the verifier a second; what one input leaves in the tables the next one finds.
+    /// Loaded once, as the verifier takes a second; tables keep their state between inputs.
     static ENGINES: RefCell<Option<Engines>> = RefCell::new(
         Both::load("differential", 64, &config(0)).map(|both| Engines { both, now_ns: 1_000_000_000, inputs: 0 }),
     );
 }
 
-/// Runs a history through both; without the rights to load programs, through none.
+/// Runs a history through both; skipped without the privilege to load programs.
 pub(crate) fn run(bytes: &[u8]) {
     ENGINES.with_borrow_mut(|engines| {
         let Some(Engines { both, now_ns, inputs }) = engines else {
             return;
         };
         both.set_config(&config(bytes.first().copied().unwrap_or(0)));
-        let mut course = Course::new(bytes, *now_ns);
-        while let Some(step) = course.next() {
+        let mut cursor = Cursor::new(bytes, *now_ns);
+        while let Some(step) = cursor.next() {
             match step {
                 Step::Params(config) => both.set_config(&config),
-                Step::Packet { hook, frame, meta } => drop(both.process(hook, course.now_ns, &frame, &meta)),
+                Step::Packet { hook, frame, meta } => drop(both.process(hook, cursor.now_ns, &frame, &meta)),
             }
         }
-        *now_ns = course.now_ns;
+        *now_ns = cursor.now_ns;
         *inputs += 1;
         if inputs.is_multiple_of(STATE_EVERY) {
             both.state();

@@ -1,4 +1,4 @@
-//! The three hooks, over a history.
+//! The three hooks over a history.
 
 use std::collections::HashMap;
 
@@ -14,22 +14,22 @@ use dcqcn_loader::dataplane::Sizes;
 use dcqcn_replay::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
 use dcqcn_tests::both::LO;
 
-use crate::course::{Course, Step, config};
+use crate::cursor::{Cursor, Step, config};
 use crate::wire::Whole;
 
-/// When the last packet of each sequence leaves.
+/// Departure of the last packet of each sequence.
 type Last = HashMap<(FlowId, bool), u64>;
 
-/// Runs a history through the reference engine and holds it to what must always hold.
+/// Runs a history through the reference engine and checks its invariants.
 pub(crate) fn run(bytes: &[u8]) {
     let sizes = Sizes { rp_flows: 16, np_flows: 16 };
     let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
     let mut in_force = config(bytes.first().copied().unwrap_or(0));
     let params = |config: &Config| Params::new(config, port).expect("parameters in range");
     let mut engine = Reference::new(sizes, &params(&in_force), 1);
-    let mut course = Course::new(bytes, 1_000_000_000);
+    let mut cursor = Cursor::new(bytes, 1_000_000_000);
     let mut last = Last::new();
-    while let Some(step) = course.next() {
+    while let Some(step) = cursor.next() {
         match step {
             Step::Params(config) => {
                 in_force = *config;
@@ -38,7 +38,7 @@ pub(crate) fn run(bytes: &[u8]) {
             }
             Step::Packet { hook, frame, meta } => {
                 let lost = lost_flows(&engine);
-                let outcome = engine.process(hook, course.now_ns, &frame, &meta);
+                let outcome = engine.process(hook, cursor.now_ns, &frame, &meta);
                 let outcome = outcome.expect("the reference engine never fails");
                 nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &in_force);
                 bytes_are_those_that_came(hook, &frame, &meta, &outcome);
@@ -48,14 +48,14 @@ pub(crate) fn run(bytes: &[u8]) {
                 if lost_flows(&engine) != lost {
                     last.clear();
                 } else if hook == Hook::Egress && in_force.scalars.pacer == PACER_FQ {
-                    order_is_kept(&mut last, course.now_ns, &outcome);
+                    order_is_kept(&mut last, cursor.now_ns, &outcome);
                 }
             }
         }
     }
 }
 
-/// Whether flows were pushed out or found no place: then nobody remembers when their last packets leave.
+/// Whether flows were evicted or not inserted: their last departures are unknown then.
 fn lost_flows(engine: &Reference) -> [u64; 3] {
     let counters = engine.counters().expect("the reference engine never fails");
     let stat = &counters[Hook::Egress.slot()].stat;
@@ -78,7 +78,7 @@ fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &O
     assert!(reasons.contains(&true), "dropped at {hook:?}: {frame:02x?}");
 }
 
-/// A packet leaves as it came, but for its ECN field, and IPv4's checksum, which stays right if it was.
+/// A packet leaves unchanged, except for its ECN field and IPv4's checksum, which stays correct if it was.
 fn bytes_are_those_that_came(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
     let becomes_a_cnp = meta.mark | 1 == 0x0dcc_0a01 && hook == Hook::Egress;
     if becomes_a_cnp || outcome.packet == frame {
@@ -109,7 +109,7 @@ fn a_cnp_is_right(cnp: &Outcome) {
     assert!(icrc::verify(&cnp.packet[roce.l3..]));
 }
 
-/// No packet of a sequence leaves before one that was sent earlier.
+/// No packet of a sequence departs before one that was sent earlier.
 fn order_is_kept(last: &mut Last, now_ns: u64, outcome: &Outcome) {
     let frame = Whole(&outcome.packet);
     let Ok(roce) = classify(&mut Whole(&outcome.packet)) else {

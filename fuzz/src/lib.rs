@@ -1,50 +1,50 @@
-//! Fuzzing: whatever the bytes, nothing panics and what must hold holds.
+//! Fuzzing: for any bytes, nothing panics and invariants hold.
 //!
-//! Each [`Target`] takes bytes from anywhere. `cargo xtask fuzz` drives them by coverage with libFuzzer, each by a program in
-//! `src/bin`; what that found, and one example of each kind, is kept in `corpus/` and run by the ordinary tests.
+//! Each [`Target`] processes arbitrary bytes. `cargo xtask fuzz` drives them with libFuzzer, each by a program in
+//! `src/bin`; its findings, and one example of each kind, are in `corpus/` and run by the regular tests.
 
-mod course;
+mod cursor;
 mod differential;
 mod hooks;
 mod text;
 mod wire;
 
-/// Something to run on bytes; it panics where the code under test is wrong.
+/// A fuzz target; it panics if the code under test is wrong.
 pub struct Target {
-    /// Its name, and that of its folder in `corpus/`.
+    /// Name, and folder in `corpus/`.
     pub name: &'static str,
     /// Runs it.
     pub run: fn(&[u8]),
-    /// It needs root and loads programs into the running kernel.
+    /// Whether it needs root and loads programs into the running kernel.
     pub needs_kernel: bool,
 }
 
-/// The classifier: what it calls RoCE has the headers it says, and a kind has one name.
+/// The classifier: RoCE packets have the headers it reports, and a packet has one class.
 pub const CLASSIFY: Target = Target { name: "classify", run: wire::classify, needs_kernel: false };
 
-/// CNPs and connection management messages: what is read is written back to the same bytes.
+/// CNPs and connection management messages: parsing and emitting gives the same bytes.
 pub const MESSAGES: Target = Target { name: "messages", run: wire::messages, needs_kernel: false };
 
-/// The three hooks over a history of packets, times and parameters: order, nothing dropped unasked.
+/// The three hooks over a history of packets, times and parameters: order, and no unexpected drops.
 pub const HOOKS: Target = Target { name: "hooks", run: hooks::run, needs_kernel: false };
 
-/// Configuration files: what is read and written is read to the same.
+/// Configuration files: saving and parsing is lossless.
 pub const CONFIG: Target = Target { name: "config", run: text::config, needs_kernel: false };
 
-/// SONiC's config_db.json: what is exported is imported to the same, and exported to the same bytes.
+/// SONiC's config_db.json: exporting, importing and exporting again gives the same bytes.
 pub const SONIC: Target = Target { name: "sonic", run: text::sonic, needs_kernel: false };
 
 /// Pcap and pcapng files: read to their end or to where they are damaged.
 pub const CAPTURE: Target = Target { name: "capture", run: text::capture, needs_kernel: false };
 
-/// The kernel's programs against the reference: bytes, verdict and state are the same.
+/// The kernel's programs compared with the reference: equal bytes, verdict and state.
 pub const DIFFERENTIAL: Target = Target { name: "differential", run: differential::run, needs_kernel: true };
 
 /// All of them.
 pub const TARGETS: [Target; 7] = [CLASSIFY, MESSAGES, HOOKS, CONFIG, SONIC, CAPTURE, DIFFERENTIAL];
 
-/// libFuzzer's program for a target, by the name of its constant. A program of its own each, since libFuzzer looks through the
-/// counters of all code in a program after every input: with all targets in one, four fifths of its time.
+/// libFuzzer's program for a target, by the name of its constant. Separate programs, because libFuzzer scans the
+/// counters of all code after every input: with all targets in one, this took four fifths of the time.
 #[macro_export]
 macro_rules! program {
     ($target:ident) => {

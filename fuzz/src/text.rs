@@ -1,4 +1,4 @@
-//! What people and other programs write: configuration, SONiC's tables, captures.
+//! Text from users and other programs: configuration, SONiC's tables, captures.
 
 use std::path::Path;
 use std::{env, fs, process};
@@ -24,12 +24,12 @@ pub(crate) fn config(bytes: &[u8]) {
     assert_eq!(to_toml(&again), written, "what is written is read to the same");
     let found = Found { link_rate_bps: Some(1_000_000_000), wire_overhead_bytes: 24, other_host: false };
     if let Ok(config) = settings.config_on(&found) {
-        // Whatever is in range by itself and together can be put into force.
+        // Any values in range and consistent can be activated.
         Params::new(&config, Port::new(1, 8, 8)).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
-/// A switch's tables, imported, put into force, exported, and imported again.
+/// A switch's tables: imported, activated, exported, and imported again.
 pub(crate) fn sonic(bytes: &[u8]) {
     const PORT: &str = "Ethernet0";
     let Ok(database) = sonic::Database::parse("fuzz", bytes) else {
@@ -58,7 +58,7 @@ pub(crate) fn sonic(bytes: &[u8]) {
 
 /// A capture file.
 pub(crate) fn capture(bytes: &[u8]) {
-    // A reader wants a file; in memory it is a hundred times faster.
+    // The reader needs a file; one in memory is a hundred times faster.
     let shared_memory = Path::new("/dev/shm");
     let folder = if shared_memory.is_dir() { shared_memory.to_owned() } else { env::temp_dir() };
     let path = folder.join(format!("dcqcn-fuzz-{}", process::id()));

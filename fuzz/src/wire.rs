@@ -11,7 +11,7 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
 
-/// A packet that is all there.
+/// A complete packet.
 pub(crate) struct Whole<'a>(pub(crate) &'a [u8]);
 
 impl Frame for Whole<'_> {
@@ -24,7 +24,7 @@ impl Frame for Whole<'_> {
     }
 }
 
-/// What is called RoCE is RoCE.
+/// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
     let mut frame = Whole(bytes);
     let dscp = classify::dscp(&mut frame);
@@ -41,7 +41,7 @@ pub(crate) fn classify(bytes: &[u8]) {
     kinds(&roce, &frame);
 }
 
-/// The kinds a packet can be of exclude one another, and what follows from one is so.
+/// Checks that the classes of a packet exclude one another, and their properties.
 fn kinds(roce: &Roce, frame: &Whole<'_>) {
     assert!(!roce.congests() || roce.is_sequenced(), "what congests has a place");
     assert!(!(roce.is_cnp() && (roce.congests() || roce.is_sequenced())));
@@ -87,7 +87,7 @@ pub(crate) fn messages(bytes: &[u8]) {
     }
 }
 
-/// A CNP that is made is valid and says what it was made of; with one bit turned over it is refused.
+/// A new CNP is valid and has the given content; with one bit flipped it is rejected.
 fn made(repr: &CnpRepr, bit: u8) {
     let said = Cnp { dest_qpn: repr.dest_qpn, hint: repr.hint };
     let mut v4 = [0; cnp::V4_LEN];
@@ -96,7 +96,7 @@ fn made(repr: &CnpRepr, bit: u8) {
     let mut v6 = [0; cnp::V6_LEN];
     cnp::emit_v6(&mut v6, [1; 16], [2; 16], repr);
     assert_eq!(cnp::parse_v6(&v6), Some(said));
-    /// What neither covers: the UDP checksum, which is 0 in RoCE and nobody looks at, and FECN with the reserved bits next to it.
+    /// Bits covered by neither: the UDP checksum, which RoCE ignores, and FECN with the adjacent reserved bits.
     const UDP_CHECKSUM: Range<usize> = Ipv4::LEN + 6..Ipv4::LEN + Udp::LEN;
     const FECN: usize = Ipv4::LEN + Udp::LEN + 4;
     let bit = usize::from(bit) * 2;

@@ -1,4 +1,4 @@
-//! What fuzzing found, and an example of each kind, run as ordinary tests.
+//! The corpus of findings and examples, run as regular tests.
 
 use std::fs;
 use std::path::Path;
@@ -21,9 +21,9 @@ fn corpus_of_every_target_passes() {
     }
 }
 
-/// A byte of every value in every place of a short history: what coverage has no part in.
+/// Every byte value at every position of a short history, without coverage.
 #[test]
-fn every_target_bears_simple_patterns() {
+fn targets_accept_simple_patterns() {
     for target in TARGETS.iter().filter(|target| !target.needs_kernel) {
         for fill in 0..=u8::MAX {
             (target.run)(&[fill; 96]);

@@ -1,4 +1,4 @@
-//! The reference engine and the kernel engine side by side, held to the same answers.
+//! The reference engine and the kernel engine in lockstep, with equal results required.
 
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Pair};
@@ -11,7 +11,7 @@ use dcqcn_replay::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 /// The loopback interface, which every network namespace has under this number: the kernel engine's XDP wants an
 /// interface that exists.
 pub const LO: u32 = 1;
-/// Where the random sequence begins.
+/// Seed of the random sequence.
 const SEED: u64 = 0x0dc9_c0de;
 
 /// Both engines, in the same state.
@@ -23,8 +23,7 @@ pub struct Both {
 }
 
 impl Both {
-    /// Loads the object and makes the same of plain memory; `None`, and a line that says so, where the kernel refuses
-    /// because of missing capabilities.
+    /// Loads the object and creates the reference engine; `None`, with a message, if capabilities are missing.
     #[must_use]
     pub fn load(test: &str, flows: u32, config: &Config) -> Option<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
@@ -40,38 +39,38 @@ impl Both {
         }
     }
 
-    /// Puts other parameters active.
+    /// Activates other parameters.
     pub fn set_config(&mut self, config: &Config) {
         let params = Params::new(config, self.params.port).unwrap_or_else(|error| panic!("{error}"));
         self.set_params(&params);
     }
 
-    /// Puts other parameters active, the port's too.
+    /// Activates other parameters, including the port's.
     pub fn set_params(&mut self, params: &Params) {
         self.params = *params;
         self.reference.set_params(params).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_params(params).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Enters a pair.
+    /// Adds a pair.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) {
         self.reference.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Tells both what really waits in a queue.
+    /// Sets the real backlog of a queue.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) {
         self.reference.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Tells both which priorities are in a storm of pauses.
+    /// Reports the priorities in a pause storm.
     pub fn set_storms(&mut self, storms: Storms, now_ns: u64) {
         self.reference.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
         self.kernel.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Has both process a packet; panics unless they agree to the last byte.
+    /// Processes a packet with both; panics unless they agree to the last byte.
     pub fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Outcome {
         let reference = self.reference.process(hook, now_ns, packet, meta);
         let kernel = self.kernel.process(hook, now_ns, packet, meta);

@@ -1,4 +1,4 @@
-//! What the kernel holds for an attachment: maps and programs, by their ids.
+//! The kernel's state of an attachment: maps and programs, by their IDs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use dcqcn_loader::dataplane::SHARED;
 
 use crate::host::Host;
 
-/// How long the kernel may take to free what nobody uses: some grace periods of RCU.
+/// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Opens the object that `cargo xtask build` leaves next to the data plane's: what speed is compared with, and what tests need.
@@ -73,11 +73,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// What the kernel holds for the attachment at `iface`, next to what it shares with others of its namespace. Nothing else may
-    /// be open in this process.
+    /// The kernel's state of the attachment at `iface`, and state shared within its namespace. This process may have
+    /// nothing else open.
     ///
     /// # Errors
-    /// It is not attached, or the kernel does not tell.
+    /// It is not attached, or the kernel does not report it.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
         let attachment = host.attachment(iface)?;
         let mut maps = open_maps()?;
@@ -88,14 +88,14 @@ impl Held {
         maps.retain(|id, _| !is_shared(*id));
         let uses_them =
             |ids: Option<Vec<u32>>| ids.unwrap_or_default().iter().any(|id| maps.contains_key(id));
-        // A program may go while the list is read.
+        // A program may be unloaded while the list is read.
         let programs = loaded_programs().filter_map(Result::ok);
         let programs = programs.filter(|program| program.map_ids().is_ok_and(uses_them));
         let programs = programs.map(|program| program.id()).collect();
         Ok(Self { maps, programs })
     }
 
-    /// Waits until the kernel has freed all of it; false if it does not.
+    /// Waits until the kernel has freed all of it; `false` on a time-out.
     #[must_use]
     pub fn is_freed(&self) -> bool {
         let until = Instant::now() + GRACE;

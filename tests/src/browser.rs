@@ -1,4 +1,4 @@
-//! A browser without a window, driven through its DevTools protocol: two pipes with objects of JSON.
+//! A headless browser, driven through its DevTools protocol: two pipes with JSON objects.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long it may take to answer, and a page to come to something.
+/// Time limit for an answer, and for a page to reach a state.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OPTIONS: [&str; 12] = [
     "--headless",
@@ -38,15 +38,15 @@ pub struct Browser {
     child: Child,
     to: File,
     from: Receiver<Value>,
-    /// The last question.
+    /// Number of the last request.
     id: u64,
     session: Option<String>,
-    /// What the page complained of, in its console or by not catching it.
+    /// Errors of the page: console messages and uncaught exceptions.
     pub complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Whether there is one; says so if not.
+    /// Whether a browser is installed; prints a message if not.
     #[must_use]
     pub fn is_there(test: &str) -> bool {
         let path = env::var_os("PATH").unwrap_or_default();
@@ -66,7 +66,7 @@ impl Browser {
         let pipe = |name: &str| -> Result<File> {
             let path = dir.path().join(name);
             mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-            // Both ways, so that neither waits for the other to open it.
+            // Both are opened for reading and writing, so that neither side blocks.
             Ok(File::options().read(true).write(true).open(path)?)
         };
         let (to, answers) = (pipe("in")?, pipe("out")?);
@@ -98,7 +98,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Asks it, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
     /// It refuses, or does not answer.
@@ -177,7 +177,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Makes the page so wide and so high, in pixels, and light or dark.
+    /// Sets the page's size in pixels, and its colour scheme.
     ///
     /// # Errors
     /// The browser refuses.
@@ -202,7 +202,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Types a text where the keyboard is.
+    /// Types a text into the focused element.
     ///
     /// # Errors
     /// The browser refuses.
@@ -210,7 +210,7 @@ impl Browser {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
-    /// Writes what is seen as a PNG.
+    /// Writes a screenshot as PNG.
     ///
     /// # Errors
     /// It cannot be written.
@@ -224,7 +224,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What axe-core finds wrong with the page; `None` where it is not there.
+    /// Findings of axe-core about the page; `None` if it is not installed.
     ///
     /// # Errors
     /// It does not run.
@@ -245,7 +245,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // In good order, so that its own processes end with it; killed if not.
+        // Orderly, so that its own processes exit with it; killed if that fails.
         self.session = None;
         let asked = self.call("Browser.close", json!({}));
         let until = Instant::now() + Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! `dcqcn run` with a file of its own, for tests.
+//! `dcqcn run` with its own file, for tests.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::command::dcqcn;
 use crate::host::Host;
 use crate::socket::PATIENCE;
 
-/// Everything of one host, at a link rate that stays what a cut makes of it.
+/// All interfaces of one host, at a link rate at which cuts are visible.
 pub const HOST: &str = "\
 [[interface]]
 name = 'a*'
@@ -142,7 +142,7 @@ impl Daemon {
         Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
     }
 
-    /// Ends it in good order.
+    /// Stops it in order.
     ///
     /// # Errors
     /// It fails.
@@ -164,7 +164,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Fails if it has ended, which is as good.
+        // Fails if it has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -179,20 +179,20 @@ fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]
     Ok(host.run(|| command.spawn())??)
 }
 
-/// A field of a file as `/proc/PID/status` is.
+/// A field of a file in the format of `/proc/PID/status`.
 ///
 /// # Errors
-/// It has no such field.
+/// The file has no such field.
 pub fn field_of(path: &Path, field: &str) -> Result<String> {
     let status = fs::read_to_string(path)?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     Ok(line.with_context(|| format!("no {field} in {}", path.display()))?.trim().to_owned())
 }
 
-/// What a request is answered with, in the host's namespace.
+/// Response to a request, in the host's namespace.
 ///
 /// # Errors
-/// Nobody listens, or nothing comes.
+/// No server listens, or no response arrives.
 pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     host.run(|| {
         let mut stream =
@@ -205,7 +205,7 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     })?
 }
 
-/// Waits until `look` finds what it looks for, and returns that; an error that passes says what it found instead.
+/// Waits until `look` returns a value; a temporary error describes the state so far.
 ///
 /// # Errors
 /// It does not come, or `look` fails.
@@ -220,13 +220,13 @@ pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>)
     }
 }
 
-/// What a service manager hears.
+/// Mock of a service manager.
 pub struct Manager {
     dir: TempDir,
     socket: UnixDatagram,
-    /// The last sign of life.
+    /// Time of the last watchdog ping.
     last: Instant,
-    /// The longest time between two.
+    /// The longest interval between two.
     pub longest: Duration,
 }
 
@@ -242,7 +242,7 @@ impl Manager {
         Ok(Self { dir, socket, last: Instant::now(), longest: Duration::ZERO })
     }
 
-    /// What `NOTIFY_SOCKET` is for whom it is to hear.
+    /// Value of `NOTIFY_SOCKET` for a client.
     ///
     /// # Errors
     /// It is no text.
@@ -251,7 +251,7 @@ impl Manager {
         Ok(path.to_str().context("a path that is no text")?.to_owned())
     }
 
-    /// Reads until a message has a line that begins with `word`, and returns that message.
+    /// Reads until a message has a line that starts with `word`, and returns that message.
     ///
     /// # Errors
     /// It does not come.

@@ -1,10 +1,10 @@
-//! How a program ends that says whether all was well.
+//! Exit of a program with a verdict.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// 0 if all was well; else 1, and why it could not be told.
+/// 0 for success; otherwise 1, with the error.
 #[must_use]
 pub fn exit_code(was_well: &Result<bool>) -> ExitCode {
     match was_well {

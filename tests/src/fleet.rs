@@ -1,5 +1,5 @@
-//! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and controllers that answer as
-//! `dcqcn run` does without a data plane.
+//! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and mock controllers
+//! without a data plane.
 
 mod controller;
 mod etcd;
@@ -23,7 +23,7 @@ pub use controller::{Controller, Nature};
 pub use etcd::Etcd;
 pub use tls::Authority;
 
-/// Longest time a fleet may take to get where it is to be.
+/// Time limit for a fleet to reach a state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where `dcqcn-fleet` is.
@@ -54,7 +54,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Members of etcd, and so many hosts called h000 and so on with agents running.
+    /// Members of etcd, and a number of hosts called h000 and so on with running agents.
     ///
     /// # Errors
     /// A process does not start.
@@ -160,7 +160,7 @@ impl Site {
         Ok(command)
     }
 
-    /// Where the processes write what they have to say.
+    /// Directory of the processes' logs.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
@@ -186,7 +186,7 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// A file for `apply` that has every host do `parameters`.
+    /// A file for `apply` that sets `parameters` on every host.
     ///
     /// # Errors
     /// It cannot be written.
@@ -206,7 +206,7 @@ impl Site {
         Ok(serde_json::from_str(&self.text(&["status", "--json"])?)?)
     }
 
-    /// Waits until `is` says so of the status, and returns how long that took.
+    /// Waits until the status satisfies `is`, and returns the time it took.
     ///
     /// # Errors
     /// It does not come to that.
@@ -227,7 +227,7 @@ impl Site {
         anyhow::bail!("waited in vain until {what}: {last}\n{}", tail.join("\n"))
     }
 
-    /// Waits until every controller has what `of` says of it, and returns how long that took.
+    /// Waits until every controller satisfies `of`, and returns the time it took.
     ///
     /// # Errors
     /// It does not come to that.
@@ -248,7 +248,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         for agent in self.agents.values_mut() {
-            // Fails if it has ended, which is as good.
+            // Fails if it has exited.
             let _ = agent.kill();
             let _ = agent.wait();
         }

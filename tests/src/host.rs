@@ -19,7 +19,7 @@ use dcqcn_replay::Hook;
 use crate::packets::{mac, v4, v6};
 use crate::socket::{PATIENCE, RawSocket};
 
-/// A host. It and all that is attached in it are gone at the end of its test, passed or failed.
+/// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
     /// Its namespace.
     pub netns: Netns,
@@ -33,12 +33,12 @@ impl Host {
     pub fn new(test: &str, name: &str) -> Result<Self> {
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
         let host = Self { netns };
-        // No neighbour discovery among the frames of a test. A kernel without IPv6 has nothing to disable.
+        // Prevents neighbour discovery among the frames of a test. A kernel without IPv6 has nothing to disable.
         host.run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())?;
         Ok(host)
     }
 
-    /// Speaks to the kernel about it.
+    /// Opens a netlink socket in its namespace.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -131,7 +131,7 @@ impl Host {
         Ok(self.netlink()?.add_address(self.index(iface)?, address, prefix_len)?)
     }
 
-    /// Tells it that `host` is behind `iface` under its usual Ethernet address.
+    /// Adds a neighbour entry and route for `host` behind `iface`, under its usual Ethernet address.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -173,7 +173,7 @@ impl Host {
         Ok(self.run(attach::list)??.into_iter().map(|info| info.iface).collect())
     }
 
-    /// The link rate that an interface's programs reckon with.
+    /// Active link rate of an interface's programs.
     ///
     /// # Errors
     /// As [`attach::open`].
@@ -234,7 +234,7 @@ pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
         iface: iface.to_owned(),
         settings: Settings {
             role: Some(role),
-            // Its numbers are what tests expect, on slow links too.
+            // Tests expect the defaults' values, on slow links too.
             profile: Some(Profile::Paper),
             pacer: Some(PacerChoice::None),
             flows: Some(1_024),
@@ -261,8 +261,8 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
         host.netlink()?.set_mtu(index, mtu)?;
         host.netlink()?.set_up(index, true)?;
     }
-    // The end that comes up first drops what it sends until the kernel has seen its carrier, in a work queue: or, on newer
-    // kernels, until somebody asks for it.
+    // The end that comes up first drops its packets until the kernel has seen its carrier, in a work queue, or, on
+    // newer kernels, when the state is queried.
     near.0.netlink()?.link(near.1)?;
     Ok(())
 }

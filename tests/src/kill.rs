@@ -1,4 +1,4 @@
-//! Commands that are killed at one of their steps.
+//! Commands killed at one of their steps.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::command::dcqcn;
 use crate::lab::Lab;
 
-/// More steps than anything has.
+/// Upper bound of steps.
 const MANY: u32 = 200;
 
-/// How programs hang on the hooks of TC.
+/// Attach method of TC programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tc {
     /// By links (Linux 6.6).
@@ -44,7 +44,7 @@ pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that is killed at its `n`-th step; what it said then, or `None` if it has fewer, and ends well.
+/// Runs a command that is killed at its `n`-th step; returns its output, or `None` if it has fewer steps and succeeds.
 ///
 /// # Errors
 /// It fails otherwise.
@@ -60,8 +60,8 @@ pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
     Ok(Some(says.trim().to_owned()))
 }
 
-/// Kills a command at each of its steps, from the first to the last, and then lets it end; `before` makes ready, and `after` sees
-/// what is left. Returns how many steps there are.
+/// Kills a command at each of its steps in turn, and finally lets it complete; `before` prepares, and `after` checks
+/// the remaining state. Returns the number of steps.
 ///
 /// # Errors
 /// Any of the three fails.

@@ -1,4 +1,4 @@
-//! A veth pair and the command, as an operator has them.
+//! A veth pair and the command, as used by an operator.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::command::{binary, dcqcn};
 use crate::host::Host;
 
-/// A host with the veth pair `a0`, `b0`, and a directory with the audit log; gone at the end of its test.
+/// A host with the veth pair `a0`, `b0`, and a directory with the audit log; removed at the end of its test.
 pub struct Lab {
     /// The host.
     pub host: Host,
@@ -42,8 +42,8 @@ impl Lab {
         self.directory.path().join(name)
     }
 
-    /// Runs the command with its audit log in `audit`, called by sudo for `ada`. A line that begins with `ecnconfig` is typed
-    /// where a SONiC script finds the command under that name.
+    /// Runs the command with its audit log in `audit`, with sudo's variables for `ada`. A line that starts with
+    /// `ecnconfig` runs the command under that name, as a SONiC script would.
     ///
     /// # Errors
     /// It does not start.
@@ -56,7 +56,7 @@ impl Lab {
             }
             None => dcqcn(line)?,
         };
-        // Its numbers are what tests expect, on slow links too.
+        // Tests expect the defaults' values, on slow links too.
         let names_profile = ["--profile", "--config"].iter().any(|option| line.contains(option));
         if line.starts_with("attach ") && !names_profile {
             command.args(["--profile", "paper"]);
@@ -91,7 +91,7 @@ impl Lab {
         Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
     }
 
-    /// Runs a command that fails with `code`, and returns what it says.
+    /// Runs a command that fails with `code`, and returns its error output.
     ///
     /// # Errors
     /// It ends with another code.

@@ -1,4 +1,4 @@
-//! What is left of an attachment on an interface and in the kernel.
+//! Remains of an attachment on an interface and in the kernel.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::host::Host;
 use crate::lab::Lab;
 use crate::socket::PATIENCE;
 
-/// How long the kernel may take to free what nobody uses: some grace periods of RCU.
+/// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Everything of an interface that an attachment could change, but for counters.
+/// All state of an interface that an attachment could change, except counters.
 ///
 /// # Errors
 /// There is no such interface, or it does not come up.
@@ -28,7 +28,7 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     ])
 }
 
-/// Waits until the kernel has noticed that the wire is there.
+/// Waits until the kernel has detected the carrier.
 fn settled(host: &Host, iface: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !host.command(&format!("ip link show dev {iface}"))?.contains("state UP") {
@@ -38,7 +38,7 @@ fn settled(host: &Host, iface: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many attachments the kernel has the maps of, told from those of other tests by the size of a table.
+/// Number of attachments with maps in the kernel, distinguished from those of other tests by the table size.
 #[must_use]
 pub fn tables(flows: u32) -> usize {
     let maps = loaded_maps().filter_map(Result::ok);
@@ -58,7 +58,7 @@ pub fn freed(flows: u32) -> Result<()> {
     Ok(())
 }
 
-/// Everything `status` finds wrong with one interface.
+/// Problems of one interface according to `status`.
 ///
 /// # Errors
 /// It is not attached.

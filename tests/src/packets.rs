@@ -1,4 +1,4 @@
-//! RoCEv2 packets made to order.
+//! Construction of RoCEv2 packets.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ impl Roce {
         self.l3() + if self.v6 { Ipv6::LEN } else { Ipv4::LEN } + Udp::LEN
     }
 
-    /// The frame, with right checksum and ICRC.
+    /// The frame, with correct checksum and ICRC.
     #[must_use]
     pub fn frame(&self) -> Vec<u8> {
         let mut out = self.link();
@@ -148,8 +148,8 @@ impl Roce {
         out
     }
 
-    /// The CNP with which `self`'s receiver answers it, built by the library alone: the hint names the receiver's QP
-    /// unless the sender's QPN is known.
+    /// The CNP with which the packet's receiver answers it, built by the library: with a hint unless the sender's QPN
+    /// is known.
     #[must_use]
     pub fn cnp(&self, sender_qpn: Option<u32>, tos: u8) -> Vec<u8> {
         let repr = cnp::CnpRepr {
@@ -208,7 +208,7 @@ pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
     frames
 }
 
-/// A request for a connection, as `rping` makes it, from an end that calls it `local_comm_id` and has the QP `local_qpn` for it.
+/// A connection request as sent by `rping`, from identifier `local_comm_id` and QP `local_qpn`.
 #[must_use]
 pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
     Req {

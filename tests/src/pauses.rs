@@ -1,4 +1,4 @@
-//! A neighbour that sends PFC, and what a paced host does then.
+//! A neighbour that sends PFC, and the reaction of a paced host.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,27 +22,27 @@ const QUANTA: u16 = 2_000;
 /// How long a pause of that lasts.
 pub const PAUSE: Duration = Duration::from_millis(1_024);
 
-/// What was seen.
+/// Observations.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// From the pause on until the packet that it holds arrived.
+    /// Time from the pause until the paused packet arrived.
     pub held: Duration,
-    /// The same, of one in another queue.
+    /// Time until a packet of another queue arrived.
     pub other: Duration,
-    /// From the packet on until it arrived, after XON.
+    /// Time from sending to arrival of a packet, after XON.
     pub after_xon: Duration,
-    /// Packets that were counted as held.
+    /// Packets counted as paused.
     pub counted: u64,
-    /// PFC frames that were counted, and those that seemed to be none.
+    /// PFC frames counted, and malformed ones.
     pub frames: [u64; 2],
-    /// How long the priority was paused, as it was counted.
+    /// Counted pause time of the priority.
     pub paused: Duration,
 }
 
-/// Pauses host 1, which is to have the kernel's fq.
+/// Pauses host 1, which must have the kernel's fq.
 ///
 /// # Errors
-/// Something that is sent does not arrive, or the kernel refuses something.
+/// A sent packet does not arrive, or the kernel fails.
 pub fn run(test: &str) -> Result<Held> {
     let pair = Pair::new(test)?;
     let mut sender = request("a0", Role::Host, &CHANGES)?;
@@ -86,7 +86,7 @@ pub fn run(test: &str) -> Result<Held> {
 }
 
 impl Held {
-    /// What is wrong with it, as text; empty where nothing is.
+    /// Violations, as text; empty if none.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         let is_right = [
@@ -101,16 +101,16 @@ impl Held {
     }
 }
 
-/// What was seen of the watchdog.
+/// Observations of the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
-    /// From the beginning of the storm on until it was found.
+    /// Time from the start of the storm to its detection.
     pub detection: Duration,
-    /// Packets that were held while it was on, after that.
+    /// Packets delayed during the storm, after that.
     pub held_in_storm: u64,
-    /// From the last pause on until the storm was over.
+    /// Time from the last pause to the end of the storm.
     pub restoration: Duration,
-    /// Packets that a pause held afterwards.
+    /// Packets delayed by a later pause.
     pub held_afterwards: u64,
 }
 
@@ -122,7 +122,7 @@ pub const RESTORATION: Duration = Duration::from_millis(400);
 const STORM_PERIOD: Duration = Duration::from_millis(20);
 const STORM_QUANTA: u16 = 200;
 
-/// A storm of pauses that host 1's watchdog finds, and its end. `control` starts what has the watchdog.
+/// A pause storm detected by host 1's watchdog, and its end. `control` starts the watchdog.
 ///
 /// # Errors
 /// A storm is not found, or does not end, in time.
@@ -179,14 +179,14 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     let restoration = ended.elapsed();
     let before = held()?;
     b.send(&pause)?;
-    // The frame has been through XDP when the hosts' own socket has it; here it is enough that it came a while ago.
+    // XDP has processed the frame when the host's own socket receives it.
     thread::sleep(STORM_PERIOD);
     send()?;
     Ok(Watched { detection, held_in_storm, restoration, held_afterwards: held()? - before })
 }
 
 impl Watched {
-    /// What is wrong with it, as text; empty where nothing is. A controller may look a second late, once.
+    /// Violations, as text; empty if none. A controller may sample a second late, once.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         const LATE: Duration = Duration::from_millis(2_000);

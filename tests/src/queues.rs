@@ -1,4 +1,4 @@
-//! A port with queues, and who always has something to send through each.
+//! A port with queues, all of them continuously backlogged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,12 +18,12 @@ use crate::socket::PATIENCE;
 
 /// DSCP 26 goes to queue 3 and DSCP 0 to queue 0 as they always do; here DSCP 10 goes to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
-/// The port, and so many bytes that all queues together are to have sent before shares are reckoned.
+/// The port, and the bytes that all queues together must have sent before shares are computed.
 const RATE: &str = "20mbit";
 const ENOUGH_BYTES: u64 = 4_000_000;
-/// What they send before that: turns that began under other weights end in it.
+/// Bytes before that, in which turns under previous weights end.
 const SETTLING_BYTES: u64 = 1_000_000;
-/// Senders to each queue: what they have in it together lasts while a busy machine lets none of them run.
+/// Senders per queue: enough backlog to last while a busy machine runs none of them.
 const SENDERS: usize = 6;
 
 /// A frame that is not RoCE, of a DSCP.
@@ -35,7 +35,7 @@ pub fn other(dscp: u8) -> Vec<u8> {
     frame
 }
 
-/// What each queue of host 1's port has sent, dropped and holds, by its number.
+/// Sent, dropped and queued packets of each queue of host 1's port, by its number.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -62,8 +62,8 @@ pub fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
     Ok(Some(pair))
 }
 
-/// What is set for each case of the kernel's own tests of ets, and the shares of queues 0, 1 and 3 that are to come of it, one
-/// after the other. Of two strict queues the higher number has all.
+/// Settings of the kernel's own tests of ets, in turn, and the expected shares of queues 0, 1 and 3. Of two strict
+/// queues the higher number has all.
 pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
     ("3300/3300/3300", &[], [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]),
     ("5000/3500/1500", &["queue.3.weight=50", "queue.1.weight=35", "queue.0.weight=15"], [0.15, 0.35, 0.50]),
@@ -71,8 +71,9 @@ pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
     ("queues 3 and 1 strict", &["queue.1.scheduler=strict"], [0.0, 0.0, 1.0]),
 ];
 
-/// Whether shares are as near to those of the case as the kernel's own tests want them: 5 %, and of a strict queue over 95 %.
-/// On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 where 0.150 was its weight's, and nobody knows why.
+/// Whether shares are as close to the expected ones as the kernel's own tests require: 5 %, and over 95 % for a strict
+/// queue. On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 instead of 0.150, for an unknown
+/// reason.
 #[must_use]
 pub fn are_near(choice: QueuesChoice, found: [f64; 3], wanted: [f64; 3]) -> bool {
     let within = if choice == QueuesChoice::Htb { 0.08 } else { 0.05 };
@@ -84,7 +85,7 @@ pub fn are_near(choice: QueuesChoice, found: [f64; 3], wanted: [f64; 3]) -> bool
     found.into_iter().zip(wanted).all(is_near)
 }
 
-/// What part of the port each of the queues 0, 1 and 3 gets while all of them always have something to send.
+/// Share of the port for each of the queues 0, 1 and 3 while all are backlogged.
 ///
 /// # Errors
 /// The queues do not fill or drain, or the kernel refuses something.
@@ -99,7 +100,7 @@ pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     let counted = thread::scope(|scope| {
         for (socket, frame) in &senders {
             let stop = &stop;
-            // The send buffer is full before the queue is, and the sender waits: nothing is dropped.
+            // The send buffer fills before the queue does, so the sender waits and nothing is dropped.
             scope.spawn(move || while !stop.load(Ordering::Relaxed) && socket.send(frame).is_ok() {});
         }
         let counted = count(pair, &config);

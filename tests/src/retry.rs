@@ -1,9 +1,9 @@
-//! Tests of what only happens in real time, on a machine whose CPUs may be elsewhere.
+//! Tests in real time, on machines with other load.
 
 use anyhow::Result;
 
-/// Runs `test` until it passes, at most `attempts` times, and says why it runs again. For rates and for races against a timer
-/// alone: whatever does not depend on the time must hold at the first attempt.
+/// Runs `test` until it passes, at most `attempts` times, and prints the reason for each repetition. Only for rates and
+/// races against a timer: everything independent of time must hold at the first attempt.
 ///
 /// # Errors
 /// That of the last attempt.

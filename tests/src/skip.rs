@@ -1,10 +1,10 @@
-//! Tests that cannot run say so.
+//! Tests that cannot run, with a message.
 
 use anyhow::Result;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use nix::unistd::Uid;
 
-/// Whether a test that needs root and these qdiscs can run; says why if not.
+/// Whether a test that needs root and these qdiscs can run; prints the reason if not.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -22,7 +22,7 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a test that needs root and BMv2 can run; says why if not.
+/// Whether a test that needs root and BMv2 can run; prints the reason if not.
 ///
 /// # Errors
 /// The kernel does not answer.

@@ -1,4 +1,4 @@
-//! An interface with several transmit queues, as a NIC has, whose wire is this process: it takes the frames of each queue.
+//! An interface with several transmit queues, like a NIC, whose frames this process reads per queue.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -19,7 +19,7 @@ const NAME_BYTES: usize = 16;
 /// Longest frame.
 const FRAME_BYTES: usize = 10_000;
 
-/// The interface; it goes when dropped.
+/// The interface; removed on drop.
 #[derive(Debug)]
 pub struct Tap {
     queues: Vec<File>,
@@ -37,7 +37,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Takes `count` frames, and says when each was there and which queue it left by.
+    /// Reads `count` frames, each with its time and queue.
     ///
     /// # Errors
     /// Not so many come within `patience`.

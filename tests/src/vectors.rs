@@ -1,8 +1,8 @@
-//! Vectors: packets in, configuration, queue depth and time; packets out and state. One set for every engine.
+//! Test vectors: packets in, configuration, queue depth and time; packets out and state. The same for every engine.
 //!
-//! A file of `tests/vectors/` is one [`Vector`]: a configuration, and packets that meet it one after the other. The files are written
-//! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`); whoever reads one needs
-//! nothing else.
+//! A file of `tests/vectors/` is one [`Vector`]: a configuration, and a sequence of packets. The files are generated
+//! from [`scenarios()`] by the reference engine (`DCQCN_WRITE_VECTORS=1 cargo test -p dcqcn-tests --test vectors`), and
+//! are self-contained.
 
 mod endpoints;
 mod parts;
@@ -32,16 +32,16 @@ pub use scenarios::{NOT_IN_P4, scenarios};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vector {
-    /// What is tried.
+    /// Purpose.
     pub about: String,
     /// Changes to the defaults, as `dcqcn set` takes them.
     pub settings: Vec<String>,
-    /// Whether departure times are kept, as `attach --pacer fq` has it.
+    /// Whether departure times are enforced, as with `attach --pacer fq`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paces: bool,
-    /// Where queues are counted in packets, the size that stands for one, bytes. All thresholds are multiples of it.
+    /// Bytes of a packet where queues are counted in packets. All thresholds are multiples of it.
     pub packet_bytes: u64,
-    /// Who is at the other end of whom.
+    /// Pairs.
     pub pairs: Vec<Other>,
     /// The packets, in order.
     pub steps: Vec<Step>,
@@ -49,7 +49,7 @@ pub struct Vector {
     pub classes: BTreeMap<usize, [u64; 4]>,
 }
 
-/// The QP at the other end of one.
+/// A pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Other {
@@ -61,46 +61,46 @@ pub struct Other {
     pub other_qpn: u32,
 }
 
-/// A packet that meets a hook, and what becomes of it.
+/// A packet that enters a hook, with its results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// What is particular about it.
+    /// Its special property.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// `xdp`, `ingress`, `egress`.
     pub hook: String,
     /// Time, microseconds.
     pub now_us: u64,
-    /// At `egress`: it came in by another port, and was not made by the host itself.
+    /// At `egress`: it arrived by another port, and was not sent by the host itself.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_forwarded: bool,
-    /// Packets that wait in its queue.
+    /// Packets in front of it in its queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth_packets: u64,
     /// Its bytes, in hexadecimal.
     pub packet: String,
-    /// What leaves: the packet itself unless said otherwise.
+    /// Output: the packet itself by default.
     #[serde(default, skip_serializing_if = "Output::is_same")]
     pub out: Output,
-    /// The CNP sent next to it, in hexadecimal.
+    /// The CNP emitted with it, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnp: Option<String>,
-    /// When it leaves, if it has to wait; nanoseconds.
+    /// Departure, if it has to wait; nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub departure_ns: u64,
-    /// What is counted, by name.
+    /// Counters, by name.
     pub counters: BTreeMap<String, u64>,
-    /// The flow of the reaction point that the packet belongs to, after it.
+    /// The packet's flow at the reaction point, after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<Flow>,
 }
 
-/// What leaves.
+/// Output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {
-    /// The packet as it came.
+    /// The unchanged packet.
     #[default]
     Same,
     /// Nothing.
@@ -121,7 +121,7 @@ pub struct Flow {
     pub rate_bps: u64,
     /// Target rate.
     pub target_bps: u64,
-    /// Alpha as of the last CNP, or of the period's begin before it, in 2^-31.
+    /// Alpha at the last CNP, or at the start of the period before it, in 2^-31.
     pub alpha_at_epoch_q31: u32,
     /// Events of the increase timer since the last cut.
     pub time_stage: u32,
@@ -132,7 +132,7 @@ pub struct Flow {
     /// An instant of the decrease check, nanoseconds; `firmware` only.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cut_check_ns: u64,
-    /// What the last CNP has yet to do: bits for alpha (1) and the cut (2); `firmware` only.
+    /// Pending effects of the last CNP: bits for alpha (1) and the cut (2); `firmware` only.
     #[serde(default, skip_serializing_if = "is_none")]
     pub pending: u16,
 }
@@ -170,7 +170,7 @@ impl Vector {
         Ok(config)
     }
 
-    /// Runs it through an engine that has its configuration, and says how the engine differs from it.
+    /// Runs it through an engine with its configuration, and returns the differences.
     ///
     /// # Errors
     /// What the engine says, or the vector is broken.
@@ -190,7 +190,7 @@ impl Vector {
         Ok(differences)
     }
 
-    /// The same vector with what this engine answers.
+    /// The vector with this engine's results.
     ///
     /// # Errors
     /// What the engine says, or the vector is broken.
@@ -205,7 +205,7 @@ impl Vector {
         let mut sent = HashMap::new();
         for (n, step) in observed.steps.iter_mut().enumerate() {
             step.observe(engine, self.packet_bytes, &mut before).with_context(|| format!("step {n}"))?;
-            // Asked only where it matters: of some engines it takes a while.
+            // Read only where needed, as it is slow in some engines.
             step.flow = if reacts { flow(&engine.state()?, &mut sent, step.now_us * 1_000) } else { None };
         }
         observed.classes = classes(&before);
@@ -255,7 +255,7 @@ impl Step {
     }
 }
 
-/// The flow that has sent more data than in `sent`, which then has what each has sent, or was cut at this time.
+/// The flow that has sent more data than in `sent`, which is then updated, or was cut at this time.
 fn flow(state: &State, sent: &mut HashMap<FlowId, u64>, now_ns: u64) -> Option<Flow> {
     let flows = || state.rp.iter().flat_map(RpSet::flows).map(|(_, flow)| flow);
     let has_sent = |flow: &RpFlow| sent.get(&flow.id) != Some(&flow.hot.packets);

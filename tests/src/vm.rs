@@ -23,27 +23,27 @@ use serde::Serialize;
 use self::report::Report;
 pub use self::scenarios::SCENARIOS;
 
-/// Something to prove on real traffic.
+/// A scenario with real traffic.
 #[derive(Serialize)]
 pub struct Scenario {
-    /// Its name on the command line and in docs/measured/soft-roce.md.
+    /// Name on the command line and in docs/measured/soft-roce.md.
     pub name: &'static str,
-    /// One line about it.
+    /// Description in one line.
     pub about: &'static str,
-    /// Longest it may take, emulated, on a busy machine.
+    /// Time limit, emulated, on a busy machine.
     pub limit_s: u64,
-    /// One of those that every change must pass.
+    /// Whether every change must pass it.
     pub is_ci: bool,
-    /// It is for a guest that boots with systemd, and for the package.
+    /// Whether it needs a guest with systemd, and the package.
     pub with_systemd: bool,
-    /// It is for two guests with a NIC each; it runs in the first.
+    /// Whether it needs two guests with a NIC each; it runs in the first.
     pub two_guests: bool,
-    /// Measures, and writes down what it found.
+    /// Measures, and records the results.
     #[serde(skip)]
     pub run: fn(&mut Report) -> Result<()>,
 }
 
-/// Runs a scenario, writes what it found to `result`, and says the verdict as the last line.
+/// Runs a scenario, writes its results to `result`, and prints the verdict as the last line.
 ///
 /// # Errors
 /// This is no guest, there is no such scenario, or `result` cannot be written.
@@ -64,7 +64,7 @@ pub fn run(name: &str, result: &Path) -> Result<()> {
     }
     fs::write(result, serde_json::to_vec_pretty(&report)?)
         .with_context(|| format!("cannot write {}", result.display()))?;
-    // Told apart by xtask from everything else on the console.
+    // Recognised by xtask among the console output.
     println!("dcqcn-vm: {}", if report.passed() { "PASS" } else { "FAIL" });
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask bench --quick` runs, and every figure it takes is a number. How fast anything is, no test says; but what takes a third
-//! more, in relation to programs that do nothing, than it ever has is held to be a mistake.
+//! `cargo xtask bench --quick` runs, and all of its metrics are numbers. Tests check no absolute speed, but a cost a
+//! third above the highest so far, relative to programs that do nothing, counts as a fault.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ fn quick_bench_measures_everything() -> Result<()> {
     let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
     for section in ["packets", "growth", "cpus", "programs", "links", "live", "control"] {
         let is_there = figures.iter().any(|figure| figure["section"] == section);
-        // Nothing but two CPUs side by side takes what a machine may lack: the second, or time to run on both at once.
+        // Only "cpus" may be skipped: it needs two CPUs at once.
         let is_excused = section == "cpus"
             && report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| {
                 all.iter().any(|skipped| skipped["what"].as_str().is_some_and(|what| what.contains("CPU")))
@@ -45,7 +45,7 @@ fn quick_bench_measures_everything() -> Result<()> {
     Ok(())
 }
 
-/// Ratios of one run, measured again while one is beyond its bound.
+/// Instruction counts relative to a baseline; repeated if a ratio exceeds its bound.
 #[test]
 fn instruction_counts_within_a_third() -> Result<()> {
     if !runnable("instruction_counts_within_a_third", &[])? {

@@ -78,7 +78,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     Ok(())
 }
 
-/// As many flows as the set has places: each has a lock of its own, and they come in while others are used.
+/// As many flows as the set has ways: each has its own lock, and flows are inserted while others are used.
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
     if !runnable("two_cpus_count_every_packet", &[])? {

@@ -1,4 +1,4 @@
-//! `dcqcn-lab trace` says the same of every event whichever engine runs.
+//! `dcqcn-lab trace` gives the same output with every engine.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Kubernetes' manifests against the API's own schema, and against what the commands need: without a cluster.
+//! Kubernetes' manifests checked against the API's schema and the commands' requirements, without a cluster.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The life of an attachment, by the `dcqcn` command in a network namespace of its own.
+//! Life cycle of an attachment, by the `dcqcn` command in a separate network namespace.
 
 use std::thread;
 

@@ -1,5 +1,5 @@
-//! `dcqcn run` when things go wrong around it: files that are half written, addresses that are not there yet, clients that
-//! never ask, many interfaces at once.
+//! `dcqcn run` in adverse conditions: incomplete files, missing addresses, clients that send no request, many
+//! interfaces at once.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Write as _;
@@ -129,7 +129,7 @@ fn missing_listen_address_retried() -> Result<()> {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    // From one address to all, of the same port: in nobody's way but its own.
+    // From one address to the wildcard, on the same port: a conflict only with itself.
     daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
     daemon.says(&["serving metrics", "0.0.0.0:9310"])?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
@@ -189,7 +189,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
     daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
     daemon.write(inline)?;
-    daemon.says(&["makes way", "\"iface\":\"a1\""])?;
+    daemon.says(&["the file needs its interface", "\"iface\":\"a1\""])?;
     wait(|| {
         let listed = pair.a.run(attach::list)??;
         let peers: Vec<_> =

@@ -1,4 +1,4 @@
-//! `dcqcn doctor` in network namespaces: it finds faults that were planted, and none where there are none.
+//! `dcqcn doctor` in network namespaces: it detects planted faults, and only those.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! `dcqcn events`: what happens is told to all who ask, as it happens.
+//! `dcqcn events`: all readers receive events as they happen.
 
 use std::io::{BufRead as _, Read as _};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A reader of JSON lines that has begun to read; what it says to standard error is discarded.
+/// A running reader of JSON lines; its standard error is discarded.
 fn reader(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Running> {
     let mut command = dcqcn(&format!("events {arguments} --json"))?;
     command
@@ -30,7 +30,7 @@ fn values(text: &str) -> Result<Vec<Value>> {
     Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// All that a reader which ends by itself prints.
+/// Output of a reader that exits on its own.
 fn all(mut reader: Running) -> Result<Vec<Value>> {
     let mut text = String::new();
     reader.output()?.read_to_string(&mut text)?;
@@ -198,8 +198,8 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
     Ok(())
 }
 
-/// The object that tells of packets says of each what it was taken for and what was done with it; the other one says nothing,
-/// and says how to have it said.
+/// The object with packet logging reports classification and verdict of each; the other one reports an error with the
+/// fix.
 #[test]
 fn packet_trace_only_if_enabled() -> Result<()> {
     if !runnable("packet_trace_only_if_enabled", &[])? {
@@ -228,9 +228,9 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     a.expect()?;
     b.send(&[0xff; 60])?;
     a.expect()?;
-    let told = run("events a0 --packets --no-follow --json")?;
-    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let rows = values(&String::from_utf8(told.stdout)?)?;
+    let listed = run("events a0 --packets --no-follow --json")?;
+    ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let rows = values(&String::from_utf8(listed.stdout)?)?;
     let counted = |hook: &str, name: &str| {
         let has =
             |row: &Value| row["counted"].as_array().is_some_and(|names| names.iter().any(|n| n == name));

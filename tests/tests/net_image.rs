@@ -1,5 +1,6 @@
-//! The OCI image, run by Debian's podman with the rights and directories that the manifests give, on a network namespace as the node's:
-//! the daemon serves, its file changes as a ConfigMap does, a fleet's rollout goes through it, and it takes over from one before.
+//! The OCI image, run by Debian's podman with the privileges and directories of the manifests, on a network namespace
+//! like the node's: the daemon serves, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
+//! it takes over from a previous one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -217,7 +218,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         for name in &self.started {
-            // What is gone already is as good.
+            // Already removed is fine.
             let _ = self.try_podman(&["rm", "--force", "--time", "5", name]);
         }
         let _ = umount2(&self.dir.path().join("sys/fs/bpf/dcqcn"), MntFlags::MNT_DETACH);

@@ -1,4 +1,4 @@
-//! The main job: an incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
+//! An incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
 
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::Netns;

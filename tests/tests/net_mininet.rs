@@ -1,4 +1,4 @@
-//! The networks of `p4/mininet`: described rightly everywhere, run where BMv2 is.
+//! The networks of `p4/mininet`: validated everywhere, run if BMv2 is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4/mininet")
 }
 
-/// Whether `program` runs with these arguments, and says nothing but yes or no.
+/// Whether `program` accepts these arguments.
 fn runs(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -74,13 +74,13 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
               commands.push('switch.toml'), commands.read()):
     print(*words)
 ";
-    let told = Command::new(PYTHON)
+    let generated = Command::new(PYTHON)
         .args(["-B", "-c", program])
         .args([binary()?, lab_binary()?])
         .env("PYTHONPATH", scripts())
         .output()?;
-    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let commands = String::from_utf8(told.stdout)?;
+    ensure!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
+    let commands = String::from_utf8(generated.stdout)?;
     ensure!(commands.lines().count() == 6, "{commands}");
     for line in commands.lines() {
         let mut words = line.split(' ');

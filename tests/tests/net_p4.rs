@@ -1,4 +1,4 @@
-//! `dcqcn-lab p4` and `replay --engine bmv2`: with stand-ins for the tools everywhere, with BMv2 where it is.
+//! `dcqcn-lab p4` and `replay --engine bmv2`: with mock tools everywhere, with BMv2 if installed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 
-/// A directory with a configuration, and programs that stand in for p4c's and BMv2's.
+/// A directory with a configuration, and mocks of p4c's and BMv2's programs.
 struct Desk {
     directory: TempDir,
 }
@@ -79,7 +79,7 @@ fn missing_or_broken_parts_named() -> Result<()> {
     desk.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
     let refused = desk.refused(&build)?;
     ensure!(
-        refused.contains("p4c-bm2-ss refuses") && refused.contains("dcqcn.p4(7): syntax error"),
+        refused.contains("p4c-bm2-ss rejects") && refused.contains("dcqcn.p4(7): syntax error"),
         "{refused}"
     );
     Ok(())
@@ -133,7 +133,7 @@ fn switch_file_checked_offline() -> Result<()> {
     ensure!(report["ports"] == 2, "{report}");
 
     for (from, to, says) in [
-        ("number = 2", "number = 1", "number = 1 is there twice"),
+        ("number = 2", "number = 1", "number = 1 is given twice"),
         ("host = true", "hots = true", "wrong.toml:15: unknown field `hots`"),
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
         ("link_rate = '10mbit'\n", "", "because: the reaction point needs the rate of the hosts' links"),
@@ -238,7 +238,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 
     bench.other_controller("table_clear wred\n")?;
     let refused = bench.refused("p4 set rpg_gd=12")?;
-    ensure!(refused.contains("has not what was pushed last"), "{refused}");
+    ensure!(refused.contains("differs from the last push"), "{refused}");
     let mended = bench.json("p4 push --config switch.toml")?;
     ensure!(mended["written"].as_u64() > Some(15), "{mended}");
 
@@ -273,7 +273,7 @@ fn printed_commands_equal_push() -> Result<()> {
     Ok(())
 }
 
-/// Without marking, which draws random numbers, the P4 program says of a capture what the reference says, to the nanosecond.
+/// Without marking, which is random, the P4 program equals the reference to the nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
     let test = "capture_replay_equals_reference";

@@ -1,4 +1,4 @@
-//! A switch whose queue fills asks whoever fills it to wait, by PFC, and to go on when it is empty again.
+//! A switch whose queue fills sends XOFF to the neighbours that fill it, and XON when it is empty again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ fn heard(socket: &RawSocket) -> Result<u16> {
     anyhow::bail!("no PFC frame")
 }
 
-/// Whether no PFC frame comes for so long; others do, as the bridge's own.
+/// Whether no PFC frame arrives for this time, ignoring others such as the bridge's own.
 fn hears_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
     let until = Instant::now() + Duration::from_millis(ms);
     while let Some(frame) = socket.receive(until.saturating_duration_since(Instant::now()))? {
@@ -132,7 +132,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         delays[delays.len() / 2],
         delays[delays.len() - 1]
     );
-    // Another queue is nobody's business.
+    // Other queues are unaffected.
     burst(&one, 1, 0, MUCH)?;
     ensure!(hears_nothing(&one, 100)?, "another queue pauses priority 3");
     // Nor is this one, once it is not requested.

@@ -1,4 +1,4 @@
-//! Queues on a port: shares, depths, drops, live changes, and what was there before comes back.
+//! Queues on a port: shares, depths, drops, live changes, and restoring the previous state.
 
 use std::time::Instant;
 
@@ -84,15 +84,15 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     let config = maps.params()?.config;
     let frame = Roce::default().frame();
     for _ in 0..60 {
-        // The socket is told of a drop at its own interface.
+        // The socket gets an error for a drop at its own interface.
         let _ = socket.send(&frame);
     }
     let waiting = stats(&pair, &config)?;
     assert!((15_000..=20_000).contains(&waiting[3].backlog_bytes), "{waiting:?}");
     assert!(waiting[3].drops >= 30 && waiting[0].drops == 0, "{waiting:?}");
     assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
-    let told = maps.backlogs()?;
-    assert!((10_000..=20_000).contains(&told[3].bytes) && told[0].bytes == 0, "{told:?}");
+    let printed = maps.backlogs()?;
+    assert!((10_000..=20_000).contains(&printed[3].bytes) && printed[0].bytes == 0, "{printed:?}");
     // Room again: the limit is one that can be changed while packets wait.
     pair.a.set("a0", &["wred.3.queue_limit=200KB"])?;
     let drops = stats(&pair, &config)?[3].drops;
@@ -114,10 +114,10 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let attach =
             "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
         says(&lab.ok(&format!("{attach} --dry-run"))?, "dc03: at");
-        assert_eq!(shown()?, before, "a rehearsal changes nothing");
-        let told = lab.ok(attach)?;
+        assert_eq!(shown()?, before, "a dry run changes nothing");
+        let printed = lab.ok(attach)?;
         let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };
-        says(&told, &format!("queues {kind}"));
+        says(&printed, &format!("queues {kind}"));
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
         let status = lab.json("status a0")?;
         let attachment = &status["attachments"][0];

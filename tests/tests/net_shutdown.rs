@@ -1,4 +1,4 @@
-//! Commands that run on end: at a signal, with their terminal, with their reader, and when they are stuck in a write.
+//! Long-running commands exit: at a signal, with their terminal, with their reader, and when blocked in a write.
 
 use std::fs;
 use std::io::{PipeReader, Read as _};
@@ -42,7 +42,7 @@ const SIGNALS: [End; 3] =
 
 /// How long an end may take.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How often it is tried, where others have the CPUs.
+/// Attempts, if other load takes the CPUs.
 const ATTEMPTS: u32 = 3;
 
 /// A host with `a0` attached, and a configuration file that names it.
@@ -226,14 +226,14 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             (running.wait()?, came.elapsed())
         }
     };
-    // One that was called off before it had its result says so by its exit code.
+    // A run that was cancelled before its result reports so by its exit code.
     let called_off = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
     let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
     ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
     Ok(took)
 }
 
-/// Reads until nobody is at the other end any more.
+/// Reads until the other end is closed.
 fn drain(terminal: OwnedFd) {
     let mut terminal = fs::File::from(terminal);
     let mut buffer = [0; 4_096];

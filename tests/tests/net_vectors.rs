@@ -1,5 +1,5 @@
-//! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`: it gives their answers, and ends with the registers
-//! that the interpreter ends with.
+//! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`: results and final registers must equal
+//! the interpreter's.
 
 use dcqcn_common::params::{Params, Port};
 use dcqcn_replay::{Bmv2, Engine as _, P4};

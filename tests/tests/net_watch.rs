@@ -1,4 +1,4 @@
-//! What `dcqcn monitor`, `metrics` and `top` show of packets that really pass.
+//! Output of `dcqcn monitor`, `metrics` and `top` for real packets.
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _, Write as _};
@@ -197,7 +197,7 @@ fn metrics_equal_counters() -> Result<()> {
 
     let health = get(&pair, address, "/readyz")?;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
-    // An attachment that has lost a map. What is told is a second old at most.
+    // An attachment that has lost a map. Output is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
     let told = |path: &str, status: &str| -> Result<String> {
@@ -213,7 +213,7 @@ fn metrics_equal_counters() -> Result<()> {
         let up = value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]);
         Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })
     })?;
-    // What is detached is missed by nobody.
+    // A detached interface is omitted without an error.
     pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
     told("/readyz", "HTTP/1.1 200")?;
 

@@ -1,4 +1,4 @@
-//! The Debian package's maintainer scripts, with stand-ins for the commands that they run.
+//! The Debian package's maintainer scripts, with mocks of the commands that they run.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 struct Root(TempDir);
 
 impl Root {
-    /// `detach` is the body of the stand-in for `dcqcn`.
+    /// `detach` is the body of the mock of `dcqcn`.
     fn new(detach: &str) -> Result<Self> {
         let root = Self(tempfile::tempdir()?);
         for dir in ["bin", "run/systemd/system", "run/dcqcn/ns-7"] {

@@ -1,5 +1,5 @@
-//! The vectors of `tests/vectors/`: their files are of today's scenarios, and the reference engine and the P4 program in the
-//! interpreter give the answers written there; the P4 program not those of `NOT_IN_P4`.
+//! The vectors of `tests/vectors/`: their files match the current scenarios, and the reference engine and the P4
+//! program in the interpreter give the results in them, except `NOT_IN_P4` for the latter.
 
 use std::{env, fs};
 

@@ -6,14 +6,14 @@ use anyhow::{Result, bail};
 
 use crate::run;
 
-/// The package manager of a Debian or Ubuntu machine. Asking it needs no network; see [`Apt::refresh`] and
-/// [`Apt::install`] for what does.
+/// The package manager of a Debian or Ubuntu machine. Queries need no network; [`Apt::refresh`] and [`Apt::install`]
+/// do.
 pub(crate) struct Apt {
     refreshed: bool,
 }
 
 impl Apt {
-    /// `None` where the machine is no Debian descendant.
+    /// `None` on other distributions.
     pub(crate) fn detect() -> Option<Self> {
         let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         (is_debian_like(&os_release) && run::find_program("apt-get").is_some())
@@ -22,7 +22,7 @@ impl Apt {
 
     /// Those of `packages` that are not installed.
     pub(crate) fn missing(&self, packages: &[String]) -> Vec<String> {
-        // dpkg-query fails when it does not know one of the names, and still lists the others.
+        // dpkg-query fails for an unknown name, but still lists the others.
         let listed = Command::new("dpkg-query")
             .args(["--show", "--showformat=${Package} ${db:Status-Status}\\n"])
             .args(packages)
@@ -32,13 +32,13 @@ impl Apt {
         packages.iter().filter(|package| !is_installed(&listed, package)).cloned().collect()
     }
 
-    /// Those of `packages` that the package lists on this machine do not offer.
+    /// Those of `packages` that the local package lists do not offer.
     pub(crate) fn unavailable(&self, packages: &[String]) -> Result<Vec<String>> {
         let policy = run::capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
         Ok(packages.iter().filter(|package| !has_candidate(&policy, package)).cloned().collect())
     }
 
-    /// Whether package lists were ever fetched: images of fresh machines come without.
+    /// Whether package lists were ever fetched, which images of fresh machines lack.
     pub(crate) fn has_lists(&self) -> bool {
         fs::read_dir("/var/lib/apt/lists").is_ok_and(|entries| {
             entries
@@ -54,17 +54,16 @@ impl Apt {
         numbered_dependency(&depends, prefix)
     }
 
-    /// Fetches the package lists, once per run and only as root; returns whether that was tried now.
+    /// Fetches the package lists, once per run and only as root; returns whether it tried now.
     pub(crate) fn refresh(&mut self) -> bool {
         if self.refreshed || !run::is_root() {
             return false;
         }
         self.refreshed = true;
         run::header("apt-get update");
-        // One unreachable archive fails the whole update while the others are fine: whether it was enough shows when
-        // the packages are looked for.
+        // One unreachable archive fails the whole update; whether the others suffice shows when packages are searched.
         if let Err(error) = run::stream(Command::new("apt-get").args(["-q", "update"]).envs(ENVIRONMENT)) {
-            eprintln!("   going on with the package lists there are: {error:#}");
+            eprintln!("   continuing with the present package lists: {error:#}");
         }
         true
     }
@@ -87,12 +86,12 @@ impl Apt {
                     .envs(ENVIRONMENT),
             )
         };
-        // Old lists name versions the archive has since replaced.
+        // Old lists have versions that the archive has since replaced.
         install().or_else(|error| if self.refresh() { install() } else { Err(error) })
     }
 }
 
-/// No questions on the terminal, and messages in the language they are parsed in.
+/// Non-interactive, with untranslated messages for parsing.
 const ENVIRONMENT: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("LC_ALL", "C")];
 
 fn is_debian_like(os_release: &str) -> bool {

@@ -1,4 +1,4 @@
-//! What somebody else's packets cost, and what they do.
+//! Costs and effects of hostile packets.
 
 use std::process::Command;
 
@@ -12,17 +12,17 @@ use crate::{build, toolchain};
 /// Options of `cargo xtask attacks`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write the table into target/measured/attacks.md.
+    /// Write the table to target/measured/attacks.md.
     #[arg(long)]
     report: bool,
-    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    /// Options for the program that runs the attacks, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     more: Vec<String>,
 }
 
 const ATTACKS: build::Binary = ("dcqcn-attacks", "dcqcn-tests");
 
-/// Builds the command and attacks.
+/// Builds the command and runs the attacks.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),

@@ -1,4 +1,4 @@
-//! The measurement of docs/measured/performance.md.
+//! Measurements of docs/measured/performance.md.
 
 use std::{fs, path::PathBuf};
 
@@ -18,25 +18,25 @@ const PAGE: &str = "performance";
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Fewer rounds and cases: whether it runs, not how fast.
+    /// Fewer rounds and cases: a smoke test.
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Compare with the JSON of an earlier run, ratio by ratio; what seems worse is measured again, and fails if it stays so. Exit
-    /// code 1 too if nothing is worse and something cannot be told.
+    /// Compare with the JSON of an earlier run, ratio by ratio; apparent regressions are measured again. Exit code 1
+    /// for a regression, or if a comparison is inconclusive.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
-    /// Write tables and plot into docs/measured/performance.md.
+    /// Write tables and plot to docs/measured/performance.md.
     #[arg(long, conflicts_with = "quick")]
     report: bool,
-    /// More options for the program that measures, after `--`; `-- --help` shows them.
+    /// Options for the program that measures, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     more: Vec<String>,
 }
 
-/// Builds everything for release, measures, and writes the page if asked to.
+/// Builds everything for release, measures, and writes the page if requested.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_places_of_sections_only() {
+    fn page_has_markers_of_sections_only() {
         let text = page::assert_places_are(PAGE, &[&SECTIONS[..], &[page::MADE]].concat());
         assert!(text.contains(PLOT));
     }

@@ -1,4 +1,4 @@
-//! The eBPF object and the binary that embeds it.
+//! Builds the eBPF object and the binaries that embed it.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What is built, each a binary and the package it is in.
+/// The binaries, each with its package.
 pub(crate) type Binary = (&'static str, &'static str);
 /// The operator's command.
 pub(crate) const COMMAND: Binary = ("dcqcn", "dcqcn");
@@ -20,7 +20,7 @@ pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
 pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
-/// Sets up, and builds the commands for release. Without what its page is drawn with, `dcqcn-fleet` alone is not built: why is returned.
+/// Builds the commands for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
     let left_out = web::left_out(workspace);
     let binaries = [COMMAND, LAB, FLEET];
@@ -28,12 +28,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
     Ok(left_out)
 }
 
-/// Sets up, and builds these binaries for release, all in one go.
+/// Sets up, and builds these binaries for release together.
 pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
     build(workspace, "release", binaries)
 }
 
-/// As [`release`], but optimised as a whole.
+/// As [`release`], with link-time optimisation.
 pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
     build(workspace, "dist", binaries)
 }
@@ -61,7 +61,7 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     Ok(())
 }
 
-/// Builds the eBPF objects and puts them where `userspace/hosts/loader/build.rs` looks for it.
+/// Builds the eBPF objects and puts them where `userspace/hosts/loader/build.rs` expects them.
 pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
     header(format_args!("eBPF object: {}", toolchain.summary()));
     stream(&mut toolchain.cargo(workspace, "build")?)?;
@@ -69,11 +69,11 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Pat
     let built = workspace.ebpf_target().join(TARGET).join("release");
     for object in [workspace.ebpf_object(), workspace.trace_object(), workspace.baselines()] {
         let built = built.join(object.file_name().context("an object without a name")?);
-        // DWARF is three quarters of it, and nobody reads that: lines and types for the kernel are in the BTF.
+        // DWARF is three quarters of it and unused: lines and types for the kernel are in the BTF.
         let stripped = built.with_extension("stripped");
         stream(toolchain.objcopy().arg("--strip-debug").args([&built, &stripped]))?;
         let bytes = fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?;
-        // An object rewritten with the same content would make Cargo build user space again.
+        // Rewriting equal content would make Cargo rebuild user space.
         if fs::read(&object).ok().as_ref() != Some(&bytes) {
             fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
         }

@@ -11,7 +11,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Runs every check; the first that fails ends it.
+/// Runs all checks up to the first failure.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ensure_components(workspace)?;
     let toolchain = toolchain::setup(workspace)?;
@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Some(_) => &["--exclude", build::FLEET.1],
         None => &[],
     };
-    // The library embeds the object: without one, clippy has nothing to compile it with.
+    // clippy needs the object, which the library embeds.
     build::object(workspace, &toolchain)?;
 
     header("clippy, host");

@@ -1,8 +1,8 @@
-//! Circles: modules of a crate that use each other, directly or through others.
+//! Detection of cycles: modules of a crate that use each other, directly or indirectly.
 //!
-//! It reads the paths of the sources (`use` trees, and `crate::`, `self::` and `super::` anywhere), follows what a module only hands
-//! on, and draws the arrows between modules that stand side by side, at every level. What a module says itself belongs to the
-//! modules below it too, so an arrow to the module above is none. Tests may look wherever they want.
+//! It reads the paths in the sources (`use` trees, and `crate::`, `self::` and `super::` anywhere), resolves
+//! re-exports, and builds a graph of sibling modules at every level. References in a module also count for its parents,
+//! so a reference to a parent is ignored. Tests are exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,26 +13,26 @@ use anyhow::{Context as _, Result, ensure};
 use crate::run::header;
 use crate::workspace::Workspace;
 
-/// A path, name by name.
+/// A path, as a list of names.
 type Names = Vec<String>;
-/// Who uses whom among modules side by side, and a path that says so.
+/// Dependencies between sibling modules, each with an example path.
 type Arrows = BTreeMap<(String, String), String>;
 
 /// The modules of a crate, by their paths.
 type Modules = BTreeMap<Names, Module>;
 
-/// What a module says of others.
+/// References of a module.
 #[derive(Default)]
 struct Module {
-    /// By `use`: the name here, and the path.
+    /// By `use`: the local name, and the path.
     imports: Vec<(String, Names)>,
     /// Elsewhere.
     paths: BTreeSet<Names>,
-    /// Names of its own items, for those who take all of them by `*`.
+    /// Names of its own items, for glob imports.
     items: BTreeSet<String>,
 }
 
-/// Refuses circles in any crate.
+/// Rejects cycles in any crate.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("circles of modules");
     let root = workspace.root();
@@ -59,7 +59,7 @@ fn read(directory: &Path, above: &[String], modules: &mut Modules) -> Result<()>
     for entry in entries {
         let path = entry?.path();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // `bin` has programs of their own.
+        // `bin` has separate programs.
         if matches!(stem.as_str(), "tests" | "proptests" | "bin") {
             continue;
         }
@@ -110,7 +110,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// Reads one tree of a `use`, and returns what stands behind it.
+/// Parses one tree of a `use`, and returns the rest.
 fn tree<'w>(mut rest: &'w [String], above: &[String], imports: &mut Vec<(String, Names)>) -> &'w [String] {
     let mut path = above.to_vec();
     while let [word, after @ ..] = rest {
@@ -149,7 +149,7 @@ fn tree<'w>(mut rest: &'w [String], above: &[String], imports: &mut Vec<(String,
     rest
 }
 
-/// The words of a source up to its tests, without comments and texts.
+/// The tokens of a source up to its tests, without comments and strings.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut rest = text;
@@ -189,7 +189,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Length of a text in quotes at the start of `text`.
+/// Length of a string literal at the start of `text`.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -201,7 +201,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// A path that `module` says, from the root of the crate on; `None` for what is in another crate.
+/// A path in `module` relative to the root of the crate; `None` for other crates.
 fn absolute(modules: &Modules, module: &[String], path: &[String]) -> Option<Names> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
@@ -218,7 +218,7 @@ fn absolute(modules: &Modules, module: &[String], path: &[String]) -> Option<Nam
     }
 }
 
-/// The module in which what `path` names is said; `left` bounds how often that is looked up elsewhere.
+/// The module that defines the target of `path`; `left` limits the number of re-exports followed.
 fn home(modules: &Modules, path: &[String], left: u32) -> Names {
     let depth = (0..=path.len()).rev().find(|len| modules.contains_key(&path[..*len])).unwrap_or(0);
     let (module, rest) = path.split_at(depth);
@@ -238,7 +238,7 @@ fn home(modules: &Modules, path: &[String], left: u32) -> Names {
     module.to_vec()
 }
 
-/// Each circle, as its arrows.
+/// Each cycle, as its edges.
 fn circles(modules: &Modules) -> Vec<String> {
     let mut levels: BTreeMap<Names, Arrows> = BTreeMap::new();
     for (module, said) in modules {
@@ -258,7 +258,7 @@ fn circles(modules: &Modules) -> Vec<String> {
     levels.values().flat_map(circles_at).collect()
 }
 
-/// The circles of one level.
+/// The cycles of one level.
 fn circles_at(arrows: &Arrows) -> Vec<String> {
     let reached = |start: &str| {
         let mut seen = BTreeSet::new();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none() {
+    fn no_circles() {
         check(&Workspace::locate().unwrap()).unwrap();
     }
 }

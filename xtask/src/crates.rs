@@ -1,4 +1,4 @@
-//! The crates and the arrows between them, as the architecture page has them: from what Cargo knows.
+//! The crate table and dependency graph of the architecture page, generated from Cargo's metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use serde::Deserialize;
 
 use crate::{page, run::capture, workspace::Workspace};
 
-/// The page, and the places of its table and its picture.
+/// The page, and the names of its table and its picture.
 pub(crate) const PAGE: &str = "docs/explanation/architecture.md";
 const TABLE: &str = "crates";
 const PICTURE: &str = "arrows";
 
-/// They may use everything: no arrow of theirs says anything.
+/// Crates that may use everything, so their dependencies are omitted.
 const BESIDE: [&str; 3] = ["xtask", "dcqcn-tests", "dcqcn-fuzz"];
 
 #[derive(Deserialize)]
@@ -32,15 +32,16 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// None for what it is built with, else `dev` or `build`.
+    /// `None` for normal dependencies, else `dev` or `build`.
     kind: Option<String>,
 }
 
-/// The text of the page with table and picture as the crates are now.
+/// The page with the current table and picture.
 pub(crate) fn written(workspace: &Workspace, text: &str) -> Result<String> {
     let json =
         capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))?;
-    let metadata: Metadata = serde_json::from_str(&json).context("`cargo metadata` is not understood")?;
+    let metadata: Metadata =
+        serde_json::from_str(&json).context("cannot parse the output of `cargo metadata`")?;
     let root = format!("{}/", workspace.root().display());
     let text = page::replace(PAGE, text, TABLE, &table(&metadata.packages, &root))?;
     page::replace(PAGE, &text, PICTURE, &picture(&arrows(&metadata.packages)))
@@ -62,7 +63,7 @@ fn table(packages: &[Package], root: &str) -> String {
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
-/// Which crate of this workspace is built with which.
+/// Normal dependencies within this workspace.
 fn arrows(packages: &[Package]) -> Arrows {
     let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let uses = |package: &Package| {
@@ -76,13 +77,13 @@ fn arrows(packages: &[Package]) -> Arrows {
     shown.map(|package| (package.name.clone(), uses(package))).collect()
 }
 
-/// All that a crate is built with, directly or not.
+/// Transitive dependencies.
 fn below(arrows: &Arrows, name: &str) -> BTreeSet<String> {
     let direct = arrows.get(name).into_iter().flatten();
     direct.flat_map(|used| below(arrows, used).into_iter().chain([used.clone()])).collect()
 }
 
-/// The arrows as Mermaid draws them, without those that others imply.
+/// The edges in Mermaid syntax, without transitive ones.
 fn picture(arrows: &Arrows) -> String {
     let mut text = "```mermaid\nflowchart TD\n".to_owned();
     for (name, uses) in arrows {

@@ -1,4 +1,4 @@
-//! The Debian packages, put together with Debian's own `dpkg-deb`.
+//! Debian packages, built with Debian's own `dpkg-deb`.
 
 mod packages;
 
@@ -14,7 +14,7 @@ use crate::run::{capture, find_program, header, stream};
 use crate::workspace::Workspace;
 use packages::{DCQCN, FLEET, LAB, Package};
 
-/// Completion scripts: the shell, and where its script goes, but for the command's name in the place of `*`.
+/// Completion scripts: shell, and destination with `*` for the command's name.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/*"),
     ("zsh", "usr/share/zsh/vendor-completions/_*"),
@@ -23,7 +23,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const MAN: &str = "usr/share/man";
 
-/// Builds the commands as they are packaged, and their packages.
+/// Builds the commands, and their packages.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages = [&DCQCN, &FLEET, &LAB];
     build::dist(workspace, &packages.map(|package| package.binary))?;
@@ -39,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         )?;
         stream(Command::new("dpkg-deb").arg("--info").arg(&file))?;
         match lintian(&file)? {
-            None => eprintln!("   lintian      not installed: nothing was checked"),
+            None => eprintln!("   lintian      not installed: packages not checked"),
             Some(errors) => ensure!(errors.is_empty(), "lintian finds errors:\n{errors}"),
         }
         eprintln!("   package      {}", workspace.shown(&file));
@@ -47,15 +47,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Puts the package of the operator's command, which is `binary`, together below `out`, and returns where it is.
+/// Assembles the package of the operator's command `binary` below `out`, and returns its path.
 ///
 /// # Errors
-/// `dpkg-deb` is not there, or a file cannot be copied.
+/// `dpkg-deb` is missing, or a file cannot be copied.
 pub(crate) fn package(repository: &Path, binary: &Path, out: &Path, version: &str) -> Result<PathBuf> {
     put_together(&DCQCN, repository, binary, out, version)
 }
 
-/// The same of the command for many hosts.
+/// Assembles the package of the command for many hosts.
 ///
 /// # Errors
 /// As [`package`].
@@ -70,10 +70,7 @@ fn put_together(
     out: &Path,
     version: &str,
 ) -> Result<PathBuf> {
-    ensure!(
-        find_program("dpkg-deb").is_some(),
-        "there is no dpkg-deb: a Debian package is built on Debian, or after installing `dpkg`"
-    );
+    ensure!(find_program("dpkg-deb").is_some(), "dpkg-deb is not installed; install `dpkg`");
     let (name, root) = (package.binary.0, out.join("root"));
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
@@ -111,17 +108,17 @@ fn put_together(
     Ok(file)
 }
 
-/// Compresses a file, without its name and time, so that the same text is the same file.
+/// Compresses a file without its name and time, so that equal text gives an equal file.
 fn compress(path: &Path) -> Result<()> {
     capture(Command::new("gzip").args(["-9", "-n"]).arg(path)).map(drop)
 }
 
-/// What Debian's own judge calls an error in the package; `None` where it is not installed.
+/// lintian's errors about the package; `None` if it is not installed.
 fn lintian(package: &Path) -> Result<Option<String>> {
     if find_program("lintian").is_none() {
         return Ok(None);
     }
-    // Its exit code is 2 for errors, which are what is requested.
+    // Its exit code is 2 for errors, which is a valid result.
     let output = Command::new("lintian")
         .args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"])
         .arg(package)
@@ -156,7 +153,7 @@ Description: {description}"
     )
 }
 
-/// The C library this was built with, as a version the package can ask for: without Debian's own part.
+/// Version of the C library used in the build, for the package's dependency, without Debian's own part.
 fn c_library() -> Result<String> {
     let version = capture(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", "libc6"]))?;
     Ok(version.split(['-', '+']).next().unwrap_or_default().to_owned())
@@ -204,11 +201,11 @@ fn size_bytes(path: &Path) -> Result<u64> {
 mod tests {
     use super::*;
 
-    /// Puts a package together with a script that stands for its command, which is tested elsewhere to write its pages and scripts;
-    /// returns what dpkg says of it, and what is in it.
+    /// Assembles a package with a script in place of its command, whose generated pages are tested elsewhere; returns
+    /// dpkg's description and file list.
     fn put(test: &str, package: &Package) -> Option<(String, String)> {
         if find_program("dpkg-deb").is_none() {
-            eprintln!("SKIPPED {test}: there is no dpkg-deb");
+            eprintln!("SKIPPED {test}: dpkg-deb is not installed");
             return None;
         }
         let name = package.binary.0;
@@ -223,7 +220,7 @@ mod tests {
         let info = capture(Command::new("dpkg-deb").arg("-I").arg(&file)).unwrap();
         let contents = capture(Command::new("dpkg-deb").arg("-c").arg(&file)).unwrap();
         match lintian(&file).unwrap() {
-            None => eprintln!("SKIPPED {test}, in part: there is no lintian"),
+            None => eprintln!("SKIPPED {test}, in part: lintian is not installed"),
             Some(errors) => assert_eq!(errors, ""),
         }
         fs::remove_dir_all(&out).unwrap();
@@ -304,7 +301,7 @@ mod tests {
         assert!(!contents.contains(" ./etc/") && !contents.contains("systemd"), "{contents}");
     }
 
-    /// Each can be installed and removed without the others.
+    /// Each can be installed and removed independently.
     #[test]
     fn no_file_is_in_two_packages() {
         let mut all = Vec::new();
@@ -340,7 +337,7 @@ mod tests {
     #[test]
     fn units_are_right_where_systemd_can_say() {
         if find_program("systemd-analyze").is_none() {
-            eprintln!("SKIPPED units_are_right_where_systemd_can_say: there is no systemd-analyze");
+            eprintln!("SKIPPED units_are_right_where_systemd_can_say: systemd-analyze is not installed");
             return;
         }
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");

@@ -1,4 +1,4 @@
-//! The demonstration: DCQCN off and on, side by side.
+//! The demonstration: DCQCN off and on, compared.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,7 +15,7 @@ use crate::{
 /// Options of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write table and picture into docs/measured/demo.md.
+    /// Write table and picture to docs/measured/demo.md.
     #[arg(long)]
     report: bool,
     /// More options for `dcqcn-lab incast`, after `--`.
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     lab: Vec<String>,
 }
 
-/// Builds, runs the lab and says where the plots are.
+/// Builds, runs the lab and prints the location of the plots.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),

@@ -1,4 +1,4 @@
-//! The documentation: pages that are written from the code, and what every page must have.
+//! Documentation: pages generated from the code, and required elements of every page.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Tests that compare a page or a picture with the code, by package and part of their names; with
-/// `DCQCN_WRITE_GOLDEN` set they write it.
+/// Tests that compare a page or a picture with the code, by package and part of their names; with `DCQCN_WRITE_GOLDEN`
+/// set they write it.
 const WRITTEN: [(&str, &str); 3] = [
     ("dcqcn-common", "the_reference_of"),
     ("dcqcn-daemon", "the_documentation"),
@@ -67,7 +67,7 @@ mod tests {
         pages
     }
 
-    /// Headings of a page as the fragments that name them.
+    /// Headings of a page as fragments of links.
     fn fragments(text: &str) -> BTreeSet<String> {
         let heading = |line: &str| {
             let title = line.trim_start_matches('#').trim();
@@ -77,7 +77,7 @@ mod tests {
         text.lines().filter(|line| line.starts_with('#')).map(heading).collect()
     }
 
-    /// What a page's links name, without what is elsewhere.
+    /// Targets of a page's links within the repository.
     fn links(text: &str) -> impl Iterator<Item = &str> {
         text.split("](")
             .skip(1)
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn pages_state_their_audience() {
-        // The first page of all is for everybody, and says so in its own words.
+        // The first page is for all readers, and has no such line.
         let first = Workspace::locate().unwrap().root().join("README.md");
         let mut silent = Vec::new();
         for (path, text) in pages().into_iter().filter(|(path, _)| *path != first) {

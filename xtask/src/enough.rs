@@ -1,4 +1,4 @@
-//! Is DCQCN enough for storage's incasts, for collectives, for storage next to TCP: target/measured/enough.md.
+//! Measures DCQCN for storage incasts, collectives, and storage next to TCP: target/measured/enough.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ const QUESTIONS: &[(&str, Question)] = &[
     ("all-reduce-1024", |lab| collective(lab, "leaf-spine:32x32x32", "all-reduce", "16MB")),
     ("tcp", tcp),
 ];
-/// What answers: its name, and the flags for it.
+/// Configurations: name and flags.
 const ANSWERS: &[(&str, &str)] = &[
     ("PFC alone", "--control off"),
     ("DCQCN (NVIDIA's)", "--profile nvidia"),
@@ -31,13 +31,13 @@ const ANSWERS: &[(&str, &str)] = &[
     ("both", "--profile nvidia --admission 512KB"),
 ];
 const PICTURE: &str = "enough-storage.png";
-/// Clients that read, each from so many targets, and what a target sends.
+/// Numbers of reading clients, targets per client, and bytes per target.
 const TARGETS: u32 = 32;
 const BLOCK_BYTES: u64 = 512 * 1_024;
-/// Hosts of the fabric of storage, and of a leaf.
+/// Hosts of the storage fabric, and of a leaf.
 const HOSTS: u32 = 64;
 const PER_LEAF: u32 = 16;
-/// Rounds of reads, and the time between two.
+/// Rounds of reads, and the interval between them.
 const ROUNDS: u32 = 8;
 const ROUND_NS: u64 = 1_600_000;
 
@@ -65,10 +65,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Reads of blocks, and flows that have nothing to do with them, as a flow file of HPCC's format.
+/// Reads of blocks, and unrelated flows, as a flow file of HPCC's format.
 ///
-/// Host 0 reads from all targets at once, round after round. The targets are on all leaves but its own; every sixteenth host sends
-/// 64 KB to the next leaf every 50 us.
+/// Host 0 reads from all targets at once, round after round. The targets are on all other leaves; every sixteenth host
+/// sends 64 KB to the next leaf every 50 us.
 fn write_reads(directory: &Path) -> Result<()> {
     let mut flows: Vec<(u64, String)> = Vec::new();
     for round in 0..u64::from(ROUNDS) {
@@ -97,14 +97,14 @@ fn storage_command() -> String {
     "fabric --topology leaf-spine:4x4x16 --workload hpcc:reads.txt --ack-class 6 --duration 100ms".to_owned()
 }
 
-/// The band of flows of so many bytes.
+/// The band of flows of this size.
 fn band(run: &Value, bytes: u64, figure: &str) -> Result<f64> {
     let bands = run.pointer("/fct_by_size").and_then(Value::as_array).context("no bands of sizes")?;
     let of = bands.iter().find(|band| optional(band, "/min_bytes") == Some(bytes as f64));
     number(of.context("no such size")?, &format!("/fct/{figure}"))
 }
 
-/// Of the flows' class.
+/// Results of the flows' class.
 fn class(run: &Value, figure: &str) -> Result<f64> {
     let classes = run.pointer("/classes").and_then(Value::as_array).context("no classes")?;
     let of = classes.iter().find(|class| optional(class, "/class") == Some(3.0));
@@ -182,7 +182,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
     Ok(table(&[&format!("{command} {}", ANSWERS[1].1)], &heading, &rows))
 }
 
-/// Storage next to TCP on one port of 25 Gb/s.
+/// Storage next to TCP on one port of 25 Gbit/s.
 fn tcp(lab: &Lab) -> Result<String> {
     let command = "coexist --duration 300ms --sweep tcp-law=cubic,dctcp --sweep classes=on,off";
     let runs = lab.sweep(command)?;

@@ -1,7 +1,7 @@
-//! `dcqcn-lab sim` against analysis and published results: target/measured/fidelity.md.
+//! Comparison of `dcqcn-lab sim` with analysis and published results: target/measured/fidelity.md.
 //!
-//! The page holds a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; what stands between them is made here.
-//! Everything else on the page is written by people.
+//! The page has a pair of comments for every table, `<!-- NAME -->` and `<!-- /NAME -->`; the text between them is
+//! generated, the rest is written by people.
 
 mod experiments;
 mod speed;
@@ -19,7 +19,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Packets as the fluid model has them: 1000 bytes, nothing besides.
+/// Packets of the fluid model: 1000 bytes without overhead.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 
 /// Options of `cargo xtask fidelity`.
@@ -27,10 +27,10 @@ const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
 pub(crate) struct Args {
     #[command(flatten)]
     lab: lab::Args,
-    /// Also table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
+    /// Also generate table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
     #[arg(long, value_name = "FILE")]
     websearch: Option<std::path::PathBuf>,
-    /// Only this table, by its name, and no picture.
+    /// Generate only the table with this name, and no picture.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
     ensure!(
         EXPERIMENTS.iter().any(|(name, _)| asked(name)) || (asked(WEBSEARCH) && args.websearch.is_some()),
-        "there is no table `{}`: there are {}",
+        "no table `{}`; tables are {}",
         args.only.as_deref().unwrap_or_default(),
         EXPERIMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
     );
@@ -74,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// The table that needs HPCC's file.
 const WEBSEARCH: &str = "websearch";
 
-/// Makes a table.
+/// Generator of a table.
 type Experiment = fn(&Lab) -> Result<String>;
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[
@@ -93,7 +93,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[
     ("speed-fabric", speed::fabric),
 ];
 
-/// Pictures, and the options that draw them.
+/// Pictures, with their options.
 const PICTURES: &[(&str, &str)] = &[
     ("staircase.png", "staircase --mtu 1000B --header 0 --sample 2ms"),
     (
@@ -107,7 +107,7 @@ fn at<'a>(run: &'a Value, key: &str) -> &'a str {
     run.pointer("/at").and_then(|at| at.get(key)).and_then(Value::as_str).unwrap_or("-")
 }
 
-/// Of RoCE's class, which is the highest that has flows.
+/// Result of RoCE's class, the highest with flows.
 fn queue(run: &Value, figure: &str) -> Result<f64> {
     let classes = run.pointer("/outcome/classes").and_then(Value::as_array);
     let class = classes.and_then(|classes| classes.last()).context("no class in the simulator's JSON")?;

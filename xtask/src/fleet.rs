@@ -1,4 +1,4 @@
-//! What may break in a fleet, in the middle of rollouts.
+//! Faults in a fleet during rollouts.
 
 use std::process::{Command, Stdio};
 
@@ -13,19 +13,19 @@ use crate::workspace::Workspace;
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Hosts, each with an agent that is a process.
+    /// Number of hosts, each with an agent process.
     #[arg(long, default_value_t = 100)]
     hosts: usize,
-    /// Measure so many hosts instead, whose agents are all in one process and have no data plane.
+    /// Measure this many hosts instead, whose agents share one process and have no data plane.
     #[arg(long, conflicts_with = "hosts")]
     scale: Option<usize>,
-    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count the false alarms and the misses of the gate.
+    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count false alarms and misses of the gate.
     #[arg(long, conflicts_with_all = ["hosts", "scale"])]
     gate: bool,
-    /// Write the table into docs/measured/fleet.md.
+    /// Write the table to docs/measured/fleet.md.
     #[arg(long)]
     report: bool,
-    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    /// Options for the program that runs the faults, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     more: Vec<String>,
 }
@@ -34,7 +34,7 @@ const FAULTS: build::Binary = ("dcqcn-fleet-faults", "dcqcn-tests");
 const GATE_SEED: &str = "20000000";
 const PAGE: &str = "fleet";
 
-/// Builds the commands and breaks things.
+/// Builds the commands and runs the faults.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.gate {
         return gate(workspace, args.report);
@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
     let mut command = Command::new("cargo");
-    // Other seeds than the test's, which the gate was tuned with.
+    // Seeds other than those of the test that tuned the gate.
     command.current_dir(workspace.root());
     command.env("DCQCN_GATE_ROLLOUTS", "1000").env("DCQCN_GATE_SEED", GATE_SEED);
     command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);

@@ -1,4 +1,4 @@
-//! Fuzzing by coverage, with libFuzzer: what reads other people's bytes, and the hooks over a random history.
+//! Coverage-guided fuzzing with libFuzzer: parsers of untrusted bytes, and the hooks over random histories.
 
 use std::{
     fs,
@@ -26,12 +26,12 @@ use crate::{
 
 Findings are in target/fuzz/found: fix them, and commit the input to fuzz/corpus, which runs as a regular test.")]
 pub(crate) struct Args {
-    /// The targets; all of them if none is named.
+    /// Targets [default: all].
     targets: Vec<String>,
-    /// How long each runs, in seconds.
+    /// Time per target, in seconds.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
     seconds: u64,
-    /// Ends each after so many executions instead.
+    /// Stop each target after this many executions instead.
     #[arg(long, conflicts_with = "seconds")]
     runs: Option<u64>,
     /// More options for libFuzzer, after `--`.
@@ -41,16 +41,16 @@ pub(crate) struct Args {
 
 /// The target that needs the kernel, and the folders of the others.
 const DIFFERENTIAL: &str = "differential";
-/// How long each target runs among the tests: about a minute for all.
+/// Time per target among the tests: about a minute in total.
 const SECONDS_IN_TESTS: u64 = 10;
 
-/// What one target's run came to.
+/// Result of one target's run.
 #[derive(Default)]
 struct Figures {
     executions: String,
     per_second: String,
     edges: String,
-    /// Why nothing was tried, if so.
+    /// Reason for skipping it, if any.
     skipped: Option<String>,
 }
 
@@ -58,7 +58,7 @@ struct Figures {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let all = targets(workspace)?;
     if let Some(unknown) = args.targets.iter().find(|name| !all.contains(name)) {
-        bail!("no target is called {unknown:?}; there are {}", all.join(", "));
+        bail!("no target {unknown:?}; targets are {}", all.join(", "));
     }
     let programs = build(workspace)?;
     let limit = match args.runs {
@@ -115,14 +115,14 @@ fn corpus(workspace: &Workspace) -> PathBuf {
     workspace.root().join("fuzz/corpus")
 }
 
-/// Builds the programs with every branch counted, and returns where they are.
+/// Builds the programs with coverage instrumentation, and returns their directory.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     ensure_cxx()?;
     header("the fuzzers");
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let dir = workspace.host_target().join("fuzz");
     let mut command = workspace.cargo("build");
-    // A target that is named keeps the flags away from build scripts.
+    // An explicit target keeps the flags away from build scripts.
     command
         .args([
             "--package",
@@ -141,7 +141,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(dir.join(target).join("fuzz"))
 }
 
-/// What libFuzzer wants of the compiler, and stable Rust can do: counters on edges, and the operands of comparisons.
+/// Instrumentation for libFuzzer available in stable Rust: counters on edges, and operands of comparisons.
 const INSTRUMENTED: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -157,11 +157,11 @@ fn ensure_cxx() -> Result<()> {
         return Ok(());
     }
     let apt = Apt::detect();
-    let mut apt = apt.context("no C++ compiler, and this is no Debian or Ubuntu: install one as `c++`")?;
+    let mut apt = apt.context("no C++ compiler, and not Debian or Ubuntu: install one as `c++`")?;
     apt.install(&["g++".to_owned()])
 }
 
-/// Runs one target's program; what it finds fails it.
+/// Runs one target's program; a finding fails it.
 fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[String]) -> Result<Figures> {
     let kept = corpus(workspace).join(name);
     let grown = workspace.host_target().join("fuzz/corpus").join(name);
@@ -182,7 +182,7 @@ fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[
     for text in output.lines() {
         let text = text.context("reading what the fuzzer prints")?;
         figures.take(&text);
-        // Each new input has a line of its own, by the thousand.
+        // Thousands of new inputs have a line each.
         if !text.contains("\tNEW ") && !text.contains("\tREDUCE ") {
             eprintln!("{text}");
         }
@@ -198,7 +198,7 @@ fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[
 }
 
 impl Figures {
-    /// Takes what a line of libFuzzer's says.
+    /// Parses a line of libFuzzer's output.
     fn take(&mut self, text: &str) {
         if let Some(value) = text.strip_prefix("stat::number_of_executed_units:") {
             value.trim().clone_into(&mut self.executions);

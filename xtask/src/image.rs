@@ -1,5 +1,5 @@
-//! An OCI image from scratch: the two commands, the libraries that they are linked with, and two names. Made by Debian's buildah; no
-//! shell, no package manager, nothing of another image.
+//! An OCI image from scratch: the two commands, their shared libraries, and user and group names. Built with Debian's
+//! buildah; without shell, package manager or base image.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,14 +13,14 @@ use crate::build;
 use crate::run::{self, capture, find_program, header};
 use crate::workspace::Workspace;
 
-/// What it is called in an archive, and in the manifests.
+/// Name of the image in an archive, and in the manifests.
 const NAME: &str = "localhost/dcqcn:latest";
-/// Who and which group what has no rights runs as, in the image and in the manifests.
+/// User and group IDs of unprivileged processes, in the image and in the manifests.
 const USERS: [(&str, &str); 2] = [
     ("etc/passwd", "root:x:0:0::/:/\ndcqcn-fleet:x:65532:65532::/:/\n"),
     ("etc/group", "root:x:0:\ndcqcn-fleet:x:65532:\n"),
 ];
-/// Makes it, and what runs it in the test; the Debian packages they are in.
+/// Programs that build it and run it in the test, with their Debian packages.
 const BUILDAH: &str = "buildah";
 const RUNTIME: [&str; 2] = ["podman", "crun"];
 
@@ -33,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Makes it of the commands that tests run, if it can be made and run here; what cannot be had is said, and there is no image then.
+/// Builds it from the commands under test, if possible here; otherwise prints the reason and builds none.
 pub(crate) fn for_tests(workspace: &Workspace) {
     let made = install(&[BUILDAH, RUNTIME[0], RUNTIME[1]]).and_then(|()| make(workspace, "release"));
     if let Err(error) = made {
@@ -41,12 +41,12 @@ pub(crate) fn for_tests(workspace: &Workspace) {
     }
 }
 
-/// Where it is, if it was made.
+/// Path of the image, if it was built.
 pub(crate) fn archive(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("image/dcqcn.tar")
 }
 
-/// Puts it together of what was built with `profile`, and returns where it is.
+/// Assembles it from a build with `profile`, and returns its path.
 fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
     header("OCI image");
     let archive = archive(workspace);
@@ -91,7 +91,7 @@ fn make(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
             &version,
             container,
         ])?;
-        // The same files are the same image, whenever it is made.
+        // Equal files give an equal image at any time.
         buildah(&[
             "commit",
             "--quiet",
@@ -111,7 +111,7 @@ fn libraries(listed: &str) -> Vec<&str> {
     listed.split_whitespace().filter(|word| word.starts_with('/')).collect()
 }
 
-/// Has everybody enter a directory and those in it, whatever the umask was when they were made.
+/// Makes a directory and those in it accessible to all users, regardless of the umask.
 fn open_directories(path: &Path) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
         .with_context(|| format!("cannot open {}", path.display()))?;
@@ -124,7 +124,7 @@ fn open_directories(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file that everybody may read, and run if it may be run.
+/// Copies a file, readable by all users, and executable if it was.
 fn put(from: &Path, to: &Path) -> Result<()> {
     let failed = || format!("cannot copy {} to {}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).with_context(failed)?;
@@ -133,7 +133,7 @@ fn put(from: &Path, to: &Path) -> Result<()> {
     fs::set_permissions(to, Permissions::from_mode(if may_run { 0o755 } else { 0o644 })).with_context(failed)
 }
 
-/// Installs what is missing of these programs, whose packages have their names, where this can.
+/// Installs missing programs, whose packages have their names, if possible.
 fn install(programs: &[&str]) -> Result<()> {
     let missing = || -> Vec<String> {
         programs
@@ -153,7 +153,7 @@ fn install(programs: &[&str]) -> Result<()> {
     let missing = missing();
     ensure!(
         missing.is_empty(),
-        "there is no {0}: install it (Debian: apt-get install {0})",
+        "{0} is not installed: install it (Debian: apt-get install {0})",
         missing.join(" ")
     );
     Ok(())

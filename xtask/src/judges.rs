@@ -1,8 +1,8 @@
-//! The figures of docs/measured/judges.md: `dcqcn-lab sim fabric` next to what other simulators said of the same flows.
+//! The tables of docs/measured/judges.md: `dcqcn-lab sim fabric` compared with other simulators on equal flows.
 //!
-//! What others said is kept in files next to this one, with where it is from. Only our side is run here. A table tells by how
-//! much the two differ, and the command fails where that is more than the page says it may be, where a flow of either side is not
-//! complete, or where the two sides had not the same flows at the same times.
+//! Results of the others are stored in files next to this one, with their source. Only our side is run here. A table
+//! shows the differences. The command fails if a difference exceeds the page's bound, if a flow of either side is
+//! incomplete, or if the two sides had different flows.
 
 mod data;
 mod flows;
@@ -28,12 +28,12 @@ const PAGE: &str = "judges";
 pub(crate) struct Args {
     #[command(flatten)]
     lab: lab::Args,
-    /// Only the comparisons whose place on the page begins so.
+    /// Run only comparisons whose name starts with this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
 
-/// A table, and what in it is out of bounds.
+/// A table, and its results out of bounds.
 struct Judged {
     table: String,
     outside: Vec<String>,
@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let names = || JUDGES.iter().map(|(name, _)| *name);
     ensure!(
         names().any(asked),
-        "no comparison's name begins with `{}`: there are {}",
+        "no comparison starts with `{}`; comparisons are {}",
         args.only.as_deref().unwrap_or_default(),
         names().collect::<Vec<_>>().join(", ")
     );
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_places_of_judges_only() {
+    fn page_has_markers_of_judges_only() {
         let names: Vec<&str> = JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]).collect();
         page::assert_places_are(PAGE, &names);
     }

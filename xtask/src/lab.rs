@@ -1,4 +1,4 @@
-//! Runs `dcqcn-lab sim` and `tune` for pages whose tables it makes.
+//! Runs `dcqcn-lab sim` and `tune` for pages with simulated tables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::{build, page, run, workspace::Workspace};
 
-/// Options of every command that makes a page with the simulator.
+/// Options of all commands that generate a page with the simulator.
 #[derive(clap::Args)]
 #[group(id = "page")]
 pub(crate) struct Args {
     /// Use this `dcqcn-lab` instead of building one.
     #[arg(long, value_name = "FILE")]
     pub(crate) binary: Option<PathBuf>,
-    /// Run and print, and write no file.
+    /// Run and print, without writing a file.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// `binary`, or one that is built now; it runs in the root of `workspace`.
+    /// `binary`, or a newly built one; it runs in the root of `workspace`.
     pub(crate) fn new(workspace: &Workspace, binary: Option<PathBuf>) -> Result<Self> {
         let binary = match binary {
             Some(binary) => {
@@ -41,7 +41,7 @@ impl Lab {
         Ok(Self { binary, directory: workspace.root().to_owned() })
     }
 
-    /// The same, where files are named from `directory`.
+    /// As above, with file names relative to `directory`.
     pub(crate) fn within(self, directory: &Path) -> Self {
         Self { directory: directory.to_owned(), ..self }
     }
@@ -66,7 +66,7 @@ impl Lab {
         serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab tune {options}` printed no JSON"))
     }
 
-    /// A file that it wrote.
+    /// A file written by it.
     pub(crate) fn file(&self, name: &str) -> Result<String> {
         let path = self.directory.join(name);
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -76,7 +76,7 @@ impl Lab {
     pub(crate) fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {
             Some(Value::Array(runs)) => Ok(runs),
-            _ => anyhow::bail!("`dcqcn-lab sim {options}` is no sweep"),
+            _ => anyhow::bail!("`dcqcn-lab sim {options}` is not a sweep"),
         }
     }
 
@@ -88,14 +88,14 @@ impl Lab {
 
 /// The number at `path`, a JSON pointer.
 pub(crate) fn number(run: &Value, path: &str) -> Result<f64> {
-    optional(run, path).with_context(|| format!("there is no number {path} in the simulator's JSON"))
+    optional(run, path).with_context(|| format!("no number {path} in the simulator's JSON"))
 }
 
 pub(crate) fn optional(run: &Value, path: &str) -> Option<f64> {
     run.pointer(path).and_then(Value::as_f64)
 }
 
-/// A command line, broken before options where a page would cut it off.
+/// A command line, broken before options at the width of a page.
 fn broken(mut command: String) -> String {
     const WIDTH: usize = 116;
     let mut text = String::new();
@@ -109,7 +109,7 @@ fn broken(mut command: String) -> String {
     text + &command
 }
 
-/// A Markdown table, with the commands that made it.
+/// A Markdown table, with the commands that generated it.
 pub(crate) fn table(commands: &[&str], heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let mut text = page::table(&heading, rows);

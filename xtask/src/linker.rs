@@ -14,10 +14,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The version installed.
+/// Version to install.
 pub(crate) const VERSION: &str = "0.13.0";
 
-/// A cheaper build of it: it hands bitcode to LLVM's shared library, where all its time goes.
+/// A cheaper build of it: nearly all of its time is spent in LLVM's shared library.
 const CHEAP: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -25,7 +25,7 @@ const CHEAP: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
 ];
 
-/// Installs bpf-linker unless the one there was built for this LLVM; returns the directory it is in.
+/// Installs bpf-linker unless the present one was built for this LLVM; returns its directory.
 pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
     let root = workspace.tools();
     let bin = root.join("bin");
@@ -42,7 +42,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
             .args(["bpf-linker", "--version", VERSION, "--locked", "--force", "--no-default-features"])
             .args(["--features", &format!("llvm-{}", llvm.version.major), "--root"])
             .arg(&root)
-            // Spares the reader its advice to extend PATH.
+            // Suppresses the advice to extend PATH.
             .env("PATH", path_with(&bin)?)
             .env("LLVM_PREFIX", &llvm.prefix)
             .envs(CHEAP)

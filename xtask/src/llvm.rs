@@ -1,4 +1,4 @@
-//! LLVM development files: what bpf-linker is linked with.
+//! LLVM development files, which bpf-linker links.
 
 use std::{
     env,
@@ -19,11 +19,11 @@ pub(crate) const SUPPORTED_MAJORS: std::ops::RangeInclusive<u32> = 21..=23;
 pub(crate) struct Llvm {
     /// What `llvm-config --version` says.
     pub(crate) version: Version,
-    /// The directory bpf-linker's build takes as `LLVM_PREFIX`.
+    /// Value of `LLVM_PREFIX` for bpf-linker's build.
     pub(crate) prefix: PathBuf,
 }
 
-/// An installed LLVM that reads the bitcode `producer` writes.
+/// An installed LLVM that reads the bitcode of `producer`.
 pub(crate) fn find(producer: Version) -> Option<Llvm> {
     let from_env = env::var_os("LLVM_PREFIX").map(|prefix| PathBuf::from(prefix).join("bin/llvm-config"));
     let packaged = Path::new(&debian_prefix(producer.major)).join("bin/llvm-config");
@@ -36,8 +36,8 @@ pub(crate) fn find(producer: Version) -> Option<Llvm> {
         .find(|llvm| reads(llvm.version, producer))
 }
 
-/// Whether bitcode written by LLVM `producer` can be read by LLVM `reader`: bitcode of another major, and bitcode newer
-/// than the reader, is refused (bpf-linker issues 321 and 387).
+/// Whether bitcode written by LLVM `producer` can be read by LLVM `reader`: bitcode of another major, or newer than the
+/// reader, is rejected (bpf-linker issues 321 and 387).
 fn reads(reader: Version, producer: Version) -> bool {
     reader.major == producer.major && reader >= producer
 }
@@ -55,7 +55,7 @@ fn probe(config: &Path) -> Option<Llvm> {
     // Debian ships llvm-config without the headers and the link-time library, which are in the -dev package.
     let headers = Path::new(&ask("--includedir")?).join("llvm-c/Core.h");
     let prefix = PathBuf::from(ask("--prefix")?);
-    // Debian's llvm-config names Polly among the libraries to link, which is in yet another package.
+    // Debian's llvm-config lists Polly among the libraries to link, which is in a separate package.
     let polly = prefix.join("lib/libPolly.a");
     let complete =
         headers.is_file() && (polly.is_file() || prefix != Path::new(&debian_prefix(version.major)));

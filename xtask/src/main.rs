@@ -1,7 +1,7 @@
-//! The one door to the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`, `soak`, `fuzz`, `fidelity`, `fleet`,
-//! `judges`, `nscc`, `enough`, `tune`, `docs`, `p4` and `vm`.
+//! Entry point of the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`,
+//! `soak`, `fuzz`, `fidelity`, `fleet`, `judges`, `nscc`, `enough`, `tune`, `docs`, `p4` and `vm`.
 //!
-//! Everything a verb needs is set up on the way, so each of them is the first command that may be run on a new machine.
+//! Every verb sets up its requirements, so each may be the first command on a new machine.
 
 mod apt;
 mod attacks;
@@ -58,7 +58,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Find or install what the eBPF build and the tests need. Run by the other verbs too.
+    /// Find or install the requirements of the eBPF build and the tests. Run by the other verbs too.
     Setup,
     /// Build the eBPF object and the commands, for release.
     Build,
@@ -66,21 +66,21 @@ enum Verb {
     Check,
     /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
     Deb,
-    /// Make an OCI image from scratch with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs root.
+    /// Build an OCI image with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs root.
     Image,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
-    /// Four senders into a 200 Mb/s port, with and without DCQCN, in network namespaces. Needs root.
+    /// Four senders into a 200 Mbit/s port, with and without DCQCN, in network namespaces. Needs root.
     Demo(demo::Args),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
     Bench(bench::Args),
-    /// Make every fault that is tested, in a random order, with traffic, for as long as requested. Needs root.
+    /// Inject every tested fault in random order, under traffic, for the requested time. Needs root.
     Soak(soak::Args),
-    /// Send what an attacker would to a host running, and measure what it costs and does. Needs root.
+    /// Attack a running host, and measure costs and effects. Needs root.
     Attacks(attacks::Args),
-    /// Break what may break in a fleet of hosts with etcd, in the middle of rollouts.
+    /// Inject faults into a fleet of hosts with etcd, during rollouts.
     Fleet(fleet::Args),
-    /// Fuzz what reads other people's bytes, by coverage, for as long as requested.
+    /// Fuzz parsers of untrusted bytes, coverage-guided, for the requested time.
     Fuzz(fuzz::Args),
     /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
     Fidelity(fidelity::Args),
@@ -92,11 +92,11 @@ enum Verb {
     Nscc(lab::Args),
     /// Compare parameters found by `dcqcn-lab tune` with presets, on other traffic; writes target/measured/tune.md.
     Tune(lab::Args),
-    /// Write the reference pages and pictures that come from the code.
+    /// Write the reference pages and pictures generated from the code.
     Docs,
-    /// Write the constants of the P4 program and compile it, where p4c is installed.
+    /// Write the constants of the P4 program and compile it, if p4c is installed.
     P4(p4::Args),
-    /// Real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
+    /// Run real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
     Vm(vm::Args),
 }
 
@@ -116,7 +116,7 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Setup => {
             toolchain::setup(&workspace)?;
             vm::setup();
-            // Said; all else goes without.
+            // Already reported; all other verbs run without it.
             web::left_out(&workspace);
             toolchain::require_runtime_tools()
         }

@@ -1,4 +1,4 @@
-//! UEC's NSCC and DCQCN on one fabric, with the same flows: target/measured/nscc.md.
+//! Comparison of UEC's NSCC and DCQCN on one fabric, with the same flows: target/measured/nscc.md.
 
 use std::fs;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::page::{self, Measured};
 use crate::run::header;
 use crate::workspace::Workspace;
 
-/// A table: its place on the page, the name of its first column, and what runs, by what the first column says.
+/// A table: its name on the page, the heading of its first column, and runs by the text of that column.
 struct Question {
     name: &'static str,
     column: &'static str,
@@ -47,11 +47,11 @@ const QUESTIONS: &[Question] = &[
     },
 ];
 
-/// 128 hosts at 100 Gb/s, 1 us a link, as many ways up as hosts.
+/// 128 hosts at 100 Gbit/s, 1 us a link, not oversubscribed.
 const FABRIC: &str = "--topology leaf-spine:8x16x16 --duration 200ms --sample 10us --ack-class 6";
 /// Bytes and percent: half single packets, one in seven longer than 200 KB.
 const SIZES: &str = "32 0\n1000 50\n200000 85\n3000000 100\n";
-/// What answers: its name, and the flags for it. A queue of one round trip (9.4 us), where it trims.
+/// Configurations: name and flags. A queue of one round trip (9.4 us) if it trims.
 const ANSWERS: &[(&str, &str)] = &[
     ("DCQCN (NVIDIA's), PFC", "--profile nvidia"),
     ("DCQCN (HPCC's), PFC", "--profile hpcc"),
@@ -73,7 +73,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Those whose commands are told.
+/// Configurations whose commands are shown.
 const TRACE_SAMPLE: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
 
 /// Runs everything and writes the tables.
@@ -140,7 +140,7 @@ fn answer(lab: &Lab, question: &Question) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-/// Of the depths of the deepest queue of all switches, looked at again and again: not exceeded by so many percent of them.
+/// A percentile of samples of the deepest queue of all switches.
 fn deepest(run: &Value, percent: usize) -> Result<f64> {
     let switches = run.pointer("/samples/switches").and_then(Value::as_array).context("no samples")?;
     let mut depths: Vec<u64> = Vec::new();

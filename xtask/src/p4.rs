@@ -1,4 +1,4 @@
-//! What the P4 program takes from `dcqcn-common`, and its compilation.
+//! Constants of the P4 program from `dcqcn-common`, and its compilation.
 
 use std::{
     fmt::Write as _,
@@ -40,12 +40,12 @@ const COMPILER_PACKAGE: &str = "p4lang-p4c";
 /// Options of `cargo xtask p4`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write nothing; fail if `p4/constants.p4`, or what the compiler makes of the program, differs from what is committed.
+    /// Write nothing; fail if `p4/constants.p4`, or the compiled program, differs from the committed one.
     #[arg(long)]
     check: bool,
 }
 
-/// Writes the constants and compiles the program, or checks that both have been done.
+/// Writes the constants and compiles the program, or checks both.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let program = workspace.root().join("p4");
     let path = program.join(CONSTANTS);
@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Compiles from the program's own directory, so that no path of this machine gets into the result.
+/// Compiles in the program's own directory, so that the result has no absolute path.
 fn compile(compiler: &Path, program: &Path, build: &Path) -> Result<()> {
     fs::create_dir_all(build).with_context(|| format!("cannot create {}", build.display()))?;
     stream(
@@ -120,7 +120,7 @@ fn read(path: &PathBuf) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The file of constants.
+/// Contents of the constants file.
 fn constants() -> Result<String> {
     let mut text = String::from(
         "// Written by `cargo xtask p4` from dcqcn-common: change it there.\n\n// Indices of `stats`, the order of `Stat`.\n",
@@ -231,7 +231,7 @@ fn constants() -> Result<String> {
     Ok(text)
 }
 
-/// A macro that stands for these lines.
+/// A macro that expands to these lines.
 fn lines(head: &str, lines: impl Iterator<Item = String>) -> String {
     let mut text = format!("#define {head}");
     for line in lines {

@@ -12,11 +12,11 @@ use anyhow::{Context as _, Result};
 use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
-/// The place of the line that [`made`] makes.
+/// Name of the line that [`made`] generates.
 pub(crate) const MADE: &str = "made";
 
-/// From what, by what and when a table was made: a line for its page. A commit is `-dirty` if anything but docs differs from it: pages are
-/// made one after the other, and no figure depends on another page.
+/// A line for the page with commit, command and date of a table. A commit is `-dirty` if anything outside docs differs
+/// from it: pages are generated one after the other, and do not depend on each other.
 pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
     let git = |words: &[&str]| capture(Command::new("git").args(words).current_dir(workspace.root()));
     let commit = git(&["describe", "--always", "--abbrev=7"])?;
@@ -26,22 +26,22 @@ pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
     Ok(format!("Made by `{command}` at commit {}{dirty}, {}.\n", commit.trim(), date.trim()))
 }
 
-/// What stands between the comments of `name` in `text` of `page`.
+/// The text between the comments of `name` in `text` of `page`.
 pub(crate) fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
     parts(page, text, name).map(|[_, between, _]| between)
 }
 
-/// `text` of `page` with what stands between the comments of `name` replaced by `table`.
+/// `text` of `page` with the text between the comments of `name` replaced by `table`.
 pub(crate) fn replace(page: &str, text: &str, name: &str, table: &str) -> Result<String> {
     let [before, _, after] = parts(page, text, name)?;
     Ok(format!("{before}{table}{after}"))
 }
 
-/// What stands before, between and behind the comments of `name`, which are with the first and the last.
+/// The text before, between and after the comments of `name`, which belong to the first and the last.
 fn parts<'a>(page: &str, text: &'a str, name: &str) -> Result<[&'a str; 3]> {
     let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let missing =
-        || format!("{page} lacks `{}` or `{close}`: put both where the table is to be", open.trim_end());
+        || format!("{page} lacks `{}` or `{close}`: add both where the table belongs", open.trim_end());
     let begin = text.find(&open).with_context(missing)? + open.len();
     let (before, rest) = text.split_at(begin);
     let (between, after) = rest.split_at(rest.find(&close).with_context(missing)?);
@@ -57,15 +57,15 @@ pub(crate) struct Measured {
 struct Table {
     name: String,
     table: String,
-    /// Commands, checks: too long for docs/.
+    /// Commands and checks, which are too long for docs/.
     details: String,
 }
 
-/// Begins the commands that a table ends with.
+/// Start of the commands at the end of a table.
 pub(crate) const COMMANDS: &str = "\n```sh\n";
 
 impl Measured {
-    /// Of `docs/measured/PAGE.md`, which need not exist.
+    /// For `docs/measured/PAGE.md`, which need not exist.
     pub(crate) const fn new(page: &'static str) -> Self {
         Self { page, tables: Vec::new() }
     }
@@ -76,7 +76,7 @@ impl Measured {
         self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
     }
 
-    /// Adds a table, and details that docs/ does not get.
+    /// Adds a table, and details excluded from docs/.
     pub(crate) fn add_with(&mut self, name: &str, table: &str, details: &str) {
         self.tables.push(Table {
             name: name.to_owned(),
@@ -92,7 +92,7 @@ impl Measured {
         Ok(directory.join(file))
     }
 
-    /// Writes all tables to target/measured, and those that the page of docs/ has a place for into that page.
+    /// Writes all tables to target/measured, and those selected by the page of docs/ to that page.
     pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::beside(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -127,7 +127,7 @@ impl Measured {
     }
 }
 
-/// The names of a page's places.
+/// Names of a page's tables.
 fn places(text: &str) -> impl Iterator<Item = &str> {
     let names = text.lines().filter_map(|line| line.strip_prefix("<!-- ")?.strip_suffix(" -->"));
     names.filter(|name| !name.starts_with('/'))
@@ -140,7 +140,7 @@ pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     [line(heading), line(&rule)].into_iter().chain(rows.iter().map(|row| line(row))).collect()
 }
 
-/// Fails unless every place of a page in docs/measured is one of `names`, and the page has one.
+/// Fails unless every table of a page in docs/measured is one of `names`, and the page has one.
 #[cfg(test)]
 pub(crate) fn assert_places_are(page: &str, names: &[&str]) -> String {
     let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");

@@ -1,4 +1,4 @@
-//! The pacer in C that the bench measures next to ours: built by clang, as anybody would.
+//! The pacer in C for comparison in the bench, built by a standard clang.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,17 +11,17 @@ use crate::workspace::Workspace;
 
 const SOURCE: &str = "tests/peer/edt.bpf.c";
 const PLAIN: &str = "clang";
-/// Debian's compilers have their major in their names. The one next to the LLVM that the set-up brought is the cheapest to have.
+/// Debian's compilers have their major in their names; prefer that of the LLVM installed by setup.
 const NUMBERED: std::ops::RangeInclusive<u32> = 14..=23;
 
-/// Builds it, next to the other objects that the bench compares with. Where that cannot be, the bench does without and says so.
+/// Builds it, next to the other objects of the bench. If that fails, the bench runs without it and reports so.
 pub(crate) fn ensure(workspace: &Workspace) {
     if let Err(error) = build(workspace) {
         eprintln!("   the bench goes without its peer in C: {error:#}");
     }
 }
 
-/// Builds it; installs clang if none is there.
+/// Builds it; installs clang if there is none.
 fn build(workspace: &Workspace) -> Result<()> {
     let clang = match find() {
         Some(clang) => clang,
@@ -31,7 +31,7 @@ fn build(workspace: &Workspace) -> Result<()> {
         }
     };
     let object = workspace.ebpf_target().join("dcqcn-peer");
-    // Multiarch systems keep the kernel's architecture headers in a directory of their own, which is not searched for another target.
+    // Multiarch systems have the kernel's architecture headers in a separate directory, not searched for other targets.
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new(clang);
     command
@@ -61,7 +61,7 @@ fn find() -> Option<PathBuf> {
 
 fn install() -> Result<()> {
     header("clang, for the bench's peer in C");
-    let mut apt = Apt::detect().context("no clang, and this is no Debian or Ubuntu: install one")?;
+    let mut apt = Apt::detect().context("no clang, and not Debian or Ubuntu: install one")?;
     if !apt.has_lists() {
         apt.refresh();
     }

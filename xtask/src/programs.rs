@@ -1,17 +1,17 @@
-//! Programs that are not Rust's, which building, the tests and the lab need.
+//! Programs outside Rust's toolchain for the build, the tests and the lab.
 
 use std::path::Path;
 
 use crate::run;
 
-/// Programs the tests and the lab run, and what makes code of etcd's messages; the Debian packages they are in.
+/// Programs of the tests and the lab, and the compiler of etcd's messages, with their Debian packages.
 const RUNTIME_TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool"), (PROTOC, "protobuf-compiler")];
 const PROTOC: &str = "protoc";
-/// What etcd's messages import, below the `include` next to `protoc`'s directory. Debian only recommends its package.
+/// Imports of etcd's messages, below the `include` next to `protoc`'s directory. Debian only recommends their package.
 const PROTOC_IMPORTS: (&str, &str) = ("include/google/protobuf/descriptor.proto", "libprotobuf-dev");
 
-/// Packages of which something is missing.
+/// Packages of missing programs.
 pub(crate) fn missing() -> Vec<String> {
     let mut packages: Vec<String> = RUNTIME_TOOLS
         .iter()
@@ -21,7 +21,7 @@ pub(crate) fn missing() -> Vec<String> {
     packages.dedup();
     let (imports, package) = PROTOC_IMPORTS;
     let is_beside = |protoc: &Path| {
-        // Debian's lies in /usr/bin, and may be found in /bin.
+        // Debian's is in /usr/bin, which may be found as /bin.
         let prefixes = [protoc.parent().and_then(Path::parent), Some(Path::new("/usr"))];
         prefixes.into_iter().flatten().any(|prefix| prefix.join(imports).is_file())
     };

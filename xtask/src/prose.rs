@@ -11,7 +11,7 @@ use crate::run::{capture, find_program, header, is_root, line};
 use crate::workspace::Workspace;
 
 const PACKAGES: [&str; 2] = ["codespell==2.4.3", "rumdl==0.3.0"];
-/// Files that people write; the rest is generated, recorded or somebody else's.
+/// Files written by people; the rest is generated, recorded or third-party.
 const TEXTS: [&str; 13] = [
     "*.rs",
     "*.md",
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linter_output_is_the_complaint() {
+    fn linter_output_is_the_error() {
         let mut linter = Command::new("sh");
         assert_eq!(complaints(linter.args(["-c", "echo fine"])).unwrap(), "");
         let mut linter = Command::new("sh");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn house_words_have_replacements() {
+    fn listed_words_have_replacements() {
         let path = Workspace::locate().unwrap().root().join(HOUSE_WORDS);
         let words = fs::read_to_string(path).unwrap();
         assert!(words.lines().count() > 10);

@@ -1,7 +1,7 @@
-//! What is public and nobody outside uses: functions, constants and modules of a library that no other crate names.
+//! Detection of unused public items: functions, constants and modules of a library that no other crate names.
 //!
-//! By names alone, so it is sure of what it finds and does not find everything: a name that another crate says of something else
-//! counts as used. Types are left out: one that nobody names may be what a public function returns.
+//! It compares names only, so findings are certain but incomplete: a name used by another crate for something else
+//! counts as used. Types are exempt, as they may be returned by public functions without being named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::circles::words;
 use crate::run::header;
 use crate::workspace::Workspace;
 
-/// Refuses what is public in `common` or a crate of user space, and used in none but that.
+/// Rejects public items of `common` or a crate of user space that are used only there.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("nothing public that no one outside uses");
     let root = workspace.root();

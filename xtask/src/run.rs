@@ -1,4 +1,4 @@
-//! Running other programs: progress headers, and errors that repeat the command.
+//! Running other programs: progress headers, and errors that include the command.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Prints a line that says what comes next.
+/// Prints a header for the next step.
 pub(crate) fn header(what: impl std::fmt::Display) {
     eprintln!("== {what}");
 }
@@ -53,7 +53,7 @@ pub(crate) fn not_started(command: &Command) -> String {
     format!("cannot start `{}`", line(command))
 }
 
-/// `command` as it would be typed, without its environment.
+/// `command` as typed, without its environment.
 pub(crate) fn line(command: &Command) -> String {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -82,7 +82,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 pub(crate) fn path_with(first: &Path) -> Result<std::ffi::OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::join_paths(std::iter::once(first.to_path_buf()).chain(env::split_paths(&path)))
-        .with_context(|| format!("{} cannot be put into PATH", first.display()))
+        .with_context(|| format!("cannot add {} to PATH", first.display()))
 }
 
 /// Whether this process is root: the owner of its own `/proc` directory is its effective user.
@@ -90,7 +90,7 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// A program that gets this signal from the kernel when this one ends, however this one ends: without anybody to end it, it would go on.
+/// Makes a program receive this signal from the kernel when this process exits for any reason.
 pub(crate) fn bound(signal: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal]).arg(program);
@@ -99,7 +99,7 @@ pub(crate) fn bound(signal: &str, program: impl AsRef<OsStr>) -> Command {
 
 /// Runs `rustup` with `args`; `None` when there is no rustup.
 pub(crate) fn rustup<I: AsRef<OsStr>>(args: impl IntoIterator<Item = I>) -> Result<Option<String>> {
-    // A toolchain that is not there must be an answer, not a download.
+    // A missing toolchain must be reported, not downloaded.
     capture_if_installed(Command::new("rustup").args(args).env("RUSTUP_AUTO_INSTALL", "0"))
 }
 
@@ -127,12 +127,12 @@ mod tests {
         assert!(find_program("no-such-program-here").is_none());
     }
 
-    /// What counts is the thread that started it.
+    /// The relevant parent is the thread that started it.
     #[test]
     fn bound_process_ends_with_parent() {
         use std::os::unix::process::ExitStatusExt as _;
         if find_program("setpriv").is_none() {
-            eprintln!("SKIPPED bound_process_ends_with_parent: there is no setpriv");
+            eprintln!("SKIPPED bound_process_ends_with_parent: setpriv is not installed");
             return;
         }
         let (sender, may_end) = std::sync::mpsc::channel::<()>();

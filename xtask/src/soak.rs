@@ -1,4 +1,4 @@
-//! Faults in a random order, with traffic, for as long as requested.
+//! Random faults under traffic, for the requested time.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,16 +15,16 @@ use crate::{build, toolchain};
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long.
+    /// Duration.
     #[arg(long = "for", value_name = "TIME", default_value = "5m")]
     length: String,
-    /// Begin the random order with this number, which an earlier run has printed.
+    /// Seed of the random order, as printed by an earlier run.
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the table of the last run into docs/measured/reliability.md, without another run.
+    /// Write the table of the last run to docs/measured/reliability.md, without another run.
     #[arg(long)]
     report: bool,
-    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    /// Options for the program that runs the faults, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     more: Vec<String>,
 }
@@ -32,10 +32,10 @@ pub(crate) struct Args {
 const SOAK: build::Binary = ("dcqcn-soak", "dcqcn-tests");
 const PAGE: &str = "reliability";
 const TABLE: &str = "soak";
-/// What the table begins with.
+/// First line of the table.
 const HEADING: &str = "FAULT ";
 
-/// Builds the command and makes the faults.
+/// Builds the command and runs the faults.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.report {
         return report(workspace);
@@ -52,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
-    // It ends in order, and reverts what it has made.
+    // It exits in order, and reverts its changes.
     let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
@@ -64,7 +64,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         println!("{line}");
         writeln!(log, "{line}")?;
     }
-    // What else ran tells how much the times are worth.
+    // Other load on the machine qualifies the times.
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').nth(2).unwrap_or("?").to_owned();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -74,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the last run printed.
+/// Output of the last run.
 fn log(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("soak.log")
 }

@@ -1,10 +1,10 @@
-//! Counting test results from what the test programs print.
+//! Counting test results from the output of test programs.
 
 use std::fmt;
 
-/// How a test says it could not run: `SKIPPED <test>: <reason>`, on either output.
+/// Prefix of a skipped test: `SKIPPED <test>: <reason>`, on either output.
 const SKIP_MARK: &str = "SKIPPED ";
-/// Behind the test's name: the rest of it ran, and counts as passed.
+/// After the test's name: the rest of it ran, and counts as passed.
 const IN_PART: &str = ", in part";
 
 /// The sum of all test programs' results.
@@ -17,14 +17,14 @@ pub(crate) struct Tally {
     pending_failures: Vec<String>,
     in_failures: bool,
     skipped: Vec<(String, String)>,
-    /// Tests the harness left out itself (`#[ignore]`); unlike the skipped ones, it does not report them as passed.
+    /// Tests ignored by the harness (`#[ignore]`); unlike skipped ones, they are not counted as passed.
     ignored: Vec<(String, String)>,
-    /// Tests that passed only when they were run again, and how they failed before.
+    /// Tests that passed only at a second run, with their first failure.
     again: Vec<(String, String)>,
 }
 
 impl Tally {
-    /// Takes a line of a test program's output.
+    /// Processes a line of a test program's output.
     pub(crate) fn line(&mut self, line: &str) {
         if let Some((test, reason)) = parse_skip(line) {
             self.add_skipped(test, reason);
@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// Counts a failure that no test reports: a test program that did not build or did not finish.
+    /// Counts a failure outside a test: a test program that did not build or finish.
     pub(crate) fn broken(&mut self, what: String) {
         self.failed += 1;
         self.failures.push(what);
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// Says of a test that passes, and is counted by [`Tally::ran`], that it failed before.
+    /// Records that a passing test, counted by [`Tally::ran`], failed before.
     pub(crate) fn failed_before(&mut self, test: &str, how: String) {
         self.again.push((test.to_owned(), how));
     }
@@ -76,14 +76,14 @@ impl Tally {
     }
 
     fn add_skipped(&mut self, test: &str, reason: &str) {
-        // A test that says so twice is still one test; parts have reasons of their own.
+        // A test that prints it twice is one test; parts have separate reasons.
         let is_part = test.ends_with(IN_PART);
         if !self.skipped.iter().any(|(known, why)| known == test && (!is_part || why == reason)) {
             self.skipped.push((test.to_owned(), reason.to_owned()));
         }
     }
 
-    /// A skipped test returns early, and the harness counts it as passed.
+    /// A skipped test returns early, so the harness counts it as passed.
     fn passed(&self) -> u64 {
         let whole = self.skipped.iter().filter(|(test, _)| !test.ends_with(IN_PART));
         self.finished_ok.saturating_sub(whole.count() as u64)
@@ -106,7 +106,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Under `--nocapture` the harness may have written `test NAME ... ` in front.
+/// With `--nocapture` the line may start with `test NAME ... `.
 fn parse_skip(line: &str) -> Option<(&str, &str)> {
     let text = line.strip_prefix(SKIP_MARK).or_else(|| {
         let (harness, text) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_output_counts_for_nothing() {
+    fn ordinary_output_is_ignored() {
         let counted = tally("test result without a colon\nnothing SKIPPED here\n    indented\nfailures\n");
         assert_eq!(counted.to_string(), "0 passed, 0 failed, 0 skipped");
     }

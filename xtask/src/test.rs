@@ -1,5 +1,4 @@
-//! Every test, in rings: what needs nothing, what needs the kernel's test run, what needs network namespaces, what needs a
-//! virtual machine.
+//! All tests, in rings by requirement: none, the kernel's test run, network namespaces, a virtual machine.
 
 use std::{
     ffi::OsStr,
@@ -33,12 +32,12 @@ pub(crate) struct Args {
     /// Run this ring only.
     #[arg(long, value_enum)]
     ring: Option<Ring>,
-    /// Arguments for the test programs, after `--`: a part of a test's name, for example.
+    /// Arguments for the test programs, after `--`, such as a part of a test's name.
     #[arg(last = true)]
     harness: Vec<String>,
 }
 
-/// What a test needs.
+/// Requirement of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Ring {
     /// Nothing: unit, property and vector tests.
@@ -47,7 +46,7 @@ enum Ring {
     Kernel,
     /// Root: traffic through network namespaces (`tests/tests/net*.rs`).
     Net,
-    /// Root and Debian 12: real soft-RoCE in a guest of its own (`tests/src/vm`), the shortest scenarios, on Linux 6.1.
+    /// Root and Debian 12: real soft-RoCE in a separate guest (`tests/src/vm`), the shortest scenarios, on Linux 6.1.
     Vm,
 }
 
@@ -63,7 +62,7 @@ impl Ring {
         }
     }
 
-    /// What the tests of these rings want: a machine on which libraries alone are tested gets no browser and no compiler.
+    /// Programs for the tests of these rings: machines that only test libraries get no browser or compiler.
     fn want(rings: &[Self]) -> Want {
         let is_real = |ring: &Self| matches!(ring, Self::Kernel | Self::Net);
         if rings.iter().any(is_real) { Want::All } else { Want::Little }
@@ -79,7 +78,7 @@ impl Ring {
     }
 }
 
-/// Builds everything and runs the rings requested.
+/// Builds everything and runs the requested rings.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let left_out = build::run(workspace)?;
     let programs = test_programs(&workspace.root().join("tests/tests"))?;
@@ -178,12 +177,12 @@ fn privileged(
     toolchain::require_runtime_tools()?;
     header(format_args!("ring {name}"));
     let mut command = crate_tests(workspace, programs);
-    // One at a time: they share the kernel's interfaces, pins and clock. Uncaptured: a hanging test shows where.
+    // Sequential: they share the kernel's interfaces, pins and clock. Uncaptured: shows which test hangs.
     command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
     counted(command, path, tally)
 }
 
-/// `cargo test` on programs of the `tests` crate, told where the release binaries are.
+/// `cargo test` of programs in the `tests` crate, with the location of the release binaries.
 fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
     let mut command = workspace.cargo("test");
     command
@@ -242,13 +241,13 @@ fn counted(mut command: Command, path: &OsStr, tally: &mut Tally) -> Result<()> 
     Ok(())
 }
 
-/// Copies `from` to `to` line by line and shows each to the tally.
+/// Copies `from` to `to` line by line, and passes each to the tally.
 fn forward(from: impl Read, to: &mut impl Write, tally: &Mutex<&mut Tally>) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
-    // A pipe that fails is one whose writer is gone: the exit status tells the rest.
+    // A failed pipe means that its writer has exited; the exit status has the details.
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
-        // A reader of ours that went away does not stop the tests.
+        // A closed output does not stop the tests.
         drop(to.write_all(&bytes));
         let text = String::from_utf8_lossy(&bytes);
         tally.lock().unwrap_or_else(PoisonError::into_inner).line(text.trim_end_matches(['\r', '\n']));
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_counted_and_passed_on_unchanged() {
+    fn output_counted_and_passed_unchanged() {
         let output = b"SKIPPED a: no fq\r\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\xff no newline";
         let mut tally = Tally::default();
         let mut copy = Vec::new();

@@ -1,7 +1,7 @@
 //! The compiler for the BPF target, and the set-up as a whole.
 //!
-//! BPF is a tier-3 target: `core` is built from source (`-Z build-std`), which takes a nightly, or a stable compiler told
-//! so by `RUSTC_BOOTSTRAP=1`, with the sources of the standard library. Looked for in this order: a rustup nightly with
+//! BPF is a tier-3 target: `core` is built from source (`-Z build-std`), which requires a nightly, or a stable compiler
+//! with `RUSTC_BOOTSTRAP=1`, and the sources of the standard library. Searched in this order: a rustup nightly with
 //! rust-src; the packages of Debian and Ubuntu.
 
 use std::{
@@ -22,21 +22,21 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Debian's and Ubuntu's current compiler (the one browsers are built with), and what belongs to it.
+/// Debian's and Ubuntu's current compiler (used to build browsers), and its companions.
 const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
-/// A compiler with what it needs to produce eBPF objects.
+/// A compiler with everything needed for eBPF objects.
 pub(crate) struct Toolchain {
     compiler: Compiler,
     llvm: Llvm,
     linker: PathBuf,
 }
 
-/// Where a compiler came from.
+/// Source of a compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
-    /// The rustup toolchain of that name.
+    /// The rustup toolchain with that name.
     Nightly(String),
     /// Debian's packages.
     Debian,
@@ -59,7 +59,7 @@ struct Compiler {
     rustc: Rustc,
 }
 
-/// Finds or installs everything, and prints what was chosen.
+/// Finds or installs everything, and prints the choice.
 pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
     let mut apt = Apt::detect();
     let mut passed_over = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
     Ok(Toolchain { compiler, llvm, linker })
 }
 
-/// Fails when a program that the tests and the lab run is missing.
+/// Fails if a program for the tests or the lab is missing.
 pub(crate) fn require_runtime_tools() -> Result<()> {
     let packages = programs::missing();
     ensure!(
@@ -94,14 +94,14 @@ pub(crate) fn require_runtime_tools() -> Result<()> {
 }
 
 impl Toolchain {
-    /// Cargo of this toolchain in the eBPF crate, set up for the BPF target.
+    /// Cargo of this toolchain in the eBPF crate, configured for the BPF target.
     pub(crate) fn cargo(&self, workspace: &Workspace, verb: &str) -> Result<Command> {
         self.command(workspace, "cargo", verb)
     }
 
-    /// Clippy of this toolchain in the eBPF crate; installs it when it is missing.
+    /// Clippy of this toolchain in the eBPF crate; installs it if missing.
     pub(crate) fn clippy(&self, workspace: &Workspace) -> Result<Command> {
-        // Called by its full path: `cargo clippy` would look into rustup's directory first and find another one.
+        // Called by its full path: `cargo clippy` would search rustup's directory first and find another one.
         let program = "cargo-clippy";
         if !self.compiler.bin.join(program).is_file() {
             self.install_clippy().with_context(|| format!("{} has no clippy", self.compiler.source))?;
@@ -121,7 +121,7 @@ impl Toolchain {
         }
     }
 
-    /// LLVM's `objcopy`, which knows BPF.
+    /// LLVM's `objcopy`, which supports BPF.
     pub(crate) fn objcopy(&self) -> Command {
         Command::new(self.llvm.prefix.join("bin/llvm-objcopy"))
     }
@@ -138,7 +138,7 @@ impl Toolchain {
             .env("RUSTC", bin.join("rustc"))
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags().join("\x1f"))
             .env("PATH", run::path_with(&self.linker)?)
-            // Set by rustup for the compiler this xtask was built with.
+            // Set by rustup for the compiler that built this xtask.
             .env_remove("RUSTUP_TOOLCHAIN");
         if self.compiler.source == Source::Debian {
             command.env("RUSTC_BOOTSTRAP", "1");
@@ -146,7 +146,7 @@ impl Toolchain {
         Ok(command)
     }
 
-    /// One line that names all versions.
+    /// All versions on one line.
     pub(crate) fn summary(&self) -> String {
         format!(
             "rustc {} ({}), LLVM {}, bpf-linker {}",
@@ -158,19 +158,19 @@ impl Toolchain {
     }
 }
 
-/// The target every supported host's kernel runs.
+/// A CPU version supported by every kernel in question.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
-/// Flags that must reach `core` too: without its debug information the BTF of `memcpy` and its like is incomplete, and the
-/// kernel refuses the program (aya issue 1649).
+/// Flags for `core` too: without its debug information the BTF of `memcpy` and the like is incomplete, and the kernel
+/// rejects the program (aya issue 1649).
 fn rustflags() -> [String; 5] {
     [
         format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
-        // Else even a short memset stays a call, and Linux 6.1 refuses calls under a lock.
+        // Otherwise even a short memset is a call, and Linux 6.1 rejects calls under a lock.
         "-Clink-arg=--disable-expand-memcpy-in-order".into(),
-        // The default CPU has no atomics that return the old value, and no 32-bit compare-and-exchange.
+        // The default CPU lacks atomics that return the old value, and 32-bit compare-and-exchange.
         "-Ctarget-cpu=v3".into(),
     ]
 }
@@ -203,7 +203,7 @@ fn choose(mut apt: Option<&mut Apt>, passed_over: &mut Vec<String>) -> Result<(C
     })
 }
 
-/// The nightlies rustup has, each usable or with the reason why not.
+/// rustup's nightlies, each usable or with a reason why not.
 fn nightlies() -> Result<Vec<(String, Result<Compiler>)>> {
     let list = run::rustup(["toolchain", "list"])?.unwrap_or_default();
     Ok(nightly_names(&list)
@@ -218,14 +218,14 @@ fn nightlies() -> Result<Vec<(String, Result<Compiler>)>> {
         .collect())
 }
 
-/// Reads `rustup toolchain list`: a name a line, remarks such as `(active, default)` after it.
+/// Parses `rustup toolchain list`: a name per line, followed by remarks such as `(active, default)`.
 fn nightly_names(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| name.starts_with("nightly"))
 }
 
 impl Compiler {
     fn probe(source: Source, bin: PathBuf) -> Result<Self> {
-        ensure!(bin.join("cargo").is_file(), "there is no {}", bin.join("cargo").display());
+        ensure!(bin.join("cargo").is_file(), "{} is missing", bin.join("cargo").display());
         let rustc_path = bin.join("rustc");
         let rustc = Rustc::parse(&capture(Command::new(&rustc_path).arg("-vV"))?)?;
         check_versions(rustc)?;
@@ -254,7 +254,7 @@ fn check_versions(rustc: Rustc) -> Result<()> {
     Ok(())
 }
 
-/// A nightly together with the LLVM for its linker, which is installed when only that is missing.
+/// A nightly with the LLVM for its linker, which is installed if only that is missing.
 fn with_llvm(apt: Option<&mut Apt>, compiler: Compiler) -> Result<(Compiler, Llvm)> {
     let wanted = compiler.rustc.llvm;
     let Some(apt) = apt else {
@@ -284,7 +284,7 @@ fn no_llvm(wanted: Version) -> String {
     )
 }
 
-/// Debian's compiler and its LLVM, installed or brought up to date when needed.
+/// Debian's compiler and its LLVM, installed or upgraded if needed.
 fn debian(apt: &mut Apt) -> Result<(Compiler, Llvm)> {
     let bin = || PathBuf::from("/usr/bin");
     let usable = || -> Result<(Compiler, Llvm)> {
@@ -314,33 +314,33 @@ fn debian(apt: &mut Apt) -> Result<(Compiler, Llvm)> {
     let packages = debian_packages(apt);
     let mut wanted = apt.missing(&packages);
     if wanted.is_empty() {
-        // All there and yet not usable: too old, or of versions that do not belong together.
+        // Present but unusable: too old, or mismatched versions.
         apt.refresh();
         wanted = packages;
     }
     wanted.extend(tools);
     apt.install(&wanted)?;
     usable().or_else(|_| {
-        // The LLVM was guessed from the package lists; now the compiler itself can be asked.
+        // The LLVM was guessed from the package lists; now the compiler can be queried.
         let compiler = Compiler::probe(Source::Debian, bin())?;
         apt.install(&llvm_packages(compiler.rustc.llvm.major))?;
         usable()
     })
 }
 
-/// The compiler's packages, and the LLVM that the same source package is built with.
+/// The compiler's packages, and the LLVM used by the same source package.
 fn debian_packages(apt: &Apt) -> Vec<String> {
     let major = apt.dependency_number("rust-web-llvm", "llvm-").unwrap_or(22);
     DEBIAN_COMPILER.iter().map(|&name| name.to_owned()).chain(llvm_packages(major)).collect()
 }
 
-/// Polly is in the list of libraries that Debian's llvm-config prints, and in a package of its own.
+/// Polly is in the list of libraries of Debian's llvm-config, and in a separate package.
 fn llvm_packages(major: u32) -> [String; 2] {
     [format!("llvm-{major}-dev"), format!("libpolly-{major}-dev")]
 }
 
-/// Those to install along with the compiler. Building needs none of them, so they do not stand in its way when this is not
-/// root; [`require_runtime_tools`] speaks up where they are needed.
+/// Further packages to install along with the compiler. The build does not need them, so they do not block it without
+/// root; [`require_runtime_tools`] reports them where they are needed.
 fn installable_tool_packages() -> Vec<String> {
     if run::is_root() { programs::missing() } else { Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! Programs that tests want and that Debian has. What cannot be had is said; the tests that want it skip, and say so.
+//! Debian programs for tests. Unavailable ones are reported; tests that need them skip.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::run::{self, capture, header};
 use crate::web;
 use crate::workspace::Workspace;
 
-/// What tests want.
+/// Requirements of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// What tests of libraries do: little, and nothing is installed on the machine for it.
+    /// Libraries: little, and nothing is installed on the machine.
     Little,
     /// Etcd alone.
     Etcd,
-    /// What tests do that make hosts, fleets and browsers.
+    /// Hosts, fleets and browsers.
     All,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Want {
 type Programs = &'static [(&'static str, &'static str)];
 
 impl Want {
-    /// Have no daemon next to them: installed.
+    /// Packages without a daemon: installed.
     const fn installed(self) -> Programs {
         match self {
             Self::Little | Self::Etcd => &[],
@@ -40,7 +40,7 @@ impl Want {
         }
     }
 
-    /// As [`Want::installed`], but of no use without a program that Debian does not have.
+    /// As [`Want::installed`], but useless without a program that Debian lacks.
     const fn installed_beside(self) -> &'static [(&'static str, Programs)] {
         match self {
             Self::Little | Self::Etcd => &[],
@@ -48,7 +48,7 @@ impl Want {
         }
     }
 
-    /// The packages have a daemon next to them that would start: they are only unpacked.
+    /// Packages with a daemon that would start: only unpacked.
     const fn unpacked(self) -> Programs {
         match self {
             Self::Little => &[("promtool", "prometheus")],
@@ -58,7 +58,7 @@ impl Want {
     }
 }
 
-/// Gets what is missing of what is wanted, and returns the directory with what was unpacked.
+/// Gets missing programs, and returns the directory of unpacked ones.
 pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
     let (to, programs) = (root(workspace), unpacked(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
@@ -92,7 +92,7 @@ fn root(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("debian")
 }
 
-/// Where the programs are that were unpacked.
+/// Directory of the unpacked programs.
 pub(crate) fn unpacked(workspace: &Workspace) -> PathBuf {
     root(workspace).join("usr/bin")
 }

@@ -1,4 +1,4 @@
-//! Parameters that `dcqcn-lab tune` finds, on traffic that it did not search, against presets: target/measured/tune.md.
+//! Compares parameters found by `dcqcn-lab tune` with presets on other traffic: target/measured/tune.md.
 
 use std::fs;
 
@@ -13,16 +13,16 @@ use crate::workspace::Workspace;
 /// Its tables.
 const TABLES: [&str; 4] = [page::MADE, "traffic", "other", "searched"];
 
-/// The fabric of all traffic: 16 hosts, no link oversubscribed, buffers of a small switch.
+/// The fabric of all workloads: 16 hosts, not oversubscribed, buffers of a small switch.
 const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
-/// What is searched on.
+/// Workload of the search.
 const TRAFFIC: &str = "--sizes mixed.txt --load 50% --until 4ms --also workload=incast:8,size=500KB";
-/// Flow sizes, as `BYTES PERCENT` lines: most are short; and most are long.
+/// Flow sizes, as `BYTES PERCENT` lines: mostly short, and mostly long.
 const SIZES: [(&str, &str); 2] = [
     ("mixed.txt", "1000 0\n4000 40\n16000 60\n64000 75\n256000 88\n1000000 96\n4000000 100\n"),
     ("long.txt", "10000 0\n100000 20\n1000000 60\n8000000 100\n"),
 ];
-/// What is not searched on: a name, and its flags.
+/// Workloads outside the search: name and flags.
 const OTHER: [(&str, &str); 6] = [
     ("load 30 %", "--sizes mixed.txt --load 30% --until 4ms"),
     ("load 80 %", "--sizes mixed.txt --load 80% --until 4ms"),
@@ -31,14 +31,14 @@ const OTHER: [(&str, &str); 6] = [
     ("incast of 4, 5 MB", "--workload incast:4 --size 5MB"),
     ("permutation, 2 MB", "--workload permutation --size 2MB"),
 ];
-/// Its seeds; those of the search and of its second look are others.
+/// Their seeds; those of the search and its second evaluation differ.
 const SEEDS: [u32; 3] = [5_001, 5_002, 5_003];
 /// Budgets of the searches.
 const BUDGETS: [u32; 2] = [96, 24];
-/// Searches with each budget.
+/// Number of searches per budget.
 const REPEATS: u32 = 5;
 
-/// What one search found: its best candidate.
+/// Result of one search: its best candidate.
 struct Found {
     flags: String,
     searched: f64,
@@ -46,7 +46,7 @@ struct Found {
     keeps_limits: bool,
 }
 
-/// Searches, simulates the rest, and writes the tables.
+/// Runs the searches, simulates the other workloads, and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let files = workspace.root().join("target/tune");
     fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
@@ -121,13 +121,13 @@ impl Found {
     }
 }
 
-/// The first row that is a candidate: rows are in order.
+/// The first candidate among ordered rows.
 fn best(rows: &[Value]) -> Result<Found> {
     let candidate = rows.iter().find(|row| row["is_preset"] == Value::Bool(false));
     Found::new(candidate.context("no candidate")?)
 }
 
-/// What one configuration does to the other traffic: slowdown of each, and pauses of all.
+/// Results of one configuration on the other workloads: slowdown of each, and total pauses.
 fn others(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
     let mut slowdowns = Vec::new();
     let mut pauses = 0.0;
@@ -147,7 +147,7 @@ fn others(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
     Ok((slowdowns, pauses))
 }
 
-/// A row of the first table: the medians over what several searches found.
+/// A row of the first table: medians over several searches.
 fn other_row(lab: &Lab, name: String, configurations: &[&str]) -> Result<Vec<String>> {
     let all = configurations.iter().map(|flags| others(lab, flags)).collect::<Result<Vec<_>>>()?;
     let mut row = vec![name];
@@ -176,7 +176,7 @@ fn searched_row(name: String, found: &[Found]) -> Vec<String> {
     ]
 }
 
-/// The greatest and the least, if there are several.
+/// Maximum and minimum, if there are several.
 fn range(values: &[f64]) -> String {
     if values.len() < 2 {
         return String::new();
@@ -186,7 +186,7 @@ fn range(values: &[f64]) -> String {
     format!("{most:.2} to {least:.2}")
 }
 
-/// Of an odd number of values the one in the middle.
+/// Median of an odd number of values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

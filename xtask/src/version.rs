@@ -1,10 +1,10 @@
-//! Versions as compilers, LLVM and packages print them.
+//! Versions of compilers, LLVM and packages.
 
 use std::fmt;
 
 use anyhow::{Context as _, Result};
 
-/// `major.minor.patch`; whatever follows (`-nightly`, `+dfsg1-1`) is dropped.
+/// `major.minor.patch`; suffixes (`-nightly`, `+dfsg1-1`) are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     /// The first number.
@@ -30,12 +30,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// What `rustc -vV` says of a compiler.
+/// Information in `rustc -vV`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rustc {
-    /// The release.
+    /// Release.
     pub(crate) release: Version,
-    /// The LLVM it was built with, which writes the bitcode that bpf-linker reads.
+    /// Version of its LLVM, which writes the bitcode for bpf-linker.
     pub(crate) llvm: Version,
 }
 

@@ -1,7 +1,7 @@
 //! Real soft-RoCE on stock Debian kernels: a guest under QEMU that runs `dcqcn` and perftest side by side.
 //!
-//! Everything is a Debian package and is kept in `target/vm`: one tree that is the guest's root and where QEMU runs from, and a
-//! directory per kernel. A scenario gets a fresh guest, and counts as passed only when the guest says so.
+//! All programs are Debian packages in `target/vm`: one tree that is the guest's root and contains QEMU, and a
+//! directory per kernel. A scenario gets a fresh guest, and passes only if the guest reports so.
 
 mod guest;
 mod initramfs;
@@ -35,38 +35,38 @@ use crate::workspace::Workspace;
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Scenarios to run; all when none is named.
+    /// Scenarios [default: all].
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// Kernels to run them on; those next to 6.1 are left out, loudly, when the archive has none.
+    /// Kernels to run them on; kernels other than 6.1 are skipped, with a message, if the archive lacks them.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
-    /// NICs of scenarios with two guests; each runs once for each of them.
+    /// NICs for scenarios with two guests; each scenario runs once per NIC.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "virtio-net")]
     nic: Vec<Nic>,
     /// Kernel of the second guest; the first one's by default.
     #[arg(long, value_enum)]
     peer_kernel: Option<Series>,
-    /// Write what was measured, now and before, into docs/measured/soft-roce.md.
+    /// Write current and earlier results to docs/measured/soft-roce.md.
     #[arg(long)]
     report: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Say which scenarios there are.
+    /// List the scenarios.
     List,
-    /// Write what was measured before into docs/measured/soft-roce.md, without running anything.
+    /// Write earlier results to docs/measured/soft-roce.md, without running a scenario.
     Report,
-    /// A shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
+    /// Open a shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {
-        /// The kernel to boot.
+        /// Kernel to boot.
         #[arg(long, value_enum, default_value = "6.1")]
         kernel: Series,
     },
 }
 
-/// A scenario that ran.
+/// A completed scenario.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     scenario: String,
@@ -74,13 +74,13 @@ struct Finished {
     seconds: f64,
     outcome: Option<Outcome>,
     verdict: Result<(), String>,
-    /// From what, by what and when; empty in what was kept before this was.
+    /// Commit, command and date; empty in results from before they were recorded.
     #[serde(default)]
     made: String,
 }
 
 impl Finished {
-    /// The checks that failed; without any, why it did not pass.
+    /// Failed checks; if empty, the reason for not passing.
     fn failures(&self) -> String {
         let checks = self.outcome.as_ref().map_or(&[][..], |outcome| &outcome.checks);
         let failed: Vec<String> = checks
@@ -163,12 +163,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
-    ensure!(!finished.is_empty(), "no scenario ran: none of the kernels requested can be had");
+    ensure!(!finished.is_empty(), "no scenario ran: none of the requested kernels is available");
     Ok(())
 }
 
-/// Runs those scenarios that every change must pass, on the kernel that is always to be had. Where there can be no guest
-/// they are counted as skipped, with the reason. `harness` are the arguments for test programs: parts of names.
+/// Runs the scenarios that every change must pass, on the kernel that is always available. If a guest is impossible,
+/// they count as skipped, with the reason. `harness` has the arguments for test programs: parts of names.
 pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally) -> Result<()> {
     let driver = Driver::build(workspace)?;
     let test = |scenario: &Scenario| format!("vm::{}", scenario.name);
@@ -192,7 +192,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
             for scenario in &scenarios {
                 let first = booted.run(scenario)?;
                 let passed = first.verdict.is_ok() || {
-                    // Its bounds are on rates; a guest emulated in software misses them where others take the CPUs.
+                    // Its bounds are rates, which a guest emulated in software misses if others use the CPUs.
                     header(format_args!(
                         "{} failed; a second and last time, in case the machine was busy",
                         scenario.name
@@ -212,13 +212,13 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     Ok(())
 }
 
-/// Whether a test is meant by a harness's arguments: options aside, all are when no part of a name is given.
+/// Whether a harness's arguments select a test: all, if no part of a name is given.
 fn is_wanted(test: &str, harness: &[String]) -> bool {
     let mut parts = harness.iter().filter(|argument| !argument.starts_with('-')).peekable();
     parts.peek().is_none() || parts.any(|part| test.contains(part.as_str()))
 }
 
-/// Installs what the guest is made with, if this machine allows: only `vm` and the ring of tests in it need it.
+/// Installs the programs for guests, if possible: only `vm` and its ring of tests need them.
 pub(crate) fn setup() {
     if let Err(error) = tree::install_mmdebstrap() {
         eprintln!("   `cargo xtask vm` will not run here: {error:#}");
@@ -233,7 +233,7 @@ fn shell(workspace: &Workspace, series: Series) -> Result<()> {
     booted.machine().converse()
 }
 
-/// Where everything is kept.
+/// Directory of all files.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("vm")
 }
@@ -242,9 +242,7 @@ fn cache(workspace: &Workspace) -> PathBuf {
 fn kept(cache: &Path) -> Result<Vec<Finished>> {
     let results = cache.join(RESULTS);
     let mut all = Vec::new();
-    for entry in
-        fs::read_dir(&results).with_context(|| format!("nothing was measured: {}", results.display()))?
-    {
+    for entry in fs::read_dir(&results).with_context(|| format!("no results: {}", results.display()))? {
         let path = entry?.path();
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         all.push(serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?);

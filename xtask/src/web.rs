@@ -1,5 +1,5 @@
-//! What the page of `dcqcn-fleet serve` is drawn with, and what its test looks at it with: files of packages of npm's, pinned by
-//! version and hash. They are embedded into the command when it is built; who runs it needs nothing.
+//! npm packages for the page of `dcqcn-fleet serve` and its test, pinned by version and hash. They are embedded into
+//! the command at build time; running it needs none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use crate::apt::Apt;
 use crate::run::{self, capture, header};
 use crate::workspace::Workspace;
 
-/// A package, and what is taken of it.
+/// A package, and its files.
 struct Package {
     name: &'static str,
     version: &'static str,
     /// SHA-512 of its tarball.
     sha512: &'static str,
-    /// Where in it, and as what it is kept.
+    /// Path in it, and name here.
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -33,7 +33,7 @@ const UPLOT: Package = Package {
         ("package/LICENSE", "uplot.license"),
     ],
 };
-/// Finds what keeps people from using the page; tests only.
+/// Checks accessibility; tests only.
 const AXE: Package = Package {
     name: "axe-core",
     version: "4.14.1",
@@ -42,22 +42,22 @@ const AXE: Package = Package {
     files: &[("package/axe.min.js", "axe.js")],
 };
 
-/// Gets what the page is drawn with, if it is not there, to where `userspace/fleet/build.rs` looks for it.
+/// Gets the page's libraries, if missing, to where `userspace/fleet/build.rs` expects them.
 ///
 /// # Errors
-/// There is no npm, or the package is another than the one that is pinned.
+/// npm is missing, or the package differs from the pinned one.
 pub(crate) fn setup(workspace: &Workspace) -> Result<()> {
     get(&workspace.web(), &UPLOT)
 }
 
-/// Why `dcqcn-fleet` cannot be compiled here, if it cannot; said as well. Nothing else needs what its page is drawn with.
+/// Prints and returns the reason if `dcqcn-fleet` cannot be compiled here. Nothing else needs the page's libraries.
 pub(crate) fn left_out(workspace: &Workspace) -> Option<String> {
     let why = format!("{:#}", setup(workspace).err()?);
-    eprintln!("   dcqcn-fleet is left out: {why}");
+    eprintln!("   dcqcn-fleet is skipped: {why}");
     Some(why)
 }
 
-/// Gets what the page's test wants. What cannot be had is said; the test skips it, and says so.
+/// Gets the libraries of the page's test. Failures are printed; the test then skips.
 pub(crate) fn for_tests(workspace: &Workspace) {
     if let Err(error) = get(&workspace.web(), &AXE) {
         eprintln!("   some tests will be skipped: {error:#}");
@@ -66,7 +66,7 @@ pub(crate) fn for_tests(workspace: &Workspace) {
 
 fn get(to: &Path, package: &Package) -> Result<()> {
     let Package { name, version, sha512, files } = package;
-    // The version is in the mark's name: another pin is another package.
+    // The version is in the marker's name: another pin is another package.
     let mark = to.join(format!("{name}-{version}"));
     if mark.exists() && files.iter().all(|(_, file)| to.join(file).exists()) {
         return Ok(());
@@ -83,11 +83,11 @@ fn get(to: &Path, package: &Package) -> Result<()> {
     fs::write(&mark, "").with_context(|| format!("cannot write {}", mark.display()))
 }
 
-/// Takes files out of a tarball that is the one that is pinned.
+/// Extracts files from a tarball with the pinned hash.
 fn take(tarball: &Path, to: &Path, sha512: &str, files: &[(&str, &str)]) -> Result<()> {
     let sum = capture(Command::new("sha512sum").arg(tarball))?;
     let sum = sum.split_whitespace().next().unwrap_or_default();
-    ensure!(sum == sha512, "{} has the SHA-512 {sum}, pinned is {sha512}: it is not used", tarball.display());
+    ensure!(sum == sha512, "{} has the SHA-512 {sum}, expected {sha512}: not used", tarball.display());
     for (from, file) in files {
         let output = Command::new("tar").args(["-xzOf"]).arg(tarball).arg(from).output();
         let output = output.context("cannot start tar")?;
@@ -110,7 +110,9 @@ fn npm() -> Result<PathBuf> {
     }
     match run::find_program("npm") {
         Some(npm) => Ok(npm),
-        None => bail!("there is no npm, which building dcqcn-fleet needs once: install it (Debian: `npm`)"),
+        None => {
+            bail!("npm is not installed, which building dcqcn-fleet needs once: install it (Debian: `npm`)")
+        }
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
         let sum = sum.split_whitespace().next().unwrap();
         let files = [("package/a.js", "b.js")];
         let other = take(&tarball, &dir, &"0".repeat(128), &files).unwrap_err().to_string();
-        assert!(other.contains("it is not used") && !dir.join("b.js").exists(), "{other}");
+        assert!(other.contains(": not used") && !dir.join("b.js").exists(), "{other}");
         take(&tarball, &dir, sum, &files).unwrap();
         assert_eq!(fs::read_to_string(dir.join("b.js")).unwrap(), "1");
         let missing = take(&tarball, &dir, sum, &[("package/c.js", "c.js")]).unwrap_err().to_string();

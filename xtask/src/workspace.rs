@@ -1,4 +1,4 @@
-//! Where things are in this checkout.
+//! Paths of this checkout.
 
 use std::{
     env, fs,
@@ -76,8 +76,8 @@ impl Workspace {
         self.root.join("ebpf")
     }
 
-    /// Cargo's target directory for the eBPF crate. Not moved by `CARGO_TARGET_DIR`: `userspace/hosts/loader/build.rs` has to find
-    /// the object without being told.
+    /// Cargo's target directory for the eBPF crate. Independent of `CARGO_TARGET_DIR`, because
+    /// `userspace/hosts/loader/build.rs` must find the object.
     pub(crate) fn ebpf_target(&self) -> PathBuf {
         self.root.join("target/ebpf")
     }
@@ -87,7 +87,7 @@ impl Workspace {
         self.ebpf_target().join("dcqcn-ebpf")
     }
 
-    /// The object with the programs that `cargo xtask bench` compares with.
+    /// The object with the comparison programs of `cargo xtask bench`.
     pub(crate) fn trace_object(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-trace")
     }
@@ -97,12 +97,12 @@ impl Workspace {
         self.ebpf_target().join("dcqcn-baselines")
     }
 
-    /// What the page is drawn with, where `userspace/fleet/build.rs` looks for it.
+    /// The page's libraries, where `userspace/fleet/build.rs` expects them.
     pub(crate) fn web(&self) -> PathBuf {
         self.root.join("target/web")
     }
 
-    /// Tools installed for this checkout alone.
+    /// Tools installed for this checkout only.
     pub(crate) fn tools(&self) -> PathBuf {
         self.root.join("target/ebpf-toolchain")
     }
@@ -114,7 +114,7 @@ impl Workspace {
         command
     }
 
-    /// `path` as it is shown to people: relative to the repository's root where it lies below it.
+    /// `path` relative to the repository's root if it is below it, for output.
     pub(crate) fn shown<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }

@@ -66,7 +66,7 @@ proptest! {
 
     /// A flow whose primary way is empty is inserted and found there.
     #[test]
-    fn flows_live_at_home_while_there_is_room(hashes in proptest::collection::vec(any::<u32>(), 1..=WAYS)) {
+    fn flows_use_primary_way_while_empty(hashes in proptest::collection::vec(any::<u32>(), 1..=WAYS)) {
         let mut set = EMPTY;
         let mut taken = BTreeSet::new();
         for (n, &hash) in (1..).zip(&hashes) {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn quanta_of_a_shaped_link_last_as_its_speed_has_it() {
+    fn quanta_follow_link_speed_not_shaper() {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 1_000_000_000;
         let port = Port { speed_bps: 25_000_000_000, ..Port::new(1, 1, 1) };

@@ -16,9 +16,9 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
     /// XOFF.
-    Wait,
+    Xoff,
     /// XON.
-    GoOn,
+    Xon,
 }
 
 /// Pause that one neighbour was sent for one priority.
@@ -31,13 +31,13 @@ pub struct PauseState {
 impl PauseState {
     /// Whether the neighbour is paused: XOFF was sent, and no XON since.
     #[must_use]
-    pub const fn is_waiting(&self) -> bool {
+    pub const fn is_paused(&self) -> bool {
         self.until_ns.is_some()
     }
 
     /// Processes a sample of the backlog. A pause of `lasts_ns` is maintained if samples come at least every half of
     /// that.
-    pub fn look(
+    pub fn observe(
         &mut self,
         limits: &Limits,
         depth_bytes: u64,
@@ -49,13 +49,13 @@ impl PauseState {
             None => return None,
             Some(_) if depth_bytes <= limits.xon_bytes => {
                 self.until_ns = None;
-                return Some(PauseAction::GoOn);
+                return Some(PauseAction::Xon);
             }
             Some(until_ns) if until_ns > now_ns.saturating_add(lasts_ns / 2) => return None,
             Some(_) => {}
         }
         self.until_ns = Some(now_ns.saturating_add(lasts_ns));
-        Some(PauseAction::Wait)
+        Some(PauseAction::Xoff)
     }
 }
 
@@ -69,24 +69,24 @@ mod tests {
 
     #[test]
     fn xoff_refreshed_before_expiry() {
-        let mut asked = PauseState::default();
-        let said =
+        let mut state = PauseState::default();
+        let action =
             [(900, 0), (1_001, 10), (1_200, 20), (500, 55), (700, 60), (401, 70), (400, 80), (1_000, 90)]
-                .map(|(depth_bytes, now_ns)| asked.look(&LIMITS, depth_bytes, now_ns, 100));
+                .map(|(depth_bytes, now_ns)| state.observe(&LIMITS, depth_bytes, now_ns, 100));
         assert_eq!(
-            said,
+            action,
             [
                 None,
-                Some(PauseAction::Wait),
+                Some(PauseAction::Xoff),
                 None,
                 None,
-                Some(PauseAction::Wait),
+                Some(PauseAction::Xoff),
                 None,
-                Some(PauseAction::GoOn),
+                Some(PauseAction::Xon),
                 None
             ]
         );
-        assert!(!asked.is_waiting());
+        assert!(!state.is_paused());
     }
 
     proptest! {
@@ -99,27 +99,27 @@ mod tests {
             xon in 0u64..1_500,
         ) {
             let limits = Limits { xoff_bytes, xon_bytes: xon.min(xoff_bytes) };
-            let (mut asked, mut paused_until_ns, mut now_ns, mut before) = (PauseState::default(), 0, 1_000, None);
+            let (mut state, mut paused_until_ns, mut now_ns, mut before) = (PauseState::default(), 0, 1_000, None);
             for depth_bytes in depths {
                 // As late as allowed.
                 now_ns += lasts_ns / 2;
                 // A paused neighbour must not have resumed by timeout in the meantime.
-                prop_assert!(!asked.is_waiting() || paused_until_ns >= now_ns);
-                let said = asked.look(&limits, depth_bytes, now_ns, lasts_ns);
-                match said {
-                    Some(PauseAction::Wait) => paused_until_ns = now_ns + lasts_ns,
-                    Some(PauseAction::GoOn) => paused_until_ns = 0,
+                prop_assert!(!state.is_paused() || paused_until_ns >= now_ns);
+                let action = state.observe(&limits, depth_bytes, now_ns, lasts_ns);
+                match action {
+                    Some(PauseAction::Xoff) => paused_until_ns = now_ns + lasts_ns,
+                    Some(PauseAction::Xon) => paused_until_ns = 0,
                     None => {}
                 }
                 let is_paused = paused_until_ns > now_ns;
-                prop_assert_eq!(is_paused, asked.is_waiting());
+                prop_assert_eq!(is_paused, state.is_paused());
                 if depth_bytes > limits.xoff_bytes {
                     prop_assert!(is_paused);
                 } else if depth_bytes <= limits.xon_bytes {
                     prop_assert!(!is_paused);
                 }
                 // XON is never repeated.
-                prop_assert!(said != Some(PauseAction::GoOn) || before == Some(true));
+                prop_assert!(action != Some(PauseAction::Xon) || before == Some(true));
                 before = Some(is_paused);
             }
         }

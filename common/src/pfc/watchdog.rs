@@ -32,20 +32,20 @@ pub enum StormAction {
 }
 
 /// Samples per detection time.
-const LOOKS: u64 = 4;
+const SAMPLES: u64 = 4;
 
 impl Watchdog {
     /// Time between two samples.
     #[must_use]
     pub const fn poll_ns(&self) -> u64 {
-        let poll_ns = self.detection_ns / LOOKS;
+        let poll_ns = self.detection_ns / SAMPLES;
         if poll_ns == 0 { 1 } else { poll_ns }
     }
 }
 
 /// A sample of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Observation {
     /// Whether the queue has a backlog.
     pub backlog: bool,
     /// Total pause time so far.
@@ -114,15 +114,15 @@ impl Guard {
     }
 
     /// Processes a sample of the queue of class `class`, below [`CLASSES`].
-    pub fn look(&mut self, watchdog: &Watchdog, class: usize, look: Look) -> Found {
+    pub fn observe(&mut self, watchdog: &Watchdog, class: usize, sample: Observation) -> Found {
         let Some(watch) = self.watches.get_mut(class) else {
             return Found::Same;
         };
         let bit = 1 << class;
-        let paused_ns = look.paused_ns.wrapping_sub(mem::replace(&mut watch.paused_ns, look.paused_ns));
+        let paused_ns = sample.paused_ns.wrapping_sub(mem::replace(&mut watch.paused_ns, sample.paused_ns));
         let sent = mem::take(&mut watch.sent);
         if self.storm & bit != 0 {
-            watch.free_ns = if paused_ns == 0 { watch.free_ns.saturating_add(look.since_ns) } else { 0 };
+            watch.free_ns = if paused_ns == 0 { watch.free_ns.saturating_add(sample.since_ns) } else { 0 };
             if watch.free_ns >= watchdog.restoration_ns {
                 self.storm &= !bit;
                 self.drops &= !bit;
@@ -132,9 +132,9 @@ impl Guard {
             }
             return Found::Same;
         }
-        let is_paused = paused_ns.saturating_mul(100) > look.since_ns.saturating_mul(99);
-        watch.stuck = if look.backlog && !sent && is_paused { watch.stuck + 1 } else { 0 };
-        if watch.stuck < LOOKS {
+        let is_paused = paused_ns.saturating_mul(100) > sample.since_ns.saturating_mul(99);
+        watch.stuck = if sample.backlog && !sent && is_paused { watch.stuck + 1 } else { 0 };
+        if watch.stuck < SAMPLES {
             return Found::Same;
         }
         watch.free_ns = 0;
@@ -173,10 +173,10 @@ mod tests {
             Self { guard: Guard::default(), watchdog, paused_ns: [0; CLASSES] }
         }
 
-        fn look(&mut self, class: usize, pause_ns: u64, backlog: bool) -> Found {
+        fn observe(&mut self, class: usize, pause_ns: u64, backlog: bool) -> Found {
             self.paused_ns[class] += pause_ns;
-            let look = Look { backlog, paused_ns: self.paused_ns[class], since_ns: 200 };
-            self.guard.look(&self.watchdog, class, look)
+            let sample = Observation { backlog, paused_ns: self.paused_ns[class], since_ns: 200 };
+            self.guard.observe(&self.watchdog, class, sample)
         }
     }
 
@@ -190,18 +190,18 @@ mod tests {
                 assert_eq!((guard.storms(), guard.forwards()), (Storms { forwards, drops }, forwards));
                 assert!((0..CLASSES).all(|class| guard.drops(class) == (drops >> class & 1 == 1)));
             };
-            let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.look(class, 200, true)));
+            let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.observe(class, 200, true)));
             assert_eq!(began, [[Found::Same; 3], [Found::Same; 3], [Found::Same; 3], [Found::Storm; 3]]);
             in_storm(&queues.guard, 0b1000_1001);
-            let ended =
-                [(); 3].map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.look(class, ns, true)));
+            let ended = [(); 3]
+                .map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.observe(class, ns, true)));
             assert_eq!(ended, [[Found::Same; 3], [Found::Same; 3], [Found::Calm, Found::Same, Found::Same]]);
             in_storm(&queues.guard, 0b1000_1000);
             // A second storm is detected after the same time as the first.
-            let again = [(); 4].map(|()| queues.look(0, 200, true));
+            let again = [(); 4].map(|()| queues.observe(0, 200, true));
             assert_eq!(again, [Found::Same, Found::Same, Found::Same, Found::Storm]);
             in_storm(&queues.guard, 0b1000_1001);
-            let calm = [(); 3].map(|()| queues.look(3, 0, true));
+            let calm = [(); 3].map(|()| queues.observe(3, 0, true));
             assert_eq!(calm, [Found::Same, Found::Same, Found::Calm]);
             in_storm(&queues.guard, 0b1000_0001);
         }
@@ -211,36 +211,40 @@ mod tests {
     fn storm_needs_backlog_and_99_percent() {
         for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
             let mut queues = Queues::new(StormAction::Drop);
-            let looks = [(); 4].map(|()| queues.look(5, pause_ns, backlog));
-            assert_eq!(looks[3] == Found::Storm, is_storm, "{pause_ns}");
+            let found = [(); 4].map(|()| queues.observe(5, pause_ns, backlog));
+            assert_eq!(found[3] == Found::Storm, is_storm, "{pause_ns}");
         }
         let mut guard = Guard::default();
         guard.sent(CLASSES);
-        let look = Look { backlog: true, paused_ns: 200, since_ns: 200 };
-        assert_eq!([(); 4].map(|()| guard.look(&WATCHDOG, CLASSES, look)), [Found::Same; 4], "no such class");
+        let sample = Observation { backlog: true, paused_ns: 200, since_ns: 200 };
+        assert_eq!(
+            [(); 4].map(|()| guard.observe(&WATCHDOG, CLASSES, sample)),
+            [Found::Same; 4],
+            "no such class"
+        );
     }
 
     #[test]
     fn storm_detected_and_restored_on_time() {
         let mut guard = Guard::default();
         let mut paused_ns = 0;
-        let mut look = |guard: &mut Guard, pause_ns: u64, sends: bool| {
+        let mut observe = |guard: &mut Guard, pause_ns: u64, sends: bool| {
             paused_ns += pause_ns;
             if sends {
                 guard.sent(3);
             }
-            guard.look(&WATCHDOG, 3, Look { backlog: true, paused_ns, since_ns: 100 })
+            guard.observe(&WATCHDOG, 3, Observation { backlog: true, paused_ns, since_ns: 100 })
         };
         // One packet in between, or a pause for less than the whole time: no storm.
-        let told = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
-            .map(|(pause_ns, sends)| look(&mut guard, pause_ns, sends));
-        assert_eq!(told, [Found::Same; 6]);
-        let told = [(); 3].map(|()| look(&mut guard, 100, false));
-        assert_eq!(told, [Found::Same, Found::Same, Found::Storm]);
+        let found = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
+            .map(|(pause_ns, sends)| observe(&mut guard, pause_ns, sends));
+        assert_eq!(found, [Found::Same; 6]);
+        let found = [(); 3].map(|()| observe(&mut guard, 100, false));
+        assert_eq!(found, [Found::Same, Found::Same, Found::Storm]);
         assert!(guard.drops(3) && !guard.drops(4));
         // A pause in between postpones the end.
         for (pause_ns, drops) in [(0, true), (0, true), (50, true), (0, true), (0, true), (0, false)] {
-            let found = look(&mut guard, pause_ns, false);
+            let found = observe(&mut guard, pause_ns, false);
             assert_eq!((guard.drops(3), found == Found::Calm), (drops, !drops));
         }
     }
@@ -263,7 +267,7 @@ mod tests {
             for class in 0..CLASSES {
                 // Dropped packets are no backlog.
                 let backlog = !guard.drops(class);
-                match guard.look(&watchdog, class, Look { backlog, paused_ns, since_ns }) {
+                match guard.observe(&watchdog, class, Observation { backlog, paused_ns, since_ns }) {
                     Found::Storm => storms += 1,
                     Found::Calm => calms += 1,
                     Found::Same => {}
@@ -276,9 +280,9 @@ mod tests {
     #[test]
     fn paused_empty_queue_is_not_a_storm() {
         let mut guard = Guard::default();
-        for look in 1..100 {
-            let seen = Look { backlog: false, paused_ns: 100 * look, since_ns: 100 };
-            assert_eq!(guard.look(&WATCHDOG, 3, seen), Found::Same);
+        for n in 1..100 {
+            let seen = Observation { backlog: false, paused_ns: 100 * n, since_ns: 100 };
+            assert_eq!(guard.observe(&WATCHDOG, 3, seen), Found::Same);
         }
     }
 }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn run_due_if_it_begins_after_paid_time() {
+    fn run_due_if_it_starts_after_paid_time() {
         for (first_ns, is_due, nanobits) in [(99, 0, 50_000), (100, 0, 50_000), (101, 1, 49_000)] {
             let mut debt = Debt { from_ns: 100, nanobits: 50_000, is_due: 7 };
             debt.pay_until_run(1_000, first_ns);

@@ -58,7 +58,7 @@ pub(super) fn be32_at<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn fields_are_read_as_they_lie() {
+    fn fields_parsed_at_their_offsets() {
         let bytes = [1, 2, 3, 4, 5, 6];
         assert_eq!(
             (super::u16_at::<1, _>(&bytes), super::be16_at::<1, _>(&bytes)),

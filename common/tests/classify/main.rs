@@ -38,7 +38,7 @@ impl Frame for Bytes<'_> {
     }
 }
 
-/// A socket buffer in pieces: of what follows the Ethernet header only that is readable which was pulled.
+/// A fragmented socket buffer: after the Ethernet header only pulled bytes are readable.
 struct Pieces<'a> {
     bytes: &'a [u8],
     readable: usize,
@@ -62,12 +62,12 @@ impl Frame for Pieces<'_> {
     }
 }
 
-/// What the hooks ask of a packet, all of it.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Congests, and keeps its place.
+    /// Congesting and sequenced.
     Data(Stream),
-    /// Keeps its place.
+    /// Sequenced.
     Small(Stream),
     /// Neither: management, InfiniBand's own CNP.
     Other,
@@ -91,7 +91,7 @@ fn kind(frame: &[u8]) -> Result<Kind, Stat> {
 
 /// The kind of [`data`]'s packets: WRITEs.
 const DATA: Kind = Kind::Data(Stream::Requests);
-/// What facts of the standard say of an opcode, written down apart from the code under test.
+/// Classes of opcodes according to the standard, written independently of the code under test.
 fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
     use Stream::{Requests, Responses};
     let kind = match opcode {
@@ -108,7 +108,7 @@ fn expected(opcode: u8, qpn: u32) -> Result<Kind, Stat> {
         }
         // InfiniBand's own CNP.
         0x80 => Kind::Other,
-        // Left to manufacturers.
+        // Reserved for manufacturers.
         0xc0..=0xff => return Err(Stat::VendorBth),
         _ => return Err(Stat::UnknownBth),
     };
@@ -289,7 +289,7 @@ fn odd_frames_counted_by_name() {
         let len = i32::from(u16::from_be_bytes([frame[at], frame[at + 1]])) + by;
         patched(frame, at, &(len as u16).to_be_bytes())
     };
-    // Headers and so many bytes, and lengths that say so.
+    // Headers and a number of bytes, with consistent lengths.
     let short = |icrc_bytes: usize| {
         let segment = segment(Opcode::CNP, QPN, &[]);
         let len = Udp::LEN + Bth::LEN + icrc_bytes;
@@ -405,7 +405,7 @@ fn truncated_frame_is_malformed() {
     }
 }
 
-/// Whatever the bytes are: what was taken for RoCE is whole, and everything the hooks read of it can be read.
+/// For any bytes: packets classified as RoCE are complete, and all fields that the hooks read are readable.
 fn check_anything(frame: &[u8]) -> Result<(), TestCaseError> {
     let Ok(roce) = classify(&mut Bytes(frame)) else {
         return Ok(());

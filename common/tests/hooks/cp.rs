@@ -12,7 +12,7 @@ use super::host::{Around, Left};
 use super::packets::{DATA, MARKED, Roce};
 use super::world::{PORTS, World, params};
 
-/// Class 3 marks what meets more than 1,000 bytes, by chance up to 2,000.
+/// Class 3 marks above 1,000 bytes, at random up to 2,000.
 fn marks(config: &mut Config) {
     let s = &mut config.scalars;
     (s.cp_enable, s.rp_enable, s.queue_source) = (1, 0, QUEUE_SOURCE_BACKLOG);
@@ -20,7 +20,7 @@ fn marks(config: &mut Config) {
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (1_000, 2_000, 1_000_000);
 }
 
-/// What becomes of a packet that meets so many bytes, and what is counted.
+/// Verdict on a packet at this depth, and its counters.
 fn met(bytes: u64, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left, Vec<(Stat, u64)>) {
     let mut w = World::new();
     w.backlogs.insert(3, Backlog { bytes, read_at_ns: w.now_ns });
@@ -79,7 +79,7 @@ fn not_ect_dropped_above_kmax_if_enabled() {
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
 
-/// 1,000 packets at once, of which the line takes none in the meantime.
+/// 1,000 packets at once, none of which leaves in the meantime.
 #[test]
 fn dropped_packets_do_not_fill_virtual_queue() {
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
@@ -96,7 +96,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
     let depth_bytes = p.drain[3].depth_bytes(w.queues[3], w.now_ns);
     assert!((2_000..=2_000 + wire_bytes).contains(&depth_bytes), "{depth_bytes}");
     assert_eq!(w.count_of(Stat::CpNotEctDropped), 1_000 - (2_000 / wire_bytes + 1));
-    // Where it is passed it takes its time on the line.
+    // If it passes, it occupies the line.
     let mut w = World::new();
     let p = params(|config| {
         marks(config);
@@ -169,7 +169,7 @@ fn stale_backlog_ignored() {
         assert_eq!(w.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
         assert_eq!(w.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
     }
-    // Where nobody asks for the real one it is not looked at.
+    // The real backlog is not read unless enabled.
     let p = params(|config| {
         marks(config);
         config.scalars.queue_source = 0;

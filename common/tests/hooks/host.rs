@@ -12,7 +12,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use super::world::World;
 
-/// What a packet has next to its bytes, and what the kernel will not do with it.
+/// Metadata of a packet, and operations that the kernel refuses.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Around {
     pub(crate) ingress_ifindex: u32,
@@ -21,19 +21,19 @@ pub(crate) struct Around {
     pub(crate) departure_ns: u64,
     pub(crate) is_from_process: bool,
     pub(crate) is_for_other_host: bool,
-    /// So much can be read before more is requested by `pull`; 0 = everything.
+    /// Bytes readable before a `pull`; 0 = all.
     pub(crate) linear_len: usize,
-    /// Writes at this place or behind it fail, if it is not 0.
+    /// Writes at this offset or behind it fail, if it is not 0.
     pub(crate) no_write_from: usize,
     pub(crate) no_clone: bool,
-    /// VLAN ID of the tag that the kernel keeps outside the packet.
+    /// VLAN ID of the tag outside the packet.
     pub(crate) stripped_vid: u32,
     /// Bytes of each segment of a GSO super-packet.
     pub(crate) segment_bytes: u32,
     pub(crate) no_rebuild: bool,
 }
 
-/// What became of a packet.
+/// Result for a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) bytes: Vec<u8>,

@@ -1,5 +1,4 @@
-//! What each hook does with a packet, in a host whose packets, tables and kernel can be made to fail: what the reference engine's
-//! never do.
+//! Each hook on a mock host whose packets, tables and kernel can be made to fail, unlike those of the reference engine.
 
 mod cp;
 mod host;

@@ -51,7 +51,7 @@ fn unmarked_or_control_not_answered() {
     }
 }
 
-/// A mark that came within the interval is answered when the interval is over, by whatever packet of its flow comes then.
+/// A mark within the interval is answered when the interval is over, by the next packet of its flow.
 #[test]
 fn pending_mark_answered_by_unmarked_packet() {
     let both = params(|_| {});
@@ -66,7 +66,7 @@ fn pending_mark_answered_by_unmarked_packet() {
         assert_eq!(clone_mark(&mut w, p, &DATA), None);
         assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
         w.now_ns += 1;
-        // Another flow has nothing pending, and is not kept for that.
+        // Another flow has no pending mark, and is not inserted.
         let other = Roce { dest_qpn: 0x77, ..DATA };
         assert_eq!(clone_mark(&mut w, p, &other), None);
         assert_eq!((w.counted(), w.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
@@ -76,7 +76,7 @@ fn pending_mark_answered_by_unmarked_packet() {
     }
 }
 
-/// After a pause of four intervals an old mark says nothing about the network.
+/// After a pause of four intervals an old mark is meaningless.
 #[test]
 fn pending_mark_expires_after_four_intervals() {
     let p = params(|_| {});
@@ -93,7 +93,7 @@ fn pending_mark_expires_after_four_intervals() {
     }
 }
 
-/// Another flow's marks keep the port's time recent, but not those of a flow that was silent.
+/// Another flow's marks keep the port's time recent, but not those of an idle flow.
 #[test]
 fn pending_mark_expires_while_other_flows_are_marked() {
     let p = params(|_| {});
@@ -153,7 +153,7 @@ fn group_and_other_host_not_answered() {
             !answers(&own, first, false) && !answers(&others, first, false) && !answers(&others, first, true)
         );
     }
-    // Nor with an address that no host has, whatever the frame's is.
+    // Nor with an invalid address, whatever the frame's address.
     const SRC_AT: usize = 26;
     const DST_AT: usize = 30;
     const SRC_MAC_AT: usize = 6;
@@ -171,7 +171,7 @@ fn group_and_other_host_not_answered() {
         assert_eq!(w.ingress(&others, &frame, Around::default()).1.clone_mark, None, "{at} {addr:?}");
         assert_eq!(w.count_of(Stat::NpNotForHost), 1);
     }
-    // An unmarked packet for somebody else is nobody's business.
+    // An unmarked packet for another host is ignored.
     let mut w = World::new();
     w.times_ns[Time::NpPending as usize] = w.now_ns;
     w.ingress(&own, &DATA.frame(), Around { is_for_other_host: true, ..Around::default() });
@@ -224,7 +224,7 @@ fn cnp_limit_and_failed_clone() {
     assert_eq!(w.times_ns[Time::Cnps as usize], w.now_ns + p.cnps.gap_ns);
 }
 
-/// What the limit or the kernel refuses is sent with the next packet, marked or not, and not an interval later.
+/// An answer held back by the limit or the kernel is sent with the next packet, marked or not.
 #[test]
 fn cnp_not_sent_leaves_the_interval_unused() {
     let p = params(|_| {});
@@ -263,7 +263,7 @@ fn interval_per_qp_peer_or_port() {
         assert!(w.np_flow(&id).is_some(), "{cnp_limit}");
     };
     kept(0, &MARKED, MARKED.id());
-    // A datagram QP hears many senders: there the QP is the sender's.
+    // A datagram QP receives from many senders: there the QP is the sender's.
     kept(0, &DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
     for roce in [MARKED, DATAGRAM] {
         kept(CNP_LIMIT_PEER, &roce, FlowId { src: addr(false, 1), receiver: QpId::NONE });
@@ -331,7 +331,7 @@ fn tenants_in_two_vlans_have_two_cnp_intervals() {
     }
 }
 
-/// QPN 0x11 was host 9's peer, and is used again for a connection that nothing was seen of.
+/// QPN 0x11 was host 9's peer, and is reused for a connection that was not observed.
 #[test]
 fn pair_of_another_host_leaves_the_hint() {
     let p = params(|_| {});
@@ -375,7 +375,7 @@ fn foreign_mark_does_not_become_cnp() {
     }
 }
 
-/// Back to where the data came from: a bridged packet still carries its sender's address, a routed one the router's own.
+/// The CNP returns to the source address of the data: the sender's if bridged, the router's if routed.
 #[test]
 fn fast_cnp_returns_by_ingress_port() {
     for (macs, is_routed) in

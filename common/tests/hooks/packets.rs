@@ -13,13 +13,13 @@ use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 
-/// The QP of host 2 that data is for, and that of host 1 which sends it.
+/// The QP of host 2 that data is for, and the sending QP of host 1.
 pub(crate) const RECEIVER_QPN: u32 = 0x11;
 pub(crate) const SENDER_QPN: u32 = 0x22;
 /// UDP source port of data.
 const SPORT: u16 = 0xc123;
 
-/// A packet from host 1 to host 2, unless it is turned round.
+/// A packet from host 1 to host 2, unless it is reversed.
 #[derive(Clone, Copy)]
 pub(crate) struct Roce {
     pub(crate) v6: bool,
@@ -76,7 +76,7 @@ impl Roce {
         if self.is_back { (2, 1) } else { (1, 2) }
     }
 
-    /// What the reaction point and the notification point call its flow.
+    /// Identity of its flow at the reaction and notification point.
     pub(crate) fn id(&self) -> FlowId {
         let (src, dst) = self.ends();
         FlowId {
@@ -116,7 +116,7 @@ impl Roce {
         self.frame_of(&body)
     }
 
-    /// With all that is between BTH and ICRC.
+    /// With all bytes between BTH and ICRC.
     fn frame_of(&self, body: &[u8]) -> Vec<u8> {
         let mut out = self.link();
         let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
@@ -139,7 +139,7 @@ impl Roce {
         out
     }
 
-    /// The CNP by which its receiver answers it: `qpn` is the sender's QPN where that is known, else there is a hint.
+    /// The CNP by which its receiver answers it: `qpn` is the sender's QPN if known, else there is a hint.
     pub(crate) fn cnp(&self, qpn: Option<u32>) -> Vec<u8> {
         let (src, dst) = self.ends();
         let hint = if qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn };

@@ -1,4 +1,4 @@
-//! Who is at the other end of whom, from the messages that connect them.
+//! Pairs learned from connection management messages.
 
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
@@ -12,9 +12,9 @@ use super::host::Around;
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
 use super::world::{World, params};
 
-/// What the two ends call the connection.
+/// Connection identifiers of the two ends.
 const IDS: [u32; 2] = [0x1111_1111, 0x2222_2222];
-/// Where the message begins in a frame.
+/// Offset of the message in a frame.
 const MAD: usize = 14 + 20 + 8 + 12 + 8;
 /// As host 1 sends it, and as host 2 does.
 const FROM_1: CommIds = CommIds { local: IDS[0], remote: IDS[1] };
@@ -47,7 +47,7 @@ fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
     Pair { qpn, source: source as u32, addr: qp(host, 0).addr }
 }
 
-/// What both ends are known by once they are connected.
+/// Pairs of both ends once they are connected.
 fn known() -> [(QpId, Pair); 2] {
     [
         (qp(1, SENDER_QPN), pair(RECEIVER_QPN, PairSource::Cm, 2)),
@@ -97,7 +97,7 @@ fn other_messages_change_nothing() {
         assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
         assert_eq!((w.pairs, w.named.len()), (known().into(), 2));
     }
-    // Of another class, or of no attribute that is known here.
+    // Of another class, or with an unknown attribute.
     for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
         let mut w = connected();
         w.counted();
@@ -148,14 +148,14 @@ fn dreq_removes_pair() {
 fn third_party_cannot_remove_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let own = qp(2, RECEIVER_QPN);
-    // Another host's, or more trusted than messages.
+    // Another host's, or from a more trusted source.
     for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
         let mut w = World::new();
         w.pairs.insert(own, kept);
         hear(&mut w, &dreq, false);
         assert_eq!(w.pairs, [(own, kept)].into());
     }
-    // The way back is another pair's by now, or was not learned from messages.
+    // The reverse pair has been replaced by now, or was not learned from messages.
     for kept in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
         let mut w = connected();
         w.pairs.insert(qp(1, SENDER_QPN), kept);

@@ -12,7 +12,7 @@ use super::host::Around;
 use super::packets::{DATA, Roce, mac};
 use super::world::{World, params};
 
-/// Priority 3 holds class 3; a quantum lasts 512 ns at 1 Gb/s.
+/// Priority 3 pauses class 3; a quantum takes 512 ns at 1 Gbit/s.
 fn held(config: &mut Config) {
     (config.scalars.pacer, config.scalars.pacing_credit_ns, config.pfc[3].rx) = (PACER_FQ, 0, 1);
 }
@@ -37,13 +37,13 @@ fn pfc_frame_pauses_named_priorities() {
     assert_eq!(w.times_ns, expected);
     assert_eq!(w.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(w.counted(), [(Stat::MacControl, 1)]);
-    // One that goes out is counted, and pauses nobody here.
+    // A sent frame is counted, and pauses nothing here.
     w.egress(&p, &FRAME.frame(mac(9)), in_pieces);
     assert_eq!((w.pauses.frames, w.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));
 }
 
 #[test]
-fn frames_are_heard_so_fast_and_no_faster() {
+fn pause_frames_are_rate_limited() {
     let p = params(held);
     for (ahead_ns, is_heard) in [(HEARD.burst_ns, true), (HEARD.burst_ns + 1, false)] {
         let mut w = World::new();
@@ -64,7 +64,7 @@ fn pfc_lookalike_pauses_nothing() {
         frame[at] = value;
         frame
     };
-    // A pause of the whole link has another opcode; to another address, or cut short, it is nobody's.
+    // A pause of the whole link has another opcode; frames to another address, or truncated ones, are ignored.
     let frames =
         [(patched(15, 0x02), 0), (patched(5, 0x02), 1), (patched(0, 0x02), 1), (whole[..33].to_vec(), 1)];
     for (frame, malformed) in frames {
@@ -75,7 +75,7 @@ fn pfc_lookalike_pauses_nothing() {
     }
 }
 
-/// A world in which the neighbour has paused priority 3 for so long.
+/// A host whose neighbour has paused priority 3 for this long.
 fn paused(duration_ns: u64) -> World {
     let mut w = World::new();
     w.times_ns[Time::PausedUntil3 as usize] = w.now_ns + duration_ns;

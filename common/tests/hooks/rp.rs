@@ -40,7 +40,7 @@ fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpHot {
     &mut w.rp[set as usize].hot[way]
 }
 
-/// Flows of the same set as `DATA`'s, with the same place for their home.
+/// Flows of the same set as `DATA`'s, with the same primary way.
 fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
     let hash = |roce: &Roce| roce.id().hash(&p.port.hash_keys);
     let place = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
@@ -126,7 +126,7 @@ fn tenants_in_two_vlans_have_two_flows() {
         w.ingress(&p, &Roce { tag: None, ..a }.cnp(None), beside);
         assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(1), Some(1)]);
         assert_eq!(w.count_of(Stat::RpCnpOtherVlan), 0);
-        // With a third tag it may be either's, and is nobody's.
+        // With a third tag it may belong to either, so it is ignored.
         w.counted();
         w.now_ns += 1_000_000;
         cnp(&mut w, &p, &Roce { tag: tag(30), ..a });
@@ -158,7 +158,7 @@ fn priority_tag_is_no_vlan() {
     assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
-/// A pair that was learned is of its VLAN; one that the controller entered is of every VLAN.
+/// A learned pair applies to its VLAN; one added by the controller to every VLAN.
 #[test]
 fn learned_pair_is_of_one_vlan() {
     let p = paced(PACER_FQ);
@@ -177,7 +177,7 @@ fn learned_pair_is_of_one_vlan() {
     }
 }
 
-/// 16 packets of 1,056 bytes behind their UDP headers in one buffer.
+/// 16 packets with a UDP payload of 1,056 bytes each in one buffer.
 #[test]
 fn super_packet_is_charged_by_segment() {
     const SEGMENT: usize = 1_056;
@@ -210,7 +210,7 @@ fn super_packet_is_charged_by_segment() {
     assert_eq!(w.count_of(Stat::NpEcnMarked), 16);
 }
 
-/// The ICRC is computed only where a flow is found: a forged CNP for none is unknown, whatever its ICRC.
+/// The ICRC is computed only if a flow is found: a forged CNP for none is unknown, whatever its ICRC.
 #[test]
 fn cnp_for_no_flow_needs_no_icrc() {
     let p = params(|_| {});
@@ -242,7 +242,7 @@ fn foreign_cnp_handed_on_counted_once() {
     send(&mut w, &p, &DATA);
     w.counted();
     assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
-    // Without reaction points here it goes on as it came.
+    // Without reaction points here it passes unchanged.
     let off = params(|config| config.scalars.rp_enable = 0);
     assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (TcVerdict::HandOn, vec![]));
     w.is_handed_on = false;
@@ -281,7 +281,7 @@ fn udp_socket_traffic_is_not_a_flow() {
     );
 }
 
-/// At 1 Gb/s a frame of data lasts 8 ns a byte. The two sequences of a QP have an hash each.
+/// At 1 Gbit/s a frame of data takes 8 ns a byte. The two sequences of a QP have separate hashes.
 #[test]
 fn data_paced_control_in_order() {
     let p = paced(PACER_FQ);
@@ -319,7 +319,7 @@ fn departure_time_replaces_rxe_stamp() {
 fn cut_flow_has_htb_class() {
     let p = paced(PACER_HTB);
     let mut w = World::new();
-    // In a set of which it has not the first place.
+    // In a set in which it is not first.
     let other = at_the_same_home(&p).next().unwrap_or_else(|| unreachable!("one of 32"));
     send(&mut w, &p, &other);
     let left = send(&mut w, &p, &DATA);
@@ -333,7 +333,7 @@ fn cut_flow_has_htb_class() {
     assert_eq!(send(&mut w, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
     assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
     assert_eq!(send(&mut w, &p, &other).priority, None);
-    // Without a pacer nothing is told to anybody.
+    // Without a pacer no cut is reported.
     let none = paced(0);
     assert_eq!(send(&mut w, &none, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
 }
@@ -371,7 +371,7 @@ fn classes_of_htb_end_where_their_numbers_do() {
     assert_eq!(htb_minor(last / 8, (last % 8) as usize), Some(0xfffe));
     assert_eq!(htb_minor((last + 1) / 8, ((last + 1) % 8) as usize), None);
     assert_eq!(htb_minor(1 << 16, 0), None);
-    // Every place of the largest table has a class.
+    // Every slot of the largest table has a class.
     assert!((0..HTB_MAX_FLOWS).all(|flow| htb_minor(flow / 8, (flow % 8) as usize).is_some()));
     for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
         let place = htb_place(minor);
@@ -398,7 +398,7 @@ fn ud_datagram_makes_pair() {
     assert_eq!(w.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
 }
 
-/// Two packets of a flow that has been cut to 10 Mb/s: the third is beyond a horizon of a millisecond.
+/// Two packets of a flow cut to 10 Mbit/s: the third is beyond a horizon of a millisecond.
 fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (World, TcVerdict, Left) {
     let p = params(|config| {
         let s = &mut config.scalars;
@@ -455,7 +455,7 @@ fn beyond_horizon_dropped_if_enabled() {
     assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([w.now_ns, 0]), "it never leaves");
 }
 
-/// As a virtual machine does whose CPU was stopped with the flow in its hands.
+/// As in a virtual machine whose CPU was stopped with the flow locked.
 #[test]
 fn contended_flow_keeps_order() {
     for pacer in [PACER_FQ, PACER_HTB] {
@@ -485,7 +485,7 @@ fn contended_flow_keeps_order() {
     }
 }
 
-/// The first has its home, the second lives next door, the others wherever there is room.
+/// The first is in its primary way, the second in the neighbouring way, the others in any empty way.
 #[test]
 fn displaced_flow_found_again() {
     let p = paced(PACER_FQ);
@@ -508,7 +508,7 @@ fn full_set_evicts_longest_silent_or_none() {
     let p = paced(PACER_FQ);
     let mut w = World::new();
     w.fill(&p.rp, SECOND_NS / 2);
-    // Who sends no data asks for no place.
+    // A QP that sends no data needs no slot.
     send(&mut w, &p, &REQUEST);
     assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
     send(&mut w, &p, &DATA);

@@ -1,4 +1,4 @@
-//! Which way a packet takes through a hook.
+//! Paths of a packet through a hook.
 
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, ClassCounters};
@@ -34,7 +34,7 @@ fn from(ingress_ifindex: u32) -> Around {
 }
 
 #[test]
-fn before_there_are_parameters_everything_passes() {
+fn without_parameters_all_packets_pass() {
     for frame in [DATA.frame(), arp(), MARKED.frame()] {
         let mut w = World::new();
         let untouched = Left { bytes: frame.clone(), ..Left::default() };
@@ -43,7 +43,7 @@ fn before_there_are_parameters_everything_passes() {
 }
 
 #[test]
-fn kinds_are_counted_where_they_come_in() {
+fn kinds_counted_at_ingress() {
     let p = params(|config| config.scalars.rp_enable = 0);
     let kinds = [
         (DATA.frame(), Stat::RoceData),
@@ -58,7 +58,7 @@ fn kinds_are_counted_where_they_come_in() {
         assert_eq!(w.counted(), [(stat, 1)]);
         w.is_handed_on = true;
         let (verdict, _) = w.ingress(&p, &frame, Around::default());
-        // A CNP that another interface's hook handed on was counted there.
+        // A CNP passed on by another interface's hook was counted there.
         let is_cnp = stat == Stat::RoceCnp;
         assert_eq!(verdict, if is_cnp { TcVerdict::HandOn } else { TcVerdict::Pass });
         assert_eq!(w.counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
@@ -135,7 +135,7 @@ fn packet_queued_by_class() {
     assert_eq!(forwarded, Some(queues.priority[0]), "no DSCP is DSCP 0");
 }
 
-/// Pauses, LACP, STP, ARP and what a daemon marks as control leave first; of others' frames nothing does.
+/// Pauses, LACP, STP, ARP and control packets marked by a daemon leave first; forwarded frames do not.
 #[test]
 fn own_link_control_goes_to_the_first_band() {
     let p = params(|config| {
@@ -201,7 +201,7 @@ fn cnp_is_not_paced() {
     assert_eq!(w.egress(&p, &cnp, Around::default()).1, Left { bytes: cnp, ..Left::default() });
 }
 
-/// The congestion point answers at once what came in by another port, and only where that is requested.
+/// The congestion point directly answers packets from another port, and only if enabled.
 #[test]
 fn fast_cnp_answers_forwarded_mark() {
     let marks = |fast_cnp| {
@@ -225,7 +225,7 @@ fn fast_cnp_answers_forwarded_mark() {
         assert_eq!(left.clone_mark, is_answered.then_some(p.port.cnp_mark | 1));
         assert_eq!(w.np_flow(&roce.id()).is_some(), is_answered);
     }
-    // A group has nobody in whose name to answer.
+    // A group address cannot be the source of an answer.
     for (at, group) in [(30, &[239, 1, 1, 1][..]), (0, &[1, 0, 0x5e, 1, 1, 1]), (6, &[0xff; 6])] {
         let mut w = World::new();
         w.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });

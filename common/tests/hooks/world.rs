@@ -1,4 +1,4 @@
-//! What a host keeps from packet to packet, in plain memory, and how a packet meets its hooks.
+//! State of a mock host between packets, in plain memory, and running its hooks.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use super::host::{Around, Left, Packet};
 
 /// The interface of the port, and the other of two in line.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
-/// Where the keys of its hashes come from.
+/// Seed of the hash keys.
 const KEYS: u64 = 5;
 /// Sets of each flow table.
 pub(crate) const SETS: u32 = 4;
 
-/// Everything that stays from packet to packet.
+/// State between packets.
 pub(crate) struct World {
     pub(crate) now_ns: u64,
     pub(crate) random: u32,
@@ -92,7 +92,7 @@ impl World {
         (hooks::egress(&mut packet), packet.into_left())
     }
 
-    /// The same before there are parameters.
+    /// A host without parameters.
     pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<Left> {
         let mut left = Vec::new();
         let mut packet = Packet::new(self, None, bytes, Around::default());
@@ -107,13 +107,13 @@ impl World {
         left
     }
 
-    /// What was counted since the last call, each with how often.
+    /// Counters that increased since the last call.
     pub(crate) fn counted(&mut self) -> Vec<(Stat, u64)> {
         let counts = std::mem::replace(&mut self.stats, [0; Stat::COUNT]);
         Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
     }
 
-    /// How often this was counted.
+    /// Value of this counter.
     pub(crate) fn count_of(&self, stat: Stat) -> u64 {
         self.stats[stat as usize]
     }
@@ -137,7 +137,7 @@ impl World {
         self.events.iter().map(|(_, event)| event.kind).collect()
     }
 
-    /// The values of the only event there was, which is of this kind.
+    /// The values of the only event, which has this kind.
     pub(crate) fn only_event(&self, kind: EventKind) -> (QpId, [u64; 2]) {
         assert_eq!(self.kinds(), [kind as u32]);
         let (_, event) = self.events[0];
@@ -145,7 +145,7 @@ impl World {
         (event.id, event.values)
     }
 
-    /// A set full of flows that have nothing waiting, which began when they say.
+    /// A set full of flows without queued packets, with the given start times.
     pub(crate) fn fill(&mut self, rp: &RpParams, last_ns: u64) {
         for set in &mut self.rp {
             for way in 0..WAYS {

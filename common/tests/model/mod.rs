@@ -1,14 +1,14 @@
-//! The reaction point of DCQCN as one would simulate it: real timers, floating point, one event at a time. It shares
-//! nothing with the machine it judges but the parameters' names.
+//! An independent model of DCQCN's reaction point: real timers, floating point, one event at a time. It shares only the
+//! parameters' names with the machine under test.
 //!
-//! Both variants: the paper's (SIGCOMM'15, §3.1 and §5), and the one that NVIDIA's parameters describe, as HPCC's simulator
-//! and isekai have it.
+//! Both variants: the paper's (SIGCOMM'15, §3.1 and §5), and that of NVIDIA's parameters, as in HPCC's simulator and
+//! isekai.
 //!
 //! At one instant the alpha timer goes first, then the decrease check, the increase timer, the byte counter and the CNP.
 
 use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, RP_VARIANT_FIRMWARE};
 
-/// A rate this close to the line rate, in bit/s, is the line rate: averages only come near it.
+/// A rate this close to the line rate, in bit/s, counts as the line rate, which averages only approach.
 const AT_LINE_BPS: f64 = 1e-3;
 /// An alpha this small is 0: it is far below the quantum of any integer machine.
 const NO_ALPHA: f64 = 1e-13;
@@ -28,7 +28,7 @@ struct Parameters {
     initial_alpha: f64,
     /// A cut takes this times alpha; 1/2 in the paper.
     cut: f64,
-    /// The part of its rate a flow keeps at least.
+    /// Minimum fraction of its rate that a flow keeps.
     keep: f64,
     /// tau'.
     alpha_period_ns: u64,
@@ -36,7 +36,7 @@ struct Parameters {
     timer_ns: Option<u64>,
     /// B; `None` = off.
     byte_counter: Option<u64>,
-    /// What only the firmware has; `None` = the paper's variant.
+    /// Parameters of the firmware; `None` = the paper's variant.
     firmware: Option<Firmware>,
 }
 
@@ -74,7 +74,7 @@ impl Parameters {
         }
     }
 
-    /// An alpha as this machine can hold it.
+    /// An alpha with the precision of this machine.
     fn held(&self, alpha: f64) -> f64 {
         if self.alpha_is_coarse {
             (alpha * 1024.0).floor().min(1023.0) / 1024.0
@@ -99,9 +99,9 @@ pub(crate) struct Model {
     parameters: Parameters,
     timers: Option<Timers>,
     bytes: u64,
-    /// A CNP came in this alpha period.
+    /// A CNP arrived in this alpha period.
     alpha_cnp: bool,
-    /// A CNP came since the last cut.
+    /// A CNP arrived since the last cut.
     cut_cnp: bool,
     /// R_C.
     pub(crate) rate_bps: f64,
@@ -116,7 +116,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A flow that starts, on a link whose rate `config` (valid) gives.
+    /// A new flow, on a link whose rate is in `config` (valid).
     pub(crate) fn new(config: &Config) -> Self {
         let parameters = Parameters::new(config);
         Self {
@@ -133,12 +133,12 @@ impl Model {
         }
     }
 
-    /// Whether increase events change nothing but the stages any more, so that many cost no more than one.
+    /// Whether increase events only change the stages, so that many can be processed at once.
     pub(crate) fn is_at_line_rate(&self) -> bool {
         self.rate_bps == self.parameters.line_rate_bps && self.target_bps == self.rate_bps
     }
 
-    /// Lets every timer expire that does so up to and including `now_ns`.
+    /// Processes all timers up to and including `now_ns`.
     pub(crate) fn run_until(&mut self, now_ns: u64) {
         while let Some(timers) = self.timers {
             let never = u64::MAX;
@@ -255,7 +255,7 @@ impl Model {
         self.cut_cnp = false;
     }
 
-    /// An increase event: the paper counts it on its stage first, the firmware last.
+    /// An increase event: the paper increments its stage first, the firmware last.
     fn increase(&mut self, count: impl FnOnce(&mut Self)) {
         if self.parameters.firmware.is_some() {
             self.raise_target(|_| 1);

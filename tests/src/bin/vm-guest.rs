@@ -1,4 +1,4 @@
-//! What runs in the guest of `cargo xtask vm`: scenarios with real soft-RoCE traffic.
+//! Driver in the guest of `cargo xtask vm`: scenarios with real soft-RoCE traffic.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
                 &vm::lab::Options::default(),
             )?;
             println!("{lab}");
-            // It stays for whoever sits at the console.
+            // It stays for the user at the console.
             std::mem::forget(lab);
             Ok(())
         }

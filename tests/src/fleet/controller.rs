@@ -1,4 +1,4 @@
-//! A controller without a data plane: it answers as `dcqcn run` does, and counts what a test says.
+//! A mock controller without a data plane: it replies as `dcqcn run` does, with counters set by a test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,28 +15,28 @@ use dcqcn_control_api::{
 use dcqcn_params::Key;
 use dcqcn_support::clock::monotonic_ns;
 
-/// Packets that a host counts in a second.
+/// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
-/// Queue pairs that somebody who looks sees.
+/// QPs in a snapshot.
 const QPS: u64 = 1_000;
 /// Highest rate of each, in bit/s.
 const LINE: u64 = 25_000_000_000;
-/// What it marks of a million of them, when all is well.
+/// Marked packets in a million, normally.
 const MARKS: u64 = 500;
 
-/// What a host is like.
+/// Behaviour of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nature {
-    /// It does what it is told, and marks more with `rpg_gd = 15`.
+    /// It applies versions, and marks more with `rpg_gd = 15`.
     #[default]
     Good,
-    /// It refuses what it is told.
+    /// It rejects versions.
     Refuses,
-    /// It takes so long to change.
+    /// It takes this long to change.
     Slow(Duration),
-    /// Its traffic stops with the version that it applies next, while its queue pairs remain.
+    /// Its traffic stops with the next version that it applies, while its QPs remain.
     Silent,
-    /// Half of its traffic is left with the version that it applies next.
+    /// Its traffic is halved with the next version that it applies.
     Half,
 }
 
@@ -50,12 +50,12 @@ struct State {
     packets: f64,
     marks: f64,
     counted_at: Option<Instant>,
-    /// Part of its traffic that is left.
+    /// Remaining fraction of its traffic.
     left: Option<f64>,
 }
 
 impl State {
-    /// Counts up to now.
+    /// Advances the counters.
     fn count(&mut self) {
         let now = Instant::now();
         let since = self.counted_at.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
@@ -97,19 +97,19 @@ impl Controller {
         let answering = controller.clone();
         thread::Builder::new().stack_size(256 << 10).spawn(move || {
             for stream in listener.incoming().flatten() {
-                // What goes wrong with a connection is its client's.
+                // Errors of a connection concern its client.
                 let _ = answering.connection(stream);
             }
         })?;
         Ok(controller)
     }
 
-    /// Makes it another.
+    /// Changes its behaviour.
     pub fn be(&self, nature: Nature) {
         self.lock().nature = nature;
     }
 
-    /// Forgets what it was told, as when its host's file allows it no longer.
+    /// Forgets its override, as when its host's file no longer allows it.
     pub fn forget(&self) {
         self.lock().go_over(None);
     }
@@ -136,7 +136,7 @@ impl Controller {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Four interfaces, one of them with a thousand queue pairs whose order changes from look to look.
+    /// Four interfaces, one of them with a thousand QPs whose order varies between samples.
     fn looked(&self, most: usize) -> Snapshot {
         let at_ns = monotonic_ns();
         let packets = {

@@ -46,7 +46,7 @@ fn free_port() -> Result<u16> {
 }
 
 impl Etcd {
-    /// Whether it can be started; says why if not.
+    /// Whether it is installed; prints the reason if not.
     #[must_use]
     pub fn is_there(test: &str) -> bool {
         let is_there = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
@@ -56,7 +56,7 @@ impl Etcd {
         is_there
     }
 
-    /// Starts so many members, with more options for each, and waits until they have a leader.
+    /// Starts a number of members, with further options for each, and waits until they have a leader.
     ///
     /// # Errors
     /// They have none in time.
@@ -64,8 +64,8 @@ impl Etcd {
         Self::start_as("http", Ipv4Addr::LOCALHOST, members, options, &[])
     }
 
-    /// Starts one member at `address`, which others can reach, and waits until it leads. It is in the network namespace of whoever
-    /// starts it.
+    /// Starts one member at `address`, reachable from other hosts, and waits until it leads. It runs in the caller's
+    /// network namespace.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -149,7 +149,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Stops a member, which then answers nothing and knows nothing, or lets it go on.
+    /// Suspends or resumes a member; suspended, it does not respond.
     ///
     /// # Errors
     /// It is not there.
@@ -197,7 +197,7 @@ impl Etcd {
         bail!("no leader")
     }
 
-    /// Waits until it takes a change.
+    /// Waits until it accepts a change.
     ///
     /// # Errors
     /// It does not in time.
@@ -251,7 +251,7 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
-            // Fails if it has ended, which is as good.
+            // Fails if it has exited.
             let _ = child.kill();
             let _ = child.wait();
         }

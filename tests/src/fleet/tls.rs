@@ -1,11 +1,11 @@
-//! Certificates of an authority of one's own, as the guide makes them.
+//! Certificates of a private authority, as in the guide.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// An authority, and what it has signed.
+/// An authority, and its certificates.
 pub struct Authority {
     dir: PathBuf,
 }

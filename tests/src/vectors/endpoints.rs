@@ -1,4 +1,4 @@
-//! Who is at the other end: fast CNPs, and connections that come and go.
+//! Endpoints: fast CNPs, and connections that are set up and closed.
 
 use std::net::Ipv6Addr;
 
@@ -13,7 +13,7 @@ use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, s
 use super::{Other, Step, Vector};
 use crate::packets::{Roce, req, seal, v4};
 
-/// What a switch marks it answers itself, unless a host behind the port sent it.
+/// A switch answers its own marks, unless a host behind the port sent the packet.
 pub(super) fn cnp_fast() -> Vector {
     let mut steps = Vec::new();
     let mut pairs = Vec::new();
@@ -111,7 +111,7 @@ pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<
     frame
 }
 
-/// REQ, REP and what ends a connection, by every hook that reads them, and whom CNPs name in the meantime.
+/// REQ, REP and the end of a connection, at every hook that reads them, and the QPs that CNPs name in the meantime.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -168,7 +168,7 @@ pub(super) fn connections() -> Vector {
         add(about, hook, &message);
         add("marked after the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         add("CNP that names a QP of nobody", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
-        // Datagrams name both ends; what messages say is more trusted.
+        // Datagrams name both ends; messages are more trusted.
         let datagram =
             Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x55, dest_qpn: 0x99, ..data.clone() };
         add("datagram", "egress", &datagram.frame());

@@ -1,4 +1,4 @@
-//! What the scenarios are put together from.
+//! Building blocks of the scenarios.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use super::{Output, Step, Vector, hex};
 use crate::packets::Roce;
 
-/// Long after the clock's zero, at which tables are empty.
+/// A late time, at which tables are empty.
 pub(super) const START_US: u64 = 1_000_000;
 /// A size that divides every threshold used here.
 pub(super) const PACKET_BYTES: u64 = 1_024;
 pub(super) const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
-/// A congestion point that looks at the depth it is told.
+/// A congestion point that uses the given depth.
 pub(super) const MARKS: &[&str] =
     &["cp_enable=on", "np_enable=off", "rp_enable=off", "queue_source=backlog", "link_rate=1gbit"];
 

@@ -1,4 +1,4 @@
-//! What is tried. Only packets, times and configurations are written here; the answers are in the files.
+//! The scenarios: packets, times and configurations. The results are in the files.
 
 use std::net::Ipv6Addr;
 
@@ -14,11 +14,11 @@ use super::traces::REACTS;
 use super::{Other, Step, Vector, endpoints, strangers, traces, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
-/// Vectors to which the P4 program gives other answers, as docs/explanation/p4.md says: VLANs (`cnp-group`, `vlans`), CNPs over
+/// Vectors with other results in the P4 program (docs/explanation/p4.md): VLANs (`cnp-group`, `vlans`), CNPs beyond
 /// `cnp_rate`, the age of pending marks, the address of a pair.
 pub const NOT_IN_P4: &[&str] = &["cnp-group", "cnp-rate", "cnp-window", "strangers", "vlans"];
 
-/// Every vector without its answers, under the name of its file.
+/// Every vector without its results, under the name of its file.
 #[must_use]
 pub fn scenarios() -> Vec<(&'static str, Vector)> {
     vec![
@@ -57,7 +57,7 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
     ]
 }
 
-/// Only looks at packets.
+/// Classification only.
 const ONLY_LOOKS: &[&str] = &["np_enable=off", "rp_enable=off"];
 
 fn opcodes() -> Vector {
@@ -70,7 +70,7 @@ fn opcodes() -> Vector {
     vector("Every opcode, assigned or not.", ONLY_LOOKS, steps.collect())
 }
 
-/// Header stacks, and packets cut short or contradicting themselves.
+/// Header stacks, and packets that are truncated or inconsistent.
 fn headers() -> Vector {
     let mut steps = Vec::new();
     let mut add = |about: &str, packet: &[u8]| steps.push(named(about, step("ingress", START_US, packet)));
@@ -91,7 +91,7 @@ fn headers() -> Vector {
         for opcode in
             [Opcode::RC_RDMA_WRITE_MIDDLE, Opcode::UD_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::CNP]
         {
-            // Linux itself drops a frame cut short in its first tag, on every wire it has.
+            // Linux itself drops a frame truncated in its first tag.
             let tags = if opcode == Opcode::CNP { vec![] } else { vec![(EtherType::VLAN, 9)] };
             let shortest = if tags.is_empty() { Ethernet::LEN } else { Ethernet::LEN + VlanTag::LEN + 2 };
             let whole = Roce { v6, opcode, tags, ..short() }.frame();
@@ -112,7 +112,7 @@ fn headers() -> Vector {
         add("another UDP port", &port);
         port[roce.bth() - 5] = 0xb9;
         add("Ultra Ethernet's port", &port);
-        // The length in its IP header set again, and its payload gone.
+        // Trimmed: the length in its IP header was updated.
         let mut trimmed = Roce { payload: 0, ..roce.clone() }.frame();
         let length = u16::from_be_bytes([trimmed[roce.bth() - 4], trimmed[roce.bth() - 3]]) + 1_024;
         trimmed[roce.bth() - 4..][..2].copy_from_slice(&length.to_be_bytes());
@@ -294,7 +294,7 @@ fn cnp() -> Vector {
     }
 }
 
-/// Marked packets of several flows and senders in the course of time.
+/// Marked packets of several flows and senders over time.
 fn cnp_limit(limit: &'static str) -> Vector {
     let mut steps = Vec::new();
     for (n, gap_us) in

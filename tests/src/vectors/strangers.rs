@@ -1,4 +1,4 @@
-//! What somebody else makes a host do: end connections, take them over, have CNPs sent.
+//! Effects of untrusted senders: closing connections, taking them over, triggering CNPs.
 
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
@@ -10,7 +10,7 @@ use super::endpoints::management;
 use super::parts::{ANSWERS, CNP_TOS, START_US, named, short, step, vector, with};
 use crate::packets::Roce;
 
-/// Only the other end of a connection ends it; who replies to a request is its other end.
+/// Only the other end of a connection closes it; the host that replies to a request is its other end.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -22,7 +22,7 @@ pub(super) fn connections() -> Vector {
             now_us += 100;
             steps.push(named(about, step(hook, now_us, packet)));
         };
-        // A packet for the client that is marked: its CNP names whoever is known to have sent it.
+        // A marked packet for the client: its CNP names the known sender.
         let marked =
             Roce { v6, src: server, dst: client, dest_qpn: asking_qpn, ecn: Ecn::CE, ..short() }.frame();
         let req = Req {
@@ -57,12 +57,12 @@ pub(super) fn connections() -> Vector {
         add("the stranger is still known", "ingress", &marked);
         add("the stranger ends it", "ingress", &management(v6, stranger, client, dreq(asking_qpn)));
         add("nobody is known", "ingress", &marked);
-        // The server's QP is still thought to have the client's at its other end.
+        // The server's QP is still paired with the client's.
         let to_server = Roce { v6, dest_qpn: replying_qpn, ecn: Ecn::CE, ..short() }.frame();
         add("the other half is known", "ingress", &to_server);
         add("the client ends that", "egress", &management(v6, client, server, dreq(replying_qpn)));
         add("nobody is known", "ingress", &to_server);
-        // A datagram names its other end, and no message ends that.
+        // A datagram names its other end, and no message closes that.
         let datagram = Roce {
             v6,
             opcode: Opcode::UD_SEND_ONLY,
@@ -101,7 +101,7 @@ pub(super) fn cnp_rate() -> Vector {
     vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
 }
 
-/// Nobody answers in the name of a group.
+/// No CNP has a group address as its source.
 pub(super) fn cnp_group() -> Vector {
     let mut steps = Vec::new();
     for v6 in [false, true] {
@@ -121,7 +121,7 @@ pub(super) fn cnp_group() -> Vector {
     vector("Marked frames to groups.", ANSWERS, steps)
 }
 
-/// Tenants of one port have flows, CNP intervals and pairs of their own, whatever their addresses and QPNs.
+/// Tenants of one port have separate flows, CNP intervals and pairs, for any addresses and QPNs.
 pub(super) fn vlans() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;

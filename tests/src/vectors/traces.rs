@@ -1,4 +1,4 @@
-//! Courses of one flow's rate machine, and of its packets.
+//! Traces of one flow's rate machine, and of its packets.
 
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::Opcode;
@@ -7,7 +7,7 @@ use super::parts::{CNP_TOS, START_US, named, short, step, vector, with};
 use super::{Step, Vector};
 use crate::packets::Roce;
 
-/// A reaction point whose machine runs and which holds nobody: departure times are not compared.
+/// A reaction point whose machine runs without pacing: departure times are not compared.
 pub(super) const REACTS: &[&str] =
     &["np_enable=off", "rpg_hai_rate=400mbit", "rate_reduce_monitor_period=0", "wire_overhead=0"];
 
@@ -150,7 +150,7 @@ pub(super) fn order() -> Vector {
         Op::RC_FLUSH,
         Op::RC_ATOMIC_WRITE,
         Op::RC_SEND_ONLY_WITH_INVALIDATE,
-        // Nothing of the other sequence waits yet.
+        // No packet of the other sequence is queued yet.
         Op::RC_ACKNOWLEDGE,
         Op::RC_ATOMIC_ACKNOWLEDGE,
         Op::RC_RDMA_READ_RESPONSE_FIRST,
@@ -166,12 +166,12 @@ pub(super) fn order() -> Vector {
         }
         course.cnp(7);
     }
-    // A flow that is not known has nothing that waits.
+    // An unknown flow has no queued packets.
     course.roce = Roce { dest_qpn: 0x99, opcode: Op::RC_ACKNOWLEDGE, ..short() };
     course.send(1);
     course.roce.opcode = Op::RC_RDMA_READ_REQUEST;
     course.send(1);
-    // Management waits for nobody.
+    // Management packets are not delayed.
     course.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
     course.send(1);
     let vector = vector("Everything of a queue pair in its order, at 10 Mb/s.", PACES, course.steps);

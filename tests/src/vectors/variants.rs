@@ -1,4 +1,4 @@
-//! Courses of the machine that NVIDIA's parameters describe, and of an alpha of 10 bits.
+//! Traces of the machine of NVIDIA's parameters, and of an alpha of 10 bits.
 
 use super::Vector;
 use super::parts::{vector, with};
@@ -7,7 +7,7 @@ use super::traces::{Course, PACES, REACTS};
 /// Free-running periods: of 55 us for alpha, of 40 us for cuts.
 const FIRMWARE: &[&str] = &["rp_variant=firmware", "rate_reduce_monitor_period=40us"];
 
-/// CNPs and packets on both sides of every instant that means something, after gaps of so many microseconds.
+/// CNPs and packets on both sides of every significant instant, after gaps of this many microseconds.
 fn around(course: &mut Course, gaps_us: &[u64]) {
     for &gap_us in gaps_us {
         course.cnp(gap_us).send(1).cnp(2).send(gap_us).send(gap_us / 2).send(1);

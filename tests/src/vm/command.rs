@@ -65,7 +65,7 @@ fn command(line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A program that runs next to the scenario, and not beyond it.
+/// A program that runs in the background of the scenario, killed on drop.
 pub struct Running {
     line: String,
     child: Child,
@@ -118,12 +118,12 @@ impl Running {
         }
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills it, as `kill -9` does.
     ///
     /// # Errors
     /// It cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
-        // An error means that it has ended by itself.
+        // An error means that it has exited already.
         drop(self.child.kill());
         self.child.wait().with_context(|| self.line.clone())?;
         Ok(())
@@ -132,7 +132,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // An error means that it has ended by itself.
+        // An error means that it has exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }

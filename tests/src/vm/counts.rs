@@ -1,4 +1,4 @@
-//! What was lost or came out of order: a port's and the RDMA devices' own counters.
+//! Losses and reordering: a port's and the RDMA devices' own counters.
 
 use anyhow::Result;
 use dcqcn_netlink::Netlink;
@@ -8,15 +8,15 @@ use super::lab::Lab;
 /// Counted since the devices were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Sent through the port that is too small, bytes.
+    /// Sent through the bottleneck port, bytes.
     pub bytes: u64,
     /// Packets its root qdisc dropped.
     pub drops: u64,
     /// Packets whose PSN was not the next, at any end.
     pub out_of_sequence: u64,
-    /// Requests that a responder had already executed.
+    /// Duplicate requests at a responder.
     pub duplicates: u64,
-    /// Requests sent again because no answer came in time.
+    /// Requests retransmitted after a time-out.
     pub retries: u64,
 }
 
@@ -37,7 +37,7 @@ impl Counts {
         })
     }
 
-    /// What was added since `before`.
+    /// Increase since `before`.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! fio, whose blocks carry a checksum each, and what it says of a run.
+//! fio, with a checksum in each block, and its results.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ pub struct Job {
     pub block_bytes: u32,
     /// In flight to each disk.
     pub depth: u32,
-    /// What does not count, s.
+    /// Warm-up, s.
     pub settling_s: u32,
-    /// What does, s.
+    /// Measured time, s.
     pub length_s: u32,
 }
 
 /// Of each disk, MB.
 const SIZE_MB: u32 = 8;
-/// How long fio may take to start and to end: it waits for writes that stall, for 70 s and more with nothing against that.
+/// Time for fio to start and to exit: it waits for writes that stall, for 70 s and more.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     /// Read, bit/s.
@@ -40,7 +40,7 @@ pub struct Done {
     pub p99_ms: f64,
     /// The longest.
     pub max_ms: f64,
-    /// A block was wrong, or a read or write failed: fio ends with the first.
+    /// A block was wrong, or a read or write failed, which ends fio.
     pub failed: bool,
 }
 
@@ -115,7 +115,7 @@ impl Job {
     }
 }
 
-/// What fio says as JSON.
+/// fio's output as JSON.
 ///
 /// # Errors
 /// It says nothing that can be read.

@@ -1,4 +1,4 @@
-//! Hosts with soft-RoCE around a bridge, one of whose ports is too small.
+//! Hosts with soft-RoCE around a bridge with a bottleneck port.
 //!
 //! Linux 6.1 has soft-RoCE in the initial namespace only, so all hosts are there: host N is the interface `hN` with the
 //! RDMA device `rxeN`. The bridge has a namespace of its own with the port `pN` for each. Policy routing sends what one
@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// The hosts and the bridge. All of it stays until the guest ends.
+/// The hosts and the bridge, which stay until the guest ends.
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,
@@ -59,8 +59,8 @@ pub struct Lab {
 
 /// Queue of the shaped port, in packets of the IB MTU.
 const BUFFER_PACKETS: u32 = 100;
-/// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket gives away what it cannot keep while nobody serves it: with
-/// a small one the port of an emulated machine is slower than its rate says, and than a virtual queue of that rate.
+/// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket loses tokens beyond its burst while it is not served:
+/// with a small one the port of an emulated machine is slower than its rate, and than a virtual queue of that rate.
 const BURST_BYTES: u32 = 64_000;
 /// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.
 const BACKLOG_PACKETS: &str = "20000";
@@ -89,7 +89,7 @@ impl Lab {
         let lab = Self { switch, options: *options, hosts: (1..=hosts).collect() };
         sh_in(&lab.switch, "ip link add br0 type bridge")?;
         sh_in(&lab.switch, "ip link set br0 up")?;
-        // Addresses of the machine itself are looked up last, not first.
+        // The table of local addresses is looked up last, not first.
         for family in ["-4", "-6"] {
             sh(&format!("ip {family} rule add pref 1000 lookup local"))?;
             sh(&format!("ip {family} rule del pref 0"))?;
@@ -214,8 +214,8 @@ impl Lab {
         Ok(netlink.qdisc_stats(iface, Handle::ROOT)?)
     }
 
-    /// Takes the carrier from a host's interface and gives it back. (Taken down itself, it would lose its routes and
-    /// neighbours as well.) Where queue pairs end with that ([`ends_with_a_drop`]) the host loses its place at the bridge instead.
+    /// Removes and restores the carrier of a host's interface. (Setting the interface down would also remove its routes
+    /// and neighbours.) If QPs end with that ([`ends_with_a_drop`]) the host is removed from the bridge instead.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -249,7 +249,7 @@ impl Lab {
             sh(&format!("ip link set {near} master {bridge}"))?;
             sh(&format!("ip link set {bridge} up"))?;
         }
-        // On one CPU each packet is handled after the one before it: soft-RoCE takes others for lost.
+        // On one CPU packets are processed in order: soft-RoCE treats reordering as losses.
         sysfs::write(&format!("/sys/class/net/{near}/{RPS}"), "1")?;
         script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{RPS}")).map(drop)
     }
@@ -312,9 +312,9 @@ impl fmt::Display for Lab {
     }
 }
 
-/// Whether soft-RoCE's queue pairs end with the first packet that their own host drops, as a qdisc does that is replaced or
-/// has lost its carrier: `rxe_send` of Linux 6.12 and 7.3 takes it for an error (drivers/infiniband/sw/rxe/rxe_net.c), that of 6.1
-/// tries again.
+/// Whether soft-RoCE's QPs end with the first packet that their own host drops, as a qdisc does that is replaced or has
+/// no carrier: `rxe_send` of Linux 6.12 and 7.3 treats it as an error (drivers/infiniband/sw/rxe/rxe_net.c), that of
+/// 6.1 retries.
 ///
 /// # Errors
 /// The kernel does not say its release.

@@ -1,4 +1,4 @@
-//! Reads and writes of a disk, every block of which is known by what is in it.
+//! Reads and writes of disks with verifiable blocks.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 4_096;
 /// Blocks of a disk that each of its workers has for itself.
 const BLOCKS: u64 = 16;
 
-/// What is done.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// Reads only.
@@ -25,7 +25,7 @@ pub enum Mix {
     Half,
 }
 
-/// What the workers of all disks did in the time that counts.
+/// Results of the workers of all disks in the measured time.
 #[derive(Debug, Default)]
 pub struct Done {
     /// Bytes read.
@@ -34,7 +34,7 @@ pub struct Done {
     pub written_bytes: u64,
     /// How long each read or write took, sorted.
     pub took: Vec<Duration>,
-    /// Blocks that were not what had been written to them.
+    /// Blocks with wrong content.
     pub wrong_blocks: u64,
 }
 
@@ -54,8 +54,7 @@ impl Done {
     }
 }
 
-/// Has `depth` workers read and write each disk for `length`, after `settling` that does not count; `settled` is what is looked at
-/// in between.
+/// Runs `depth` workers per disk for `length`, after a warm-up of `settling`; `settled` is called in between.
 ///
 /// # Errors
 /// A disk cannot be opened, a read or write fails, or `settled` does.
@@ -98,9 +97,9 @@ struct Worker {
     disk: File,
     first: u64,
     random: fastrand::Rng,
-    /// How often each block was written; what is in it says that.
+    /// Number of writes of each block, which determines its content.
     generations: [u64; BLOCKS as usize],
-    /// Twice as much memory as a block, so that somewhere in it is a place that is aligned.
+    /// Twice the size of a block, so that it contains an aligned one.
     memory: Vec<u8>,
 }
 

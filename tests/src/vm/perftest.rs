@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_take_their_part() {
+    fn efficiency_includes_headers() {
         let flow = Flow::new(Tool::Write, 1, 2, 1, 8);
         let efficiency = flow.efficiency(&Options::default());
         assert!((efficiency - 8_192.0 / (8_192.0 + 8.0 * 58.0 + 16.0)).abs() < 1e-12, "{efficiency}");

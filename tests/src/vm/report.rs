@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_asserted_is_nothing_passed() {
+    fn run_without_assertions_fails() {
         let mut report = Report::new("none").unwrap();
         assert!(!report.passed());
         report.at_least("goodput", 0.95, 0.9);

@@ -159,10 +159,10 @@ fn engines_agree_on_table_eviction() {
     };
     let mut now_ns = START_NS;
     for round in 0..3 {
-        // So long that nobody has a rate to remember.
+        // Long enough for all rates to expire.
         now_ns += 2 * GBIT;
         for n in 0..=58 {
-            // Others come first each time: who comes first finds places that nobody uses any more.
+            // Flows arrive in another order each time: the first ones find idle slots.
             let qpn = 2 + (n + 20 * round) % 59;
             let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
             let roce = Roce {
@@ -192,7 +192,7 @@ fn engines_agree_on_table_eviction() {
 }
 
 #[test]
-fn every_class_from_below_kmin_to_beyond_kmax() {
+fn classes_mark_from_below_kmin_to_above_kmax() {
     let mut config = everything();
     config.scalars.rp_enable = 0;
     for (dscp, tc) in config.dscp_to_tc.iter_mut().enumerate() {
@@ -201,7 +201,7 @@ fn every_class_from_below_kmin_to_beyond_kmax() {
     config.tc_to_queue = [7, 6, 5, 4, 3, 2, 1, 0];
     config.wred[5].ecn = 0;
     config.wred[6].drain_rate_bps = 100_000_000;
-    let Some(mut both) = Both::load("every_class_from_below_kmin_to_beyond_kmax", 8, &config) else {
+    let Some(mut both) = Both::load("classes_mark_from_below_kmin_to_above_kmax", 8, &config) else {
         return;
     };
     for dscp in 0..64 {

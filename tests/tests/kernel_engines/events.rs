@@ -69,10 +69,10 @@ fn horizon_event_recorded() {
     (0..4).for_each(|n| send(&mut both, Hook::Egress, 3_000 + n, &frame));
     let state = both.state();
     let dropped = count(&state, Hook::Egress, Stat::RpHorizonDrop);
-    let told: Vec<_> = state.events.iter().filter(|e| e.kind == EventKind::HorizonDrop as u32).collect();
-    assert!(dropped > 0 && told.len() as u64 == dropped, "{dropped}: {told:?}");
+    let reported: Vec<_> = state.events.iter().filter(|e| e.kind == EventKind::HorizonDrop as u32).collect();
+    assert!(dropped > 0 && reported.len() as u64 == dropped, "{dropped}: {reported:?}");
     let last = event(EventKind::HorizonDrop, 3_003, qp(2, 0x11), [frame.len() as u64, 0]);
-    assert_eq!(told.last(), Some(&&last));
+    assert_eq!(reported.last(), Some(&&last));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the programs must do, worked out by hand: both engines could be wrong in the same way.
+//! Expected results worked out by hand: both engines could be wrong in the same way.
 
 mod cnps;
 mod pauses;
@@ -155,7 +155,7 @@ fn sender_timestamp_replaced() {
     assert_eq!(stamped(&mut both, START_NS, &other.frame()), made_ns);
 }
 
-/// A packet that its own host drops ends soft-RoCE's queue pair (Linux 6.12 on), one that overtakes others has them sent again.
+/// A packet dropped by its own host ends soft-RoCE's QP (Linux 6.12 and later); a reordered one causes retransmissions.
 #[test]
 fn beyond_horizon_packets_keep_order() {
     const HORIZON_NS: u64 = 1_000_000;
@@ -246,7 +246,7 @@ fn control_and_cnps_not_answered_or_paced() {
                 assert!(arrived.emitted.is_empty() && arrived.packet == frame);
             }
         }
-        // A CNP that somebody sends as ECT or with CE.
+        // A CNP sent as ECT or with CE.
         let cnp = Roce::default().cnp(None, ecn::tos(48, ecn));
         for _ in 0..3 {
             let sent = send(&mut both, START_NS, &cnp);

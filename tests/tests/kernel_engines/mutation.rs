@@ -1,4 +1,4 @@
-//! Packets cut short, with bits flipped, and of random bytes.
+//! Packets truncated, with bits flipped, and of random bytes.
 
 use std::cell::RefCell;
 

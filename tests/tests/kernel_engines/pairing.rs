@@ -73,10 +73,10 @@ fn pair_lives_from_rep_to_dreq() {
         // REQ, REP, RTU, DREQ, DREP.
         assert_eq!(count(&state, hook, Stat::CmMessages), 5);
         assert_eq!(count(&state, hook, Stat::PairCm), 1);
-        let told: Vec<_> = state.events.iter().map(|event| (event.id, event.values)).collect();
+        let reported: Vec<_> = state.events.iter().map(|event| (event.id, event.values)).collect();
         let expected =
             [(first, pair), (second, back)].map(|(id, pair)| (id, [pair.qpn.into(), pair.source.into()]));
-        assert!(told.len() == 2 && expected.iter().all(|pair| told.contains(pair)), "{told:?}");
+        assert!(reported.len() == 2 && expected.iter().all(|pair| reported.contains(pair)), "{reported:?}");
     }
 }
 
@@ -155,7 +155,7 @@ fn trusted_source_takes_precedence() {
     assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
 }
 
-/// A third host says that the connection of two others ends.
+/// A third host forges the end of a connection between two others.
 #[test]
 fn third_party_cannot_remove_pair() {
     let Some(mut path) = Path::load("third_party_cannot_remove_pair") else {

@@ -1,4 +1,4 @@
-//! `dcqcn-lab replay` says the same of every packet whichever engine runs.
+//! `dcqcn-lab replay` gives the same output with every engine.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The rtnetlink layer against the running kernel: topology, shaping, statistics, saving and restoring, in
-//! network namespaces of its own.
+//! The rtnetlink layer with the running kernel: topology, shaping, statistics, saving and restoring, in separate
+//! network namespaces.
 
 mod qdiscs;
 
@@ -109,7 +109,7 @@ fn class(minor: u16, rate_bps: u64) -> HtbClass {
     }
 }
 
-/// Whether the test can run; says why if not.
+/// Whether the test can run; prints the reason if not.
 fn runnable(test: &str, kinds: &[&str]) -> Result<bool> {
     for kind in ["pfifo"].iter().chain(kinds) {
         let reason = match kernel_has_qdisc(kind) {

@@ -1,4 +1,4 @@
-//! Queueing disciplines: counters, batches, and what comes back.
+//! Qdiscs: counters, batches, and restoring.
 
 use super::*;
 

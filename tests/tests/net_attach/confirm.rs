@@ -1,4 +1,4 @@
-//! Changes that are reverted unless somebody confirms them, whoever is killed in the meantime.
+//! Changes that are reverted unless confirmed, with processes killed in the meantime.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -48,7 +48,7 @@ fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Waits until nobody waits.
+/// Waits until no process waits.
 fn nobody_waits(lab: &Lab) -> Result<()> {
     wait(|| {
         let waiters = waiters(lab)?;
@@ -56,7 +56,7 @@ fn nobody_waits(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Kills whoever waits, and returns once it is gone.
+/// Kills the waiting process, and waits for its exit.
 fn kill_waiter(lab: &Lab) -> Result<()> {
     let found = waiters(lab)?;
     ensure!(found.len() == 1, "{found:?}");
@@ -135,7 +135,7 @@ fn pending_change_blocks_others() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 10);
     nobody_waits(&lab)?;
     lab.ok("set a0 rpg_ai_rate=30mbit")?;
-    // A change that waits keeps nobody from detaching, and goes with what it changed.
+    // A pending change does not prevent detaching, and ends with its attachment.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("detach a0")?;
@@ -192,7 +192,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
         let output = lab.host.run(|| command.output())??;
         let is_killed = output.status.signal() == Some(9);
         ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The process that waits has the variable too, and kills itself at its own steps: so it is with nobody left.
+        // The waiting process has the variable too, and kills itself at its own steps: then no process is left.
         overdue(&lab)?;
         lab.ok("gc")?;
         assert_eq!(ai_rate_mbit(&lab)?, 10, "step {n}");

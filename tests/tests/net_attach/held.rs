@@ -1,4 +1,4 @@
-//! Locks of namespaces that somebody keeps, and attaching elsewhere in the meantime.
+//! Locked namespaces, and attaching elsewhere in the meantime.
 
 use std::fs::File;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     other.ok(&attach(64))?;
     ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
     assert!(problems(&other, "a0")?.is_empty());
-    // What is under a lock is left to whoever comes after that.
+    // Locked state is left to the next command.
     assert!(journals.exists());
     assert_eq!(tables(FLOWS), 1);
     drop(lock);
@@ -79,7 +79,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
     to.host.command("ip link set a0 up")?;
     let lock = held(&journals)?;
-    // For good: the error says who it is.
+    // Permanently: the error names the holder.
     let refused = to.refused(1, &attach(FLOWS))?;
     says(&refused, &format!("process {}", std::process::id()));
     assert!(!to.host.journal("a0")?.exists(), "nothing was begun");

@@ -1,4 +1,4 @@
-//! Which attachment is which: namespaces and interfaces that go, come again, move and change their names.
+//! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
     freed(FLOWS)
 }
 
-/// Without pins no link tells that the interface is gone. The inode number does not either, once another namespace has it.
+/// Without pins no link shows that the interface was removed. The inode number does not either, once it is reused.
 #[test]
 fn reused_netns_inode_journal_discarded() -> Result<()> {
     const NAME: &str = "reused_netns_inode_journal_discarded";

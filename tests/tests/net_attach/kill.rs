@@ -1,4 +1,4 @@
-//! Killed at every step, and out of room.
+//! Processes killed at every step, and full disks.
 
 use std::fs;
 use std::process::Stdio;

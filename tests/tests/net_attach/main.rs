@@ -1,5 +1,5 @@
-//! What is left of an attachment by whatever may happen to it: processes killed, disks full, interfaces and namespaces that come,
-//! go and change their names.
+//! Remains of an attachment after any fault: processes killed, disks full, interfaces and namespaces deleted, recreated
+//! and renamed.
 
 mod confirm;
 mod held;

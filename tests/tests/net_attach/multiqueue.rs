@@ -1,4 +1,4 @@
-//! Interfaces with several transmit queues, which the kernel gives an mq of its own.
+//! Interfaces with several transmit queues, which have the kernel's own mq.
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::lab::Lab;

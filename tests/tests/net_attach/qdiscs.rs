@@ -1,4 +1,4 @@
-//! The operator's qdiscs stay his.
+//! The operator's qdiscs are preserved.
 
 use std::fs;
 
@@ -74,7 +74,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
     says(&lab.ok("get a0 link_rate")?, "300mbit");
-    // One that somebody sets stays, until it is what was found again.
+    // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
     assert!(follow()??.is_none(), "what was set");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;

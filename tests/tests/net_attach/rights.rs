@@ -1,4 +1,4 @@
-//! Who may, and who waits for whom.
+//! Permissions, and locking.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -61,7 +61,7 @@ fn lock_holder_named_other_netns_free() -> Result<()> {
     let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
     says(&refused, &format!("process {}", std::process::id()));
     says(&refused, "wait for it or end it");
-    // What only reads waits for nobody.
+    // Readers do not wait.
     says(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
     says(&lab.ok("status")?, "attached");
     drop(lock);

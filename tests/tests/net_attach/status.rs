@@ -1,4 +1,4 @@
-//! What `status` says is what the kernel has.
+//! `status` reports the kernel's state.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Several interfaces attached at once, as the daemon does.
+//! Several interfaces attached concurrently, as the daemon does.
 
 use anyhow::{Result, ensure};
 use aya::maps::MapData;
@@ -41,8 +41,8 @@ fn parallel_attaches_share_maps() -> Result<()> {
 }
 
 #[test]
-fn pattern_attaches_what_is_not_attached() -> Result<()> {
-    if !runnable("pattern_attaches_what_is_not_attached", &[])? {
+fn pattern_attaches_missing_interfaces() -> Result<()> {
+    if !runnable("pattern_attaches_missing_interfaces", &[])? {
         return Ok(());
     }
     let lab = Lab::new("pattern")?;

@@ -1,4 +1,4 @@
-//! Maps that another version has laid out otherwise: refused before anything is touched, and served by that version on.
+//! Maps with another version's layout: refused without any change, and still served by that version.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

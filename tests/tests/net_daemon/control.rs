@@ -1,4 +1,4 @@
-//! What others may ask the daemon for over its socket.
+//! Requests of clients over the daemon's socket.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use dcqcn_tests::socket::PATIENCE;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A file that lets others set `link_rate` within bounds.
+/// A file that allows remote changes of `link_rate` within a range.
 fn file(dir: &Path, allow: &str) -> String {
     let dir = dir.display();
     format!(
@@ -139,7 +139,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let class = looked.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
     assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{looked:?}");
     assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
-    // While somebody asks, queues are looked at often, and it is known which flows are at the floor.
+    // While a client is connected, queues are sampled often, and flows at the lowest rate are counted.
     wait(|| {
         // All at once: between CNPs that come seldom alpha goes down, and the cuts with it.
         let (data, cnp) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -173,7 +173,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
     daemon.says(&["persisted override applied", "\"name\":\"1\""])?;
-    // It is told from the first moment on, not only when everything is attached.
+    // It is reported from the start, not only when everything is attached.
     let held = wait(|| {
         let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
@@ -249,7 +249,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     has(3_000_000_000)?;
     has(2_000_000_000)?;
     daemon.says(&["reverted", "2 was not confirmed in time"])?;
-    // The host's own file comes first: what it no longer allows is gone, and stays gone.
+    // The host's own file takes precedence: overrides that it no longer allows are removed permanently.
     daemon.write(&file(dir.path(), "'rpg_gd'"))?;
     has(1_000_000_000)?;
     daemon.write(&file(dir.path(), "'link_rate'"))?;
@@ -262,7 +262,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     daemon.end()
 }
 
-/// A change of an operator's that waits to be confirmed is in the way of others, and passes.
+/// An operator's unconfirmed change blocks remote changes temporarily.
 #[test]
 fn trial_revert_restores_everything() -> Result<()> {
     if !runnable("trial_revert_restores_everything", &[])? {

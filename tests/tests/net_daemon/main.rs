@@ -1,4 +1,4 @@
-//! `dcqcn run` as an operator has it: a file, interfaces that come and go, reloads, and a process that may die at any time.
+//! `dcqcn run` as used by an operator: a file, changing interfaces, reloads, and crashes.
 
 mod control;
 mod flows;

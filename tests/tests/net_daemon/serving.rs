@@ -1,4 +1,4 @@
-//! What is served, and what a reload makes of it.
+//! Served interfaces, and the effect of a reload.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -209,7 +209,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
         assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
         Ok(())
     };
-    // Noticed by itself.
+    // Detected without a reload.
     daemon.write(&HOST.replace("1gbit", "2gbit"))?;
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;

@@ -1,4 +1,4 @@
-//! Under traffic: what the daemon does to rates, and that a frame is lost by nothing that it does or leaves undone.
+//! Under traffic: the daemon's effect on rates, and no frame loss from any action.
 
 use std::collections::HashSet;
 use std::fs;

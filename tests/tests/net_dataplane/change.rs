@@ -1,4 +1,4 @@
-//! Parameters changed under traffic: every change is whole, no packet pays for it.
+//! Parameters changed under traffic: every change is atomic, without packet loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -102,7 +102,7 @@ fn under_traffic(
     let arrived = thread::scope(|scope| -> Result<_> {
         let sender = scope.spawn(|| stream.send(&pair.a));
         let counter = scope.spawn(|| stream.receive(&receiver, see));
-        // A panic must end the threads too, or nobody would see it.
+        // A panic must end the threads too, or it would go unnoticed.
         let result = catch_unwind(AssertUnwindSafe(|| work(&stream)));
         stream.stop.store(true, Ordering::Relaxed);
         let sent = sender.join();

@@ -1,4 +1,4 @@
-//! CP: which packets a port marks, and that it changes nothing else in them.
+//! CP: packets that a port marks, and that nothing else in them changes.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
     Ok(())
 }
 
-/// What waits in the shaper decides, whatever the virtual queue would say.
+/// The shaper's backlog decides, not the virtual queue.
 #[test]
 fn real_backlog_decides_marking() -> Result<()> {
     if !runnable("real_backlog_decides_marking", &["tbf"])? {
@@ -239,7 +239,7 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
 
     fill(&a, &b, &not_ect.frame())?;
     pair.a.set("a0", &["drop_not_ect=on"])?;
-    // The socket is told, as it is of any drop at its own interface.
+    // The socket gets an error, as for any drop at its own interface.
     assert!(a.send(&not_ect.frame()).is_err());
     let cnp = Roce::default().cnp(None, CNP_TOS);
     a.send(&cnp)?;

@@ -1,4 +1,4 @@
-//! Fast CNP: a switch answers the packets it marks itself, through the port they came in by.
+//! Fast CNP: a switch answers the packets it marks itself, through their ingress port.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -125,7 +125,7 @@ fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
         return Ok(());
     }
     let path = Path::new("fast-br")?;
-    // Without multicast snooping it has nothing to say of its own.
+    // Without multicast snooping it sends no packets of its own.
     path.switch.command("ip link add br0 type bridge mcast_snooping 0")?;
     let bridge = path.switch.index("br0")?;
     path.switch.netlink()?.set_up(bridge, true)?;

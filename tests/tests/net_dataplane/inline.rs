@@ -1,4 +1,4 @@
-//! A bump in the wire: everything passes both ways, RoCE is marked on the way.
+//! Inline attachment: packets pass in both directions, and RoCE is marked.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -171,7 +171,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
     Ok(())
 }
 
-fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
+fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
     let bump = Bump::new(test, 1_500)?;
     bump.attach(mode)?;
     bump.a.add_v4("a0", 1, 24)?;
@@ -179,7 +179,7 @@ fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resu
     icmp_passes(&bump.a, 2)?;
     icmp_passes(&bump.b, 1)?;
     tcp_passes(&bump.a, &bump.b, 2)?;
-    // Without addresses the hosts have nothing to say of their own.
+    // Without addresses the hosts send no packets of their own.
     bump.a.command("ip address flush dev a0")?;
     bump.b.command("ip address flush dev b0")?;
     assert!(bump.counted(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
@@ -189,7 +189,7 @@ fn everything_passes_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resu
         (true, (&bump.b, "b0"), (&bump.a, "a0"), Roce { v6: true, src: 2, dst: 1, ..Roce::default() }),
     ] {
         let (from, to) = (from.0.socket(from.1)?, to.0.socket(to.1)?);
-        // Every direction has a queue of its own, empty at first.
+        // Every direction has a separate queue, initially empty.
         let marked = Roce { ecn: Ecn::CE, ..data.clone() }.frame();
         from.send(&data.frame())?;
         assert_eq!(to.expect()?, data.frame(), "IPv6: {v6}");
@@ -231,7 +231,7 @@ fn inline_in_driver_mode() -> Result<()> {
     if !runnable("inline_in_driver_mode", &[])? {
         return Ok(());
     }
-    everything_passes_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
+    all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn inline_on_socket_buffers() -> Result<()> {
     if !runnable("inline_on_socket_buffers", &[])? {
         return Ok(());
     }
-    everything_passes_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
+    all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What it costs: the maps in the kernel, and the controller.
+//! Memory of the maps in the kernel, and of the controller.
 
 use std::fs;
 use std::io::Read as _;

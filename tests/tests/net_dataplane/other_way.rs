@@ -1,4 +1,4 @@
-//! RP: a CNP that comes back by another interface than the one its flow's data leaves by.
+//! RP: a CNP that arrives by another interface than the one its flow's data leaves by.
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::mapped;

@@ -1,4 +1,4 @@
-//! The HTB pacer: a flow that was cut is held to its rate, another is not.
+//! The HTB pacer: a flow that was cut is paced at its rate, another is not.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::{CNP_TOS, runnable};
 const LINE_BPS: f64 = 60e6;
 /// How long a rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
-/// How often, where others have the CPUs that senders, shaper and receiver need.
+/// Attempts, if other load takes the CPUs of senders, shaper and receiver.
 const ATTEMPTS: u32 = 15;
 
 /// Attaches with the HTB pacer, so that a cut rate stays as it is.

@@ -1,4 +1,4 @@
-//! PFC frames of the neighbour hold what the pacer sends, in the running kernel.
+//! PFC frames of the neighbour delay paced packets, in the running kernel.
 
 use anyhow::Result;
 use dcqcn_tests::pauses::run;

@@ -1,4 +1,4 @@
-//! RP: a flow's data make it known, a CNP cuts it, and a forged one does not.
+//! RP: data creates a flow, a CNP cuts it, and a forged one does not.
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::{mapped, words};
@@ -28,7 +28,7 @@ fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
     flow.with_context(|| format!("no flow of {data:?}"))
 }
 
-/// Sends a CNP to host 1 and says under which name it was counted.
+/// Sends a CNP to host 1 and returns the counter that it incremented.
 fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
     const OUTCOMES: [Stat; 4] =
         [Stat::RpCnpHandled, Stat::RpCnpInvalid, Stat::RpCnpUnknownFlow, Stat::RpCnpTooSoon];

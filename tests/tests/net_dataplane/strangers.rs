@@ -1,4 +1,4 @@
-//! Other people's packets: what a process, a forger or a neighbour sends does no harm to a queue pair.
+//! Untrusted packets: those of a process, a forger or a neighbour do not harm a QP.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -96,7 +96,7 @@ fn other_host_data_not_answered() -> Result<()> {
     }
     assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 3);
-    // A box in front of the receivers answers for them; for a group nobody does.
+    // A box in front of the receivers answers for them, but not for a group.
     pair.b.set("b0", &["np_other_host=on"])?;
     for frame in [&for_a_group, &for_all, &for_another] {
         a.send(frame)?;

@@ -1,4 +1,4 @@
-//! An attachment outlives the process that made it, and leaves nothing behind when it goes.
+//! An attachment outlives its process, and leaves no state when it is removed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -167,7 +167,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     assert_eq!(State::of(&pair.a)?, State { files: before.files, ..fresh });
     assert!(second.is_freed(), "{second:?}");
 
-    // Detached when its interface is gone already.
+    // Detached after its interface was removed.
     pair.a.attach_as(&request)?;
     let third = Held::by(&pair.a, "a0")?;
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
@@ -178,8 +178,8 @@ fn recreated_interface_attached_again() -> Result<()> {
 }
 
 #[test]
-fn detaching_puts_everything_back() -> Result<()> {
-    if !runnable("detaching_puts_everything_back", &["tbf", "htb"])? {
+fn detaching_restores_the_host() -> Result<()> {
+    if !runnable("detaching_restores_the_host", &["tbf", "htb"])? {
         return Ok(());
     }
     let pair = Pair::new("back")?;
@@ -260,7 +260,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
-/// An XDP program of somebody else's on host 1's interface, as long as this lives.
+/// Another program's XDP program on host 1's interface, as long as this lives.
 struct OtherXdp {
     _object: aya::Ebpf,
 }

@@ -1,4 +1,4 @@
-//! Hosts that cannot be reached, and hosts whose clocks are wrong.
+//! Unreachable hosts, and hosts with wrong clocks.
 
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Output, Stdio};
@@ -152,7 +152,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
     for controller in site.controllers.values() {
         assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
     }
-    // Three waves of a second each: nobody waited for another's clock.
+    // Three waves of a second each: other clocks caused no delay.
     ensure!(took < Duration::from_secs(30), "{took:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What breaks in the middle of a rollout; `cargo xtask fleet` makes more of it, with more hosts, and measures it.
+//! Faults during a rollout; `cargo xtask fleet` injects more, with more hosts, and measures them.
 
 use std::time::Duration;
 

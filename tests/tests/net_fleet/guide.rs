@@ -1,4 +1,4 @@
-//! docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, real agents, a real etcd.
+//! The commands of docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, agents and etcd.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A fleet with a real etcd and real processes: changes that go well, that go wrong and come back, and what breaks in the meantime.
+//! A fleet with a real etcd and real processes: successful and failing changes, and faults in the meantime.
 
 mod apart;
 mod faults;

@@ -1,4 +1,4 @@
-//! Records of hosts that cannot be read, versions that were deleted, and commands without a coordinator.
+//! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
 use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Etcd, Nature, Site};

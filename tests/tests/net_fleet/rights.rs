@@ -1,4 +1,4 @@
-//! Certificates both ways, and what each of etcd's users may do; as docs/how-to/secure-a-fleet.md sets it up.
+//! Mutual TLS, and permissions of etcd's users, as set up in docs/how-to/secure-a-fleet.md.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -32,7 +32,7 @@ impl Secure {
         Ok(Self { authority, etcd })
     }
 
-    /// Types what the page says of etcd's users.
+    /// Types the page's commands about etcd's users.
     fn set_up(&self) -> Result<()> {
         for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {
             // The page says it once for every host.
@@ -48,7 +48,7 @@ impl Secure {
         Ok(())
     }
 
-    /// `dcqcn-fleet` with somebody's certificate.
+    /// `dcqcn-fleet` with a user's certificate.
     fn command(&self, who: &str, words: &[&str]) -> Result<Command> {
         let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
         let mut command = Command::new(binary);
@@ -135,7 +135,7 @@ fn agent_permissions_are_least() -> Result<()> {
     let hosts = secure.hosts()?;
     assert!(!hosts.contains("h1x") && hosts.contains("\"is_there\": false"), "{hosts}");
 
-    // Without a certificate nobody is heard.
+    // Without a certificate no client is served.
     let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
     let ca = secure.authority.file("ca.pem")?;
     let output = Command::new(binary)

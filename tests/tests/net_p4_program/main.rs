@@ -1,4 +1,4 @@
-//! The P4 program in `simple_switch`, in its own time: queues that fill, packets that wait, CNPs that go round.
+//! The P4 program in `simple_switch`, in real time: queues that fill, packets that wait, CNPs that are recirculated.
 
 mod strangers;
 
@@ -26,7 +26,7 @@ use dcqcn_tests::skip;
 
 /// How long a packet that must come may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What one packet stands for in `SWITCH`.
+/// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// Nobody paces or answers, on both ports.
 const SWITCH: &str = "\
@@ -61,7 +61,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None`, and a line that says so, where it cannot run.
+    /// `None`, with a message, if it cannot run.
     fn new(test: &str, file: &str, set: impl FnOnce(&mut Config)) -> Result<Option<Self>> {
         if !skip::runnable(test, &[])? {
             return Ok(None);
@@ -184,7 +184,7 @@ fn mark_share_matches_wred() {
         assert!(too_slow < 1_000, "the machine is too slow to fill a queue within half a second");
     };
     let marks = run(2 * KMAX);
-    // What held the queue left it with all the others behind it.
+    // The blocking packet left the queue with all the others behind it.
     assert!(marks[0] && marks[1..=KMAX - 1].iter().all(|marked| *marked), "{marks:?}");
     assert!(!marks[2 * KMAX - KMIN..].contains(&true), "{marks:?}");
 

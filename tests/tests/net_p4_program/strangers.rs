@@ -1,4 +1,4 @@
-//! What somebody else makes the switch do, and what keeps it in bounds.
+//! Effects of untrusted senders on the switch, and their bounds.
 
 use dcqcn_common::params::{Params, Port};
 use dcqcn_common::stats::Stat;
@@ -16,7 +16,7 @@ use super::{Bench, PATIENCE, SWITCH};
 /// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
-/// Without an entry that says where a host is nobody answers in its name, unless that is requested.
+/// Without an entry for a host no answer has its address, unless enabled.
 #[test]
 fn unknown_host_marks_answered_if_enabled() {
     let test = "unknown_host_marks_answered_if_enabled";

@@ -1,4 +1,4 @@
-//! A fleet of a hundred hosts and an interface of a thousand queue pairs, both made up, and a rollout that is real.
+//! A mock fleet of a hundred hosts and an interface of a thousand QPs, and a real rollout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -159,7 +159,7 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
     ensure!(said.contains("by the page: over the page"), "{said}");
     site.settle("every host is as it was", |_, controller| controller.name().is_none())?;
-    // Neither a controller nor an etcd that answers: the page says so.
+    // Neither a controller nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;
     browser.open(&alone.url)?;

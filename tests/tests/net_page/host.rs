@@ -1,4 +1,4 @@
-//! One host without etcd: what is drawn, what is changed, who may, and whether everybody can use it.
+//! One host without etcd: charts, changes, permissions, and accessibility.
 
 use std::path::Path;
 
@@ -116,7 +116,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.open(&format!("{}#/interface/a0", page.url))?;
     let button = "document.querySelector('[aria-label=\"Change wred.3.kmin\"]')";
     browser.wait(&format!("{button} && !{button}.hidden"))?;
-    // What this host lets nobody set has no button.
+    // Parameters that may not be set remotely have no button.
     browser.wait("document.querySelector('[aria-label=\"Change cnp_dscp\"]').hidden")?;
     let change = |browser: &mut Browser, value: &str, token: &str| -> Result<()> {
         browser.eval(&format!("{button}.focus()"))?;

@@ -1,11 +1,11 @@
-//! What is seen of a page: pictures of it, and what keeps people from using it.
+//! Screenshots of a page, and its accessibility.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use dcqcn_tests::browser::Browser;
 
-/// Where a picture goes: into the documentation if `DCQCN_PICTURES` says where that is.
+/// Destination of a picture: the documentation if `DCQCN_PICTURES` has its path.
 pub(crate) fn picture(otherwise: &Path, name: &str) -> PathBuf {
     std::env::var_os("DCQCN_PICTURES").map_or_else(|| otherwise.to_owned(), PathBuf::from).join(name)
 }

@@ -35,13 +35,13 @@ rpg_byte_reset = '0B'
 kmin = '100KB'
 kmax = '300KB'
 ";
-/// Queue pairs that send, some more than others.
+/// Sending QPs, with different rates.
 const QPS: u32 = 6;
 const OF: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
 /// What whoever changes something has to know.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// The page, as a process of its own.
+/// The page's server process.
 pub(crate) struct Page {
     child: Child,
     /// Where it is.
@@ -63,7 +63,7 @@ impl Page {
         let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
         let mut url = String::new();
         said.read_line(&mut url)?;
-        // Nobody reads on; what it says must not stop it.
+        // The reader has stopped; further output must not block it.
         thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Ok(Self { child, url: url.trim().to_owned() })
     }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits() {
+    fn numbers_have_three_digits() {
         assert_eq!([bps(200e6), bps(49_312_345.0), bps(0.0)], ["200 Mb/s", "49.3 Mb/s", "0 b/s"]);
         assert_eq!([bytes(0), bytes(7), bytes(999_700), bytes(4_154)], ["0 B", "7 B", "1.00 MB", "4.15 kB"]);
         assert_eq!([ns(20_971_519), ns(119_000_000_000)], ["21.0 ms", "119 s"]);

@@ -1,23 +1,23 @@
-//! What each package has. `dcqcn-fleet` is one of its own: a host that is in no fleet, or a machine that only rolls out, has nothing of the
-//! other, and what speaks to a network is installed by those alone who ask for it. So is `dcqcn-lab`, which no host needs to run.
+//! Contents of the packages. `dcqcn-fleet` is separate, so that hosts outside a fleet need not install a network
+//! client, and machines that only roll out need no daemon. `dcqcn-lab` is separate because no host needs it.
 
 use crate::build;
 
 /// A package.
 pub(crate) struct Package {
-    /// What is built.
+    /// Binary.
     pub(crate) binary: build::Binary,
-    /// Files of the repository: where they are, where they go.
+    /// Files of the repository: source and destination.
     pub(crate) files: &'static [(&'static str, &'static str)],
-    /// Those of them that an administrator changes.
+    /// Configuration files among them.
     pub(crate) conffiles: &'static [&'static str],
-    /// Where its maintainer scripts are, if it has any.
+    /// Directory of its maintainer scripts, if any.
     pub(crate) scripts: Option<&'static str>,
-    /// What it needs besides the C library.
+    /// Dependencies other than the C library.
     pub(crate) depends: &'static str,
-    /// What goes with it, as a line of the control file.
+    /// Weak dependencies, as a line of the control file.
     pub(crate) beside: &'static str,
-    /// What it is, as in the control file.
+    /// Description, as in the control file.
     pub(crate) description: &'static str,
 }
 

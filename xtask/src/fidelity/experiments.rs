@@ -1,4 +1,4 @@
-//! The experiments behind the tables.
+//! Experiments of the tables.
 
 use super::*;
 
@@ -24,7 +24,7 @@ pub(super) fn variants(lab: &Lab) -> Result<String> {
     Ok(table(&[command], &heading, &rows))
 }
 
-/// How long NVIDIA's profile takes to be fair, and what its step has to do with it.
+/// Time until NVIDIA's profile is fair, by its step.
 pub(super) fn fairness(lab: &Lab) -> Result<String> {
     let common =
         "incast --link 100g --flows 8 --kmin 400KB --kmax 1600KB --pmax 20% --profile nvidia --warm-up 0ns";
@@ -42,7 +42,7 @@ pub(super) fn fairness(lab: &Lab) -> Result<String> {
     Ok(table(&[&command], &["`rpg_ai_rate`", "Jain, first 100 ms", "first 1 s", "first 3 s"], &rows))
 }
 
-/// Hundreds of flows at once into a deep buffer.
+/// Hundreds of flows starting together into a deep buffer.
 pub(super) fn loss(lab: &Lab) -> Result<String> {
     let command = format!(
         "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on --sweep {WINDOWS}"
@@ -65,13 +65,13 @@ pub(super) fn loss(lab: &Lab) -> Result<String> {
     ))
 }
 
-/// Settings under test: what they are called, the options, and what was published by number of flows.
+/// Settings under test: name, options, and published result by number of flows.
 type Cases<T> = &'static [(&'static str, &'static str, &'static [(u32, T)])];
 
-/// CNPs at the start of each window, and at its end as well.
+/// CNPs at the start of each window only, and at its end as well.
 const WINDOWS: &str = "np_window=start,both";
 
-/// Link, thresholds, and the q* of facts that others computed from the fluid model, KB, by number of flows.
+/// Link, thresholds, and published q* of the fluid model, KB, by number of flows.
 const FIXED_POINTS: Cases<f64> = &[
     (
         "40 Gb/s, 5/200 KB, 1 %",
@@ -160,7 +160,7 @@ pub(super) fn staircase(lab: &Lab) -> Result<String> {
     Ok(table(&[&command], &heading, &rows) + &note)
 }
 
-/// Settings, what they are called, number of flows, and what was published for a loop delay of 85 us.
+/// Settings, name, number of flows, and published result for a loop delay of 85 us.
 const STABILITY: Cases<&str> = &[
     ("200 KB, 1 %, then all", "--kmax 200KB --pmax 1%", &[(2, "stable"), (10, "unstable"), (64, "stable")]),
     (
@@ -175,7 +175,7 @@ const STABILITY: Cases<&str> = &[
         &[(10, "stable")],
     ),
 ];
-/// A long loop delay is held to unsettle a queue whose deviation, relative to its mean, exceeds that with 4 us by this.
+/// A long loop delay counts as destabilising if it raises the queue's relative deviation by this factor over 4 us.
 const UNSETTLED: f64 = 1.5;
 
 pub(super) fn stability(lab: &Lab) -> Result<String> {
@@ -188,7 +188,7 @@ pub(super) fn stability(lab: &Lab) -> Result<String> {
              --sweep {WINDOWS}",
             flows.join(",")
         );
-        // `stability` puts its own axes first, but not those that are said.
+        // `stability` puts its own axes first, unless they are given.
         let runs = lab.sweep(&command)?;
         for (flows, published) in *published {
             let of = |delay: &str, window: &str| {
@@ -235,7 +235,7 @@ pub(super) fn stability(lab: &Lab) -> Result<String> {
     Ok(table(&commands, &heading, &rows))
 }
 
-/// How far the ratio of [`stability`] is by chance, without the jump.
+/// Random variation of the ratio of [`stability`], without the jump.
 pub(super) fn seeds(lab: &Lab) -> Result<String> {
     const SEEDS: usize = 4;
     let command = format!(

@@ -1,4 +1,4 @@
-//! How fast simulations are.
+//! Speed of simulations.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) fn flows(lab: &Lab) -> Result<String> {
     Ok(table(&[&command("100", "1.2g")], &heading, &rows) + &processor())
 }
 
-/// The processor, as Linux names it, and how many of it there are.
+/// The processor according to Linux, and the number of cores.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -44,7 +44,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A row of one run, and its figures but for those of the machine.
+/// A row of one run, and its results without timing.
 fn row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(Vec<String>, Value)> {
     let mut run = lab.json(&format!("{options} --threads {threads}"))?;
     let row = vec![
@@ -78,7 +78,7 @@ pub(super) fn fabric(lab: &Lab) -> Result<String> {
     Ok(table(&[large], &FABRIC_HEADING, &all) + &processor())
 }
 
-/// 100 ms of 1,024 hosts, with a distribution of sizes that is somebody else's file.
+/// 100 ms of 1,024 hosts, with a third party's distribution of sizes.
 pub(super) fn websearch(lab: &Lab, sizes: &Path) -> Result<String> {
     let sizes = sizes.canonicalize().with_context(|| format!("cannot find {}", sizes.display()))?;
     let command = |sizes: &str| {

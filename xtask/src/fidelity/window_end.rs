@@ -1,4 +1,4 @@
-//! How late the CNP at the end of a window is, by what sends it.
+//! Delay of the CNP at the end of a window, by its trigger.
 
 use super::*;
 

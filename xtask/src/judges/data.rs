@@ -1,4 +1,4 @@
-//! What others said, as it is kept.
+//! Stored results of other simulators.
 
 use anyhow::{Context as _, Result};
 
@@ -16,7 +16,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// The mean of several.
+    /// Mean of several results.
     pub(super) fn mean(runs: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| runs.iter().map(figure).sum::<f64>() / runs.len().max(1) as f64;
         Self {
@@ -30,8 +30,9 @@ impl Figures {
     }
 }
 
-/// The line of `csv` for `case` by `variant` of the other simulator: `case,variant,flows,starts,mean_us,p50_us,p99_us,last_us,
-/// cnps,max_queue_bytes`. What begins with `#` is a remark.
+/// The line of `csv` for `case` by `variant` of the other simulator:
+/// `case,variant,flows,starts,mean_us,p50_us,p99_us,last_us,cnps,max_queue_bytes`. Lines that start with `#` are
+/// comments.
 pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Figures)> {
     let missing = || format!("no figures of `{variant}` for `{case}` are kept");
     let line = csv

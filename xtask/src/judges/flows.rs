@@ -1,11 +1,11 @@
-//! The flows of a comparison: both sides must have been given the same ones, and have completed them all.
+//! Flows of a comparison: both sides must have had the same ones, and have completed them all.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::lab::Lab;
 
-/// A flow as a simulator says it started it; the order is that of the checksum.
+/// A flow as started by a simulator; the order is that of the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flow {
     pub(super) src: u32,
@@ -14,7 +14,7 @@ pub(super) struct Flow {
     pub(super) start_ns: u64,
 }
 
-/// What a comparison is about: how many flows, and a checksum of who sends whom how much and when.
+/// Identity of a workload: number of flows, and a checksum of sender, receiver, size and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flows {
     pub(super) count: u64,
@@ -22,7 +22,7 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// Of the flows of several runs, in the order of the runs.
+    /// Over several runs, in order.
     pub(super) fn of(runs: &[Vec<Flow>]) -> Self {
         let mut text = String::new();
         for run in runs {
@@ -44,7 +44,7 @@ impl Flows {
         Some(Self { count: count.parse().ok()?, starts: u64::from_str_radix(starts, 16).ok()? })
     }
 
-    /// Both sides had the same flows.
+    /// Checks that both sides had the same flows.
     pub(super) fn ensure_same(self, theirs: Self, case: &str) -> Result<()> {
         ensure!(
             self == theirs,
@@ -58,7 +58,7 @@ impl Flows {
     }
 }
 
-/// One run of ours, and its flows: all of them have to be complete.
+/// One run of ours, and its flows, all of which must be complete.
 pub(super) fn run(lab: &Lab, options: &str) -> Result<(Value, Vec<Flow>)> {
     let report = lab.json(&format!("{options} --csv own.csv"))?;
     let flows = completed(&lab.file("own.csv")?).with_context(|| format!("`dcqcn-lab sim {options}`"))?;
@@ -85,7 +85,7 @@ fn completed(csv: &str) -> Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// By how much `ours` differs from `theirs`, and whether that is more than `bound`, or no number.
+/// Difference of `ours` from `theirs`, and whether it exceeds `bound` or is not a number.
 pub(super) fn difference(ours: f64, theirs: f64, bound: f64) -> (String, bool) {
     let share = ours / theirs - 1.0;
     (format!("{:+.1} %", share * 100.0), share.is_nan() || share.abs() > bound)

@@ -13,16 +13,16 @@ use super::matrix::Random;
 use crate::lab::{Lab, number, table};
 
 const KEPT: &str = include_str!("hpcc.csv");
-/// Sets of flows.
+/// Number of flow sets.
 const SETS: u64 = 1;
-/// Hosts, and how they are connected: pods of four ToRs of 16 hosts and four switches above, each with a link to four cores.
+/// Hosts and topology: pods of four ToRs of 16 hosts and four switches above, each with a link to four cores.
 const HOSTS: u32 = 320;
 const TORS: u32 = 20;
 const CORES: u32 = 16;
-/// Flows start within this time; each host offers half of 100 Gb/s.
+/// Time in which flows start; each host offers half of 100 Gbit/s.
 const UNTIL_NS: u64 = 2_000_000;
 const HOST_BYTES_PER_NS: f64 = 12.5 * 0.5;
-/// Lengths: the logarithm is uniform between these.
+/// Range of lengths, with a uniform logarithm.
 const SHORTEST: f64 = 100.0;
 const LONGEST: f64 = 30e6;
 
@@ -78,7 +78,7 @@ fn flows(set: u64) -> String {
         let dst = (src + 1 + random.below(u64::from(HOSTS) - 1)) % u64::from(HOSTS);
         let share = random.below(1_000_000) as f64 / 1e6;
         let bytes = SHORTEST * (LONGEST / SHORTEST).powf(share);
-        // Their simulator begins at 2 s.
+        // Their simulator starts at 2 s.
         let start_ns = 2_000_000_000 + start_ns;
         let _ = writeln!(
             text,
@@ -93,7 +93,7 @@ fn flows(set: u64) -> String {
 /// Slowdown of a band of sizes, or of all flows.
 #[derive(Clone, Copy, Default)]
 struct Band {
-    /// Its middle, for a name.
+    /// Middle of the band, used as its name.
     bytes: f64,
     mean: f64,
     p50: f64,
@@ -113,7 +113,7 @@ impl Band {
         })
     }
 
-    /// The mean of several sets' bands.
+    /// Mean of the bands of several sets.
     fn mean(bands: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| bands.iter().map(figure).sum::<f64>() / bands.len().max(1) as f64;
         Self {
@@ -126,7 +126,7 @@ impl Band {
     }
 }
 
-/// What is kept of theirs: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
+/// Their stored results: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
 fn kept(set: u64, band: usize) -> Result<(Flows, Band)> {
     let start = format!("{set},{band},");
     let line = KEPT.lines().find_map(|line| line.strip_prefix(&start));

@@ -10,9 +10,9 @@ use super::matrix::{INCASTS, PERMUTATIONS, STARTS, incast_file, permutation_file
 use crate::lab::{Lab, number, table};
 
 const KEPT: &str = include_str!("htsim.csv");
-/// As it is, but for what keeps it from running.
+/// Unmodified, except for faults that prevent it from running.
 pub(super) const REPAIRED: &str = "repaired";
-/// And what a flow still owes is paid at the current rate.
+/// With the remaining debt of a flow paid at the current rate.
 const RETIMED: &str = "retimed";
 
 /// htsim's packets and constants. CNPs are in the data's class, as it has only one.
@@ -34,7 +34,7 @@ fn figures(report: &Value) -> Result<Figures> {
     })
 }
 
-/// Our figures, the mean over `workloads`, and their flows.
+/// Our results, averaged over `workloads`, and their flows.
 pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figures)> {
     let (mut figures, mut all) = (Vec::new(), Vec::new());
     for workload in workloads {
@@ -45,14 +45,14 @@ pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Fl
     Ok((Flows::of(&all), Figures::mean(&figures)))
 }
 
-/// What is kept of theirs in `kept` for the same flows.
+/// Their stored results in `kept` for the same flows.
 pub(super) fn theirs(kept: &str, case: &str, variant: &str, flows: Flows) -> Result<Figures> {
     let (theirs, figures) = find(kept, case, variant)?;
     flows.ensure_same(theirs, &format!("{case}, {variant}"))?;
     Ok(figures)
 }
 
-/// Rows of a table, and what in them is out of bounds.
+/// Rows of a table, and results out of bounds.
 #[derive(Default)]
 pub(super) struct Rows {
     pub(super) rows: Vec<Vec<String>>,
@@ -78,7 +78,7 @@ pub(super) fn files(senders: u32, bytes: u64) -> Vec<String> {
     (1..=STARTS).map(|start| format!("--workload htsim:{}", incast_file(senders, bytes, start))).collect()
 }
 
-/// N senders to one receiver, with DCQCN and nothing else.
+/// N senders to one receiver, with DCQCN only.
 pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     let options = format!("--topology leaf-spine:1x0x130 --threshold 2GB {COMMON} {DCQCN}");
     let mut rows = Rows::default();
@@ -127,7 +127,7 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     Ok(rows.judged(&[&command], &heading))
 }
 
-/// N senders to one receiver, with PFC and nothing else.
+/// N senders to one receiver, with PFC only.
 pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
     let options =
         format!("--topology leaf-spine:1x0x130 --control off --threshold 200KB --xon-offset 40KB {COMMON}");
@@ -164,7 +164,7 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     permutations(lab, KEPT, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
 }
 
-/// Those permutations in several ways, each with its name, its case in the table `kept`, and its options next to the topology.
+/// Those permutations in several modes, each with name, case in the table `kept`, and options besides the topology.
 pub(super) fn permutations(lab: &Lab, kept: &str, ways: &[(&str, &str, String)]) -> Result<Judged> {
     let mut rows = Rows::default();
     let mut commands = Vec::new();

@@ -10,22 +10,22 @@ use super::matrix::{INCASTS, incast_file};
 use crate::lab::Lab;
 
 const KEPT: &str = include_str!("nscc.csv");
-/// htsim's packets and constants: it reckons with a round trip over four links, and steers to 3/4 of it; marks from 0.2 to 0.8 times
-/// what is under way then. Its ACKs go first.
+/// htsim's packets and constants: it assumes a round trip over four links, targets 3/4 of it, and marks from 0.2 to 0.8
+/// times the resulting bytes in flight. Its ACKs have priority.
 const COMMON: &str = "--control nscc --base-rtt 9321ns --target-delay 6991ns --mtu 4000B --header 64B --ack-every 1 \
                       --ack-class 6 --pfc off --duration 3s --buffer 4GB --set wire_overhead=0 \
                       --set wred.3.kmin=24384B --set wred.3.kmax=97536B --set wred.3.pmax=100%";
-/// A queue that never overflows, and htsim's default: 29 packets, and what is beyond is trimmed.
+/// A queue that never overflows, and htsim's default: 29 packets, with trimming beyond.
 const DEEP: &str = "--threshold 2GB";
 const TRIMMING: &str = "--threshold 117856B --trim 6";
 const STAR: &str = "--topology leaf-spine:1x0x130";
 /// Bytes of each flow.
 const BYTES: u64 = 2_000_000;
-/// Where a queue is full it trims what arrives, and not half the time what was last in it.
+/// Makes it trim arriving packets, instead of the last queued one half of the time.
 const ARRIVING: &str = "arriving";
-/// Most by which completion times may differ.
+/// Maximum difference of completion times.
 const BOUND: f64 = 0.05;
-/// With more senders than this their smallest windows overflow the queue, and who is trimmed is chance: the mean may differ by more.
+/// With more senders, minimum windows overflow the queue and trimming is random: means may differ more.
 const FEW: u32 = 32;
 const CHANCE_BOUND: f64 = 0.1;
 
@@ -72,7 +72,7 @@ pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
             row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
             row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));
         }
-        // Ours stands there already.
+        // Ours is in the table already.
         row.remove(11);
         row.remove(8);
         Ok(row)

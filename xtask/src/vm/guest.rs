@@ -1,4 +1,4 @@
-//! A guest: what it is made of, and a scenario in one of its own.
+//! A guest: its parts, and running a scenario in one.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use crate::tools::{self, Want};
 use crate::workspace::Workspace;
 use crate::{build, deb, page};
 
-/// What every guest does first. The share has our own commands, which a share that is not cached reads again each time they
-/// are run: half a second. The guest's modules are the running kernel's.
+/// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
+/// second each time. The guest's modules are the running kernel's.
 pub(super) const PREPARE: &str = "\
 cp /share/dcqcn /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
@@ -32,30 +32,30 @@ ip link set lo up
 hostname guest
 cd /share
 ";
-/// `b` ends QEMU at once; nothing has to be written back.
+/// `b` ends QEMU immediately; no data needs to be written back.
 pub(super) const END: &str = "sync\necho b > /proc/sysrq-trigger\nsleep 60\n";
-/// With a terminal of its own, or there is no job control.
+/// With a separate terminal, for job control.
 pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\n";
 
-/// What a guest with systemd starts with.
+/// Start-up of a guest with systemd.
 const SYSTEMD: &str = include_str!("systemd.sh");
 
-/// What a guest found, in the shared directory.
+/// Results of a guest, in the shared directory.
 const RESULT: &str = "result.json";
 /// Commands for the second of two guests, in the shared directory.
 const PEER: &str = "peer";
 
-/// Longest a guest may take from its start to the first line of its driver, emulated, on a busy machine.
+/// Time limit from start to the first line of the driver, emulated, on a busy machine.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// What guests of any kernel need.
+/// Requirements of guests with any kernel.
 pub(super) struct Guest {
-    /// From what, by what and when.
+    /// Commit, command and date.
     made: String,
-    /// Held as long as this is: the cache and the shared directory are for one at a time.
+    /// Lock: the cache and the shared directory are for one run at a time.
     _lock: File,
     repository: PathBuf,
-    /// The command for many hosts, and where etcd is, if they are.
+    /// The command for many hosts, and the directory of etcd, if present.
     fleet: PathBuf,
     programs: PathBuf,
     pub(super) cache: PathBuf,
@@ -64,8 +64,8 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Makes or finds what the guest needs while `build` builds what runs in it: the one waits for the network, the other
-    /// does not. `series` is the kernel that is booted first; what else `build` makes comes back.
+    /// Prepares the guest while `build` runs, as the former waits for the network and the latter does not. `series` is
+    /// the kernel to boot first; returns the result of `build`.
     pub(super) fn prepare<T>(
         workspace: &Workspace,
         series: Option<Series>,
@@ -93,9 +93,9 @@ impl Guest {
             let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
             (build(), joined(tree), joined(fetched))
         });
-        // A name that was misspelt is told even where nothing can be fetched.
+        // A misspelt name is reported even without network.
         let ((driver, made), tree) = (built?, tree?);
-        // One that may be left out is tried again, and left out, when it is to boot.
+        // An optional kernel is tried again, and skipped, when it is due.
         if series.is_some_and(Series::is_required) {
             fetched?;
         }
@@ -121,8 +121,8 @@ impl Guest {
         Ok((Self { made: from, _lock: lock, repository, fleet, programs, cache, share, tree }, made))
     }
 
-    /// Puts the packages into the share, as `cargo xtask deb` makes them of the commands that are there, the daemon's also as an earlier
-    /// version; and etcd, which is one program.
+    /// Puts the packages on the share, as built by `cargo xtask deb`, the daemon's also as an earlier version; and
+    /// etcd, a single program.
     fn package(&self) -> Result<()> {
         let out = self.cache.join("deb");
         for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", env!("CARGO_PKG_VERSION"))] {
@@ -147,7 +147,7 @@ impl Guest {
     }
 }
 
-/// Builds what the guests with systemd have besides, and gets etcd, which they run.
+/// Builds further programs for guests with systemd, and gets etcd.
 pub(super) fn build_fleet(workspace: &Workspace) -> Result<()> {
     build::release(workspace, &[build::FLEET])?;
     tools::for_tests(workspace, Want::Etcd);
@@ -189,7 +189,7 @@ impl Booted<'_> {
         self.watched(scenario, &title, &Machine { port: Some(first), ..self.machine() })
     }
 
-    /// Runs a scenario in a guest of its own.
+    /// Runs a scenario in a fresh guest.
     pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {
         let name = &scenario.name;
         let start = if scenario.with_systemd {
@@ -202,7 +202,7 @@ impl Booted<'_> {
         self.watched(scenario, name, &self.machine())
     }
 
-    /// Runs a guest that has been given its script, and keeps what it found under a title.
+    /// Runs a guest with its script, and stores its results under a title.
     fn watched(&self, scenario: &Scenario, title: &str, machine: &Machine<'_>) -> Result<Finished> {
         let result = self.guest.share.join(RESULT);
         if result.exists() {

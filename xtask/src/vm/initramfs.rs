@@ -1,4 +1,4 @@
-//! What runs before the guest's root file system is there: busybox, a script, and the modules to mount it.
+//! Boot before the guest's root file system: busybox, a script, and the modules for mounting it.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::tree::Tree;
 
-/// What mounts the root file system, with whatever these need in turn.
+/// Modules that mount the root file system, with their dependencies.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 const INIT: &str = include_str!("init.sh");
 
@@ -38,8 +38,8 @@ pub(super) fn build(modules: &Path, tree: &Tree, out: &Path) -> Result<()> {
     fs::write(out, archive.finish()).with_context(|| format!("cannot write {}", out.display()))
 }
 
-/// Files of [`MODULES`] and what they depend on, each after what it needs. `dependencies` is `modules.dep`, whose lines
-/// name a module and all it needs, last needed first.
+/// Files of [`MODULES`] and their dependencies, in load order. `dependencies` is `modules.dep`, whose lines name a
+/// module and all it needs, last needed first.
 fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> {
     let mut order = Vec::new();
     for module in MODULES {
@@ -60,7 +60,7 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
     Ok(order)
 }
 
-/// The module that a path or a line of `modules.dep` is about.
+/// The module of a path or a line of `modules.dep`.
 fn name(line: &str) -> &str {
     let path = line.split(':').next().unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();

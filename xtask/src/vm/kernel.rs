@@ -1,4 +1,4 @@
-//! Debian's kernels: image, modules, and what boots them.
+//! Debian's kernels: image, modules, and boot.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use super::room;
 use super::tree::Tree;
 use crate::run::{self, header};
 
-/// A line of kernels that one suite of Debian carries.
+/// A kernel series of one suite of Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 pub(super) enum Series {
     /// The oldest supported: Debian 12's own.
@@ -38,14 +38,14 @@ impl Series {
         }
     }
 
-    /// The one that a release belongs to, as `uname -r` says it.
+    /// The series of a release from `uname -r`.
     pub(super) fn of(release: &str) -> Option<Self> {
         let is_of =
             |series: &Self| release.strip_prefix(series.name()).is_some_and(|rest| rest.starts_with('.'));
         Self::value_variants().iter().copied().find(is_of)
     }
 
-    /// Whether everything must run on it. The others move in the archive.
+    /// Whether all scenarios must run on it. The other kernels change in the archive.
     pub(super) fn is_required(self) -> bool {
         self == Self::V6_1
     }
@@ -67,9 +67,9 @@ impl fmt::Display for Series {
 
 /// The package that depends on the newest kernel. Not the `cloud` one, which has no soft-RoCE.
 const META: &str = "linux-image-amd64";
-/// What a kernel's packages are called, before its release.
+/// Prefix of a kernel's packages, before its release.
 const PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
-/// Modules nobody needs here: half of the tree.
+/// Unneeded modules: half of the tree.
 const LEFT_OUT: [&str; 6] =
     ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
 const ROOM_MB: u64 = 900;
@@ -81,7 +81,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel in `cache`, fetched when it is not there.
+    /// The kernel in `cache`, fetched if missing.
     pub(super) fn ensure(cache: &Path, series: Series, tree: &Tree) -> Result<Self> {
         let dir = place(cache, series, "");
         if !dir.is_dir() {
@@ -95,7 +95,7 @@ impl Kernel {
         Ok(Self { dir, release })
     }
 
-    /// As `uname -r` says it.
+    /// Release, as in `uname -r`.
     pub(super) fn release(&self) -> &str {
         &self.release
     }
@@ -133,12 +133,12 @@ fn is_there(cache: &Path, series: Series) -> bool {
     ["", FETCHED].iter().any(|suffix| place(cache, series, suffix).is_dir())
 }
 
-/// Room that fetching takes, MB; 0 if that was done.
+/// Disk space for fetching, MB; 0 if done.
 pub(super) fn needed_mb(cache: &Path, series: Series) -> u64 {
     if is_there(cache, series) { 0 } else { ROOM_MB }
 }
 
-/// Fetches the newest kernel of `series`, unless it is there: all of it that needs no tree.
+/// Fetches the newest kernel of `series`, unless present: all steps that need no tree.
 pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
     if is_there(cache, series) {
         return Ok(());
@@ -156,7 +156,7 @@ fn download(dir: &Path, series: Series) -> Result<()> {
     let mirror = Mirror::detect()?;
     let source = series.source(&mirror);
     header(format_args!("kernel {series}: `{source}`"));
-    // An apt of its own: this machine's package lists and sources stay as they are.
+    // A separate apt configuration: this machine's package lists and sources are unchanged.
     let apt_dir = dir.join("apt");
     for part in ["state/lists/partial", "cache/archives/partial"] {
         let part = apt_dir.join(part);
@@ -174,7 +174,7 @@ fn download(dir: &Path, series: Series) -> Result<()> {
             ("Dir::State::status", apt_dir.join("status")),
             ("Dir::Cache", apt_dir.join("cache")),
             ("APT::Sandbox::User", "root".into()),
-            // An index that cannot be had is an error, not a warning.
+            // An unavailable index is an error, not a warning.
             ("APT::Update::Error-Mode", "any".into()),
         ] {
             command.arg("-o").arg(format!("{option}={}", value.display()));
@@ -183,12 +183,12 @@ fn download(dir: &Path, series: Series) -> Result<()> {
         command
     };
     run::capture(apt("apt-get").args(["-q", "update"])).with_context(|| {
-        format!("the packages of kernel {series} cannot be listed; can the mirror be reached?")
+        format!("cannot list the packages of kernel {series}; check that the mirror is reachable")
     })?;
     let closure = run::capture(apt("apt-cache").args(["depends", "--recurse", "--important", META]))?;
     let packages = kernel_packages(&closure, series)?;
     run::stream(apt("apt-get").args(["-q", "download"]).args(&packages))
-        .with_context(|| format!("the packages of kernel {series} cannot be downloaded"))?;
+        .with_context(|| format!("cannot download the packages of kernel {series}"))?;
     for entry in fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
         let package = entry?.path();
         if package.extension().is_some_and(|extension| extension == "deb") {
@@ -199,7 +199,7 @@ fn download(dir: &Path, series: Series) -> Result<()> {
     fs::remove_dir_all(&apt_dir).with_context(|| format!("cannot remove {}", apt_dir.display()))
 }
 
-/// The kernel's own packages among everything that [`META`] needs.
+/// The kernel's own packages among the dependencies of [`META`].
 fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
     let names: Vec<&str> = closure
         .lines()
@@ -217,7 +217,7 @@ fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Unpacks a package, without the modules nobody needs.
+/// Unpacks a package, without unneeded modules.
 fn unpack(package: &Path, into: &Path) -> Result<()> {
     let mut deb = Command::new("dpkg-deb");
     deb.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
@@ -232,7 +232,7 @@ fn unpack(package: &Path, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One layout for all of them, module dependencies, and the initramfs.
+/// Unifies the layout, and generates module dependencies and initramfs.
 fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     let merged = dir.join("usr").join(MODULES);
     if merged.is_dir() {
@@ -253,7 +253,7 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     initramfs::build(&dir.join(MODULES).join(&release), tree, &dir.join(INITRAMFS))
 }
 
-/// The name of the one thing in `dir`.
+/// The name of the only entry of `dir`.
 fn only_entry(dir: &Path) -> Result<String> {
     let mut entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
     let first = entries.next().with_context(|| format!("nothing is in {}", dir.display()))??;

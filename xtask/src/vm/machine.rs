@@ -15,22 +15,22 @@ use super::network::Port;
 use super::tree::Tree;
 use crate::run;
 
-/// What the guest says at the end, and nobody else does.
+/// Final line of the guest, not printed by anything else.
 pub(super) const PASS: &str = "dcqcn-vm: PASS";
 pub(super) const FAIL: &str = "dcqcn-vm: FAIL";
-/// First program after the root file system is there, in the shared directory.
+/// First program after the root file system is mounted, in the shared directory.
 pub(super) const START: &str = "start";
 /// No address randomisation and no mitigations: both only cost time under emulation.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
      systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
-/// Of each of two guests that run at the same time.
+/// Memory and CPUs of each of two concurrent guests.
 const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
-/// A guest under KVM has said something long before.
+/// Time limit for the first output under KVM.
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
 
-/// What runs the guest's instructions.
+/// Execution of the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accelerator {
     Kvm,
@@ -38,29 +38,29 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
     Pass,
     Fail,
-    /// Without saying either: it hung until the limit, or its kernel gave up.
+    /// Without a verdict: it hung until the limit, or its kernel crashed.
     Limit(Duration),
     Silent,
 }
 
-/// A guest that can be started.
+/// A guest ready to start.
 pub(super) struct Machine<'a> {
     pub(super) tree: &'a Tree,
     pub(super) kernel: &'a Kernel,
     pub(super) accelerator: Accelerator,
-    /// Read and written from both sides; `/share` in the guest.
+    /// Shared directory; `/share` in the guest.
     pub(super) share: &'a Path,
     /// Its port, if it is one of two guests.
     pub(super) port: Option<&'a Port>,
 }
 
 impl Machine<'_> {
-    /// Runs the guest and shows each of its lines to `line`; ends it at the limit.
+    /// Runs the guest, passes each of its lines to `line`, and stops it at the limit.
     pub(super) fn run(&self, limit: Duration, mut line: impl FnMut(&str)) -> Result<End> {
         let mut command = self.command("stdio");
         let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
@@ -79,7 +79,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Starts the guest in the background and shows each of its lines to `line`; it ends with the value returned.
+    /// Starts the guest in the background, and passes each of its lines to `line`; dropping the result stops it.
     pub(super) fn start(&self, mut line: impl FnMut(&str) + Send + 'static) -> Result<Qemu> {
         let mut command = self.command("stdio");
         let mut qemu = Qemu::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
@@ -126,8 +126,8 @@ impl Machine<'_> {
     }
 }
 
-/// KVM where it runs this very kernel, and otherwise why not. That `/dev/kvm` can be opened says little: inside a
-/// virtual machine it may not be able to start a guest.
+/// KVM if it runs this very kernel, otherwise the reason why not. Opening `/dev/kvm` proves little: inside a virtual
+/// machine it may be unable to start a guest.
 pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, String)> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/kvm") {
         return Ok((Accelerator::Tcg, format!("/dev/kvm: {error}")));
@@ -155,7 +155,7 @@ fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str, netns: Option<&str>, cp
     command
 }
 
-/// A running QEMU, which does not outlive what started it.
+/// A running QEMU, stopped on drop.
 pub(super) struct Qemu(Child);
 
 impl Qemu {
@@ -166,17 +166,17 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // An error means that it has ended by itself.
+        // An error means that it has exited already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// Hands each line on, without what a terminal would need, until `keep` says no.
+/// Passes each line on, without terminal sequences, until `keep` returns false.
 fn read_lines(from: impl Read, mut keep: impl FnMut(String) -> bool) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
-    // A pipe that fails is one whose writer is gone.
+    // A failed pipe means that its writer has exited.
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
         let text = strip_escapes(String::from_utf8_lossy(&bytes).trim_end());
         bytes.clear();
@@ -197,14 +197,14 @@ fn strip_escapes(text: &str) -> String {
     out
 }
 
-/// Puts what the guest starts with into its shared directory.
+/// Writes the guest's start-up files to its shared directory.
 pub(super) fn write_start(share: &Path, script: &str) -> Result<()> {
     let path = share.join(START);
     fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl End {
-    /// Fails unless it passed.
+    /// Fails unless the guest passed.
     pub(super) fn check(&self) -> Result<()> {
         match self {
             Self::Pass => Ok(()),

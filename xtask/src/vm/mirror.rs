@@ -1,4 +1,4 @@
-//! Where Debian's packages come from: the archives that this machine's own apt is configured for.
+//! Debian archives of this machine's own apt configuration.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::run;
 pub(super) const SUITE: &str = "bookworm";
 const SECURITY: &str = "bookworm-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Options of apt that belong to the way to the mirror. mmdebstrap reads none of the machine's own.
+/// apt options for access to the mirror. mmdebstrap ignores the machine's own.
 const TRANSPORT: [&str; 4] = ["Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries"];
 
 /// Debian's archive and its security archive.
@@ -21,7 +21,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Reads apt's configuration, whichever of its formats that is in. Needs no network.
+    /// Reads apt's configuration, in either of its formats. Needs no network.
     pub(super) fn detect() -> Result<Self> {
         let targets = run::capture(Command::new("apt-get").args([
             "indextargets",

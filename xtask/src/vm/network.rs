@@ -31,7 +31,7 @@ impl Nic {
         }
     }
 
-    /// The kernel module that drives it.
+    /// Its kernel module.
     pub(super) fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet => "virtio_net",
@@ -41,7 +41,7 @@ impl Nic {
         }
     }
 
-    /// As typed on the command line.
+    /// Name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -73,7 +73,7 @@ fn tap(number: u8) -> String {
     format!("tap{number}")
 }
 
-/// The namespace, removed with this.
+/// The namespace, removed on drop.
 pub(super) struct Network {
     netns: String,
     pub(super) ports: [Port; 2],
@@ -85,7 +85,7 @@ impl Network {
         let netns = format!("dcqcn-vm-{}", std::process::id());
         let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic });
         ip(&["netns", "add", &netns])?;
-        // From here on it is removed whatever fails.
+        // From here on it is removed on any failure.
         let network = Self { netns, ports };
         network.ip(&["link", "add", "br0", "type", "bridge"])?;
         network.ip(&["link", "set", "br0", "up"])?;

@@ -1,4 +1,4 @@
-//! The tables measured in the guest: docs/measured/soft-roce.md has some, target/measured/soft-roce.md all.
+//! Tables measured in the guest: selected ones in docs/measured/soft-roce.md, all in target/measured/soft-roce.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,10 +12,10 @@ use crate::workspace::Workspace;
 
 const PAGE: &str = "soft-roce";
 const COMMITTED: &str = "docs/measured/soft-roce.md";
-/// The table of what ran where.
+/// Name of the table of results.
 const KERNELS: &str = "kernels";
 
-/// Writes the tables of what ran; those of scenarios that never did stay.
+/// Writes the tables of scenarios that ran; others are unchanged.
 pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> {
     let path = workspace.root().join(COMMITTED);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -51,8 +51,8 @@ fn measurements(run: &Finished) -> Option<(String, String)> {
     Some((text, format!("\n{}", page::table(&heading, &rows))))
 }
 
-/// A row for every scenario, a column for every kernel. What the table `before` says stays, where nothing else is known of the same
-/// kernel: this machine need not have run everything.
+/// A row for every scenario, a column for every kernel. Entries of the table `before` stay if nothing newer is known of
+/// that kernel: this machine need not have run everything.
 fn kernels(finished: &[Finished], before: &str) -> String {
     let known: Vec<Vec<&str>> = before.lines().map(cells).collect();
     let releases = known.first().map(|heading| heading.get(1..).unwrap_or_default()).unwrap_or_default();
@@ -141,7 +141,7 @@ mod tests {
              | read | 9 of 9, 9 s | 8 of 8, 8 s | not run |\n| incast | 1 of 1, 33 s | not run | not run |\n\
              | send | not run | not run | 1 of 1, 33 s |\n"
         );
-        // Of another kernel than before nothing is known.
+        // Nothing is known of a new kernel.
         let text = kernels(&[finished("incast", Series::V6_12, true)], before);
         assert!(text.contains("| read | 9 of 9, 9 s | not run |\n"), "{text}");
     }

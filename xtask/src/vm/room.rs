@@ -1,4 +1,4 @@
-//! Room on the disk.
+//! Disk space.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::run;
 
-/// Fails when the file system of `dir`, which is made, has less than `need_mb` left for `what`.
+/// Fails if the file system of `dir`, which is created, has less than `need_mb` left for `what`.
 pub(super) fn require(dir: &Path, need_mb: u64, what: &str) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let table = run::capture(Command::new("df").args(["--block-size=1M", "--output=avail"]).arg(dir))?;
-    let left_mb = available(&table).with_context(|| format!("`df` says no number: {}", table.trim()))?;
+    let left_mb = available(&table).with_context(|| format!("`df` prints no number: {}", table.trim()))?;
     ensure!(
         left_mb >= need_mb,
         "{what} needs {need_mb} MB in {}, and {left_mb} MB are left; make room, or set CARGO_TARGET_DIR",

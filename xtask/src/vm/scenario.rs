@@ -1,6 +1,6 @@
-//! What the guest's driver can run, and what came out of it.
+//! Scenarios of the guest's driver, and their results.
 //!
-//! The driver (`tests/src/bin/vm-guest.rs`) knows its scenarios; it is asked here on this machine and run in the guest.
+//! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use crate::workspace::Workspace;
 pub(super) struct Scenario {
     pub(super) name: String,
     pub(super) about: String,
-    /// Hard limit, boot included.
+    /// Time limit, boot included.
     pub(super) limit_s: u64,
-    /// One of those that every change must pass.
+    /// Whether every change must pass it.
     pub(super) is_ci: bool,
-    /// It is for a guest that boots with systemd, and for the package.
+    /// Whether it needs a guest with systemd, and the package.
     pub(super) with_systemd: bool,
-    /// It is for two guests with a NIC each.
+    /// Whether it needs two guests with a NIC each.
     pub(super) two_guests: bool,
 }
 
@@ -35,7 +35,7 @@ impl Scenario {
     }
 }
 
-/// What the guest wrote about a run.
+/// Results written by the guest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kernel: String,
@@ -44,7 +44,7 @@ pub(super) struct Outcome {
     pub(super) checks: Vec<Check>,
 }
 
-/// One assertion with its figure.
+/// One assertion with its value.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Check {
     pub(super) what: String,
@@ -55,13 +55,13 @@ pub(super) struct Check {
 
 const DRIVER: &str = "vm-guest";
 
-/// The guest's driver, built for this machine, whose C library is the guest's.
+/// The guest's driver, built for this machine, which has the guest's C library.
 pub(super) struct Driver {
     path: PathBuf,
 }
 
 impl Driver {
-    /// Builds it with the command that it drives.
+    /// Builds it with the command under test.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
         build::release(workspace, &[build::COMMAND, (DRIVER, "dcqcn-tests")])?;
         Ok(Self { path: workspace.host_target().join("release").join(DRIVER) })
@@ -77,19 +77,19 @@ impl Driver {
     }
 }
 
-/// Those of `all` that are called for: all of them when none is named.
+/// The selected scenarios; all if none is named.
 pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenario>> {
     if names.is_empty() {
         return Ok(all);
     }
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|scenario| scenario.name == **name)) {
         let known: Vec<_> = all.iter().map(|scenario| scenario.name.as_str()).collect();
-        bail!("there is no scenario `{unknown}`; there are: {}", known.join(", "));
+        bail!("no scenario `{unknown}`; scenarios are: {}", known.join(", "));
     }
     Ok(all.into_iter().filter(|scenario| names.contains(&scenario.name)).collect())
 }
 
-/// What a run in the guest left behind; `None` if it did not get so far.
+/// Results of a run in the guest; `None` if it did not get that far.
 pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)

@@ -1,5 +1,5 @@
-//! The guest's file system, which is also where QEMU runs from: installing QEMU on the machine itself could remove other
-//! packages of its family.
+//! The guest's file system, which also contains QEMU: installing QEMU on the machine itself could remove related
+//! packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::mirror::{self, Mirror};
 use crate::apt::Apt;
 use crate::run::{self, header, stream};
 
-/// What the guest and the machine it runs on need.
+/// Packages for the guest, and for QEMU on this machine.
 const PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "seabios",
@@ -36,12 +36,12 @@ const PACKAGES: &[&str] = &[
     "nvme-cli",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
-/// In the cache: the tree, and the packages it was made of.
+/// In the cache: the tree, and its list of packages.
 const ROOT: &str = "tree";
 const LIST: &str = "tree.packages";
-/// Room for the tree and for what mmdebstrap needs on the way.
+/// Disk space of the tree and of mmdebstrap's temporary files.
 const ROOM_MB: u64 = 1_000;
-/// Nine times the share of ordinary work.
+/// CPU weight: nine times that of ordinary work.
 const NICENESS: i32 = -10;
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
@@ -51,19 +51,19 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Room that making it takes, MB; 0 if it is there.
+    /// Disk space for creating it, MB; 0 if present.
     pub(super) fn needed_mb(cache: &Path) -> u64 {
         if Self::made(cache).is_some() { 0 } else { ROOM_MB }
     }
 
-    /// The tree in `cache`, if it was made of the packages that are wanted.
+    /// The tree in `cache`, if it has the wanted packages.
     fn made(cache: &Path) -> Option<Self> {
         let made_of = fs::read_to_string(cache.join(LIST)).ok()?;
         let root = cache.join(ROOT);
         (root.is_dir() && made_of == PACKAGES.join(" ")).then_some(Self { root })
     }
 
-    /// The tree in `cache`, made when it is not there or was made of other packages.
+    /// The tree in `cache`, created if missing or outdated.
     pub(super) fn ensure(cache: &Path) -> Result<Self> {
         if let Some(tree) = Self::made(cache) {
             return Ok(tree);
@@ -110,13 +110,13 @@ impl Tree {
         &self.root
     }
 
-    /// `path` in it.
+    /// A path in it.
     pub(super) fn join(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
-    /// A program of the tree, with the tree's own libraries, under the name `argv0`. It goes before other work: a guest's
-    /// clock runs on while the guest does not, and its queues overflow for no reason of its own.
+    /// A program of the tree, with the tree's own libraries, under the name `argv0`. It has priority over other work: a
+    /// guest's clock runs on while the guest does not, so its queues would overflow.
     pub(super) fn command(&self, program: &str, argv0: &str) -> Command {
         self.command_in(None, program, argv0)
     }
@@ -144,7 +144,7 @@ impl Tree {
     }
 }
 
-/// The version of this machine's C library, which what is built here asks for.
+/// Version of this machine's C library, which programs built here require.
 pub(super) fn host_c_library() -> Result<(u32, u32)> {
     c_library_version(&run::capture(Command::new("getconf").arg("GNU_LIBC_VERSION"))?)
 }
@@ -157,7 +157,7 @@ fn c_library_version(text: &str) -> Result<(u32, u32)> {
         .with_context(|| format!("no version of a C library in `{}`", text.trim()))
 }
 
-/// Installs mmdebstrap, where this can.
+/// Installs mmdebstrap, if possible.
 pub(super) fn install_mmdebstrap() -> Result<()> {
     if run::find_program(MMDEBSTRAP).is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The attacks, each with what it may come to.
+//! The attacks, with their bounds.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -16,19 +16,19 @@ pub(crate) struct Attack {
     pub(crate) who: &'static str,
     pub(crate) what: &'static str,
     pub(crate) at: At,
-    /// Sends so many packets.
+    /// Sends a number of packets.
     pub(crate) send: fn(&Site, u32) -> Result<()>,
-    /// What it did, what it may do at most, and whether that held, from before, after and the seconds between.
+    /// Effect, bound, and whether it held, from the states before and after and the elapsed seconds.
     pub(crate) judge: fn(&Seen, &Seen, f64) -> (String, String, bool),
 }
 
 const PROCESS: &str = "a process without rights, sender's host";
 const ROOT: &str = "root, sender's host";
 const NEIGHBOUR: &str = "a neighbour";
-/// Pairs learned at once, and a second after that.
+/// Burst of learned pairs, and their rate per second.
 const PAIRS_BURST: f64 = 8_192.0;
 const PAIRS_PER_SECOND: f64 = 1_000.0;
-/// The first queue pair that is made up.
+/// The first made-up QPN.
 const MADE_UP: u32 = 0x10_0000;
 
 /// All of them.
@@ -183,12 +183,12 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// A packet to the queue pair of this number that is made up.
+/// A packet to the made-up QP of this number.
 fn sprayed(number: u32) -> Roce {
     Roce { dest_qpn: MADE_UP + number % MADE_UP, ..Roce::default() }
 }
 
-/// One half of the handshake of a made-up connection: `from` asks in even numbers, `to` answers in odd ones.
+/// One half of the handshake of a made-up connection: `from` sends requests in even numbers, `to` replies in odd ones.
 fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
     let connection = number / 2;
     if number.is_multiple_of(2) {
@@ -198,7 +198,7 @@ fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
     cm(to, from, &CmMessage::Rep(Rep { comm_ids, local_qpn: connection, starting_psn: 1 }))
 }
 
-/// Sends what is behind the UDP header, through a socket of the sender's host.
+/// Sends a UDP payload through a socket of the sender's host.
 fn as_process(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
     let socket = site.pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
     let payload = site.data.bth();

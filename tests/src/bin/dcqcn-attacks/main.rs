@@ -1,4 +1,4 @@
-//! What somebody else's packets cost the one who sends them, and what they do; `cargo xtask attacks` builds and runs it.
+//! Costs of hostile packets for their sender, and their effects; `cargo xtask attacks` builds and runs it.
 
 mod attacks;
 mod site;
@@ -16,10 +16,10 @@ use serde::Serialize;
 use crate::attacks::{ATTACKS, Attack};
 use crate::site::Site;
 
-/// Send what an attacker would, to a host with a queue pair running, and measure what it does.
+/// Attack a host with a running QP, and measure the effects.
 #[derive(Parser)]
 struct Args {
-    /// Packets of each attack.
+    /// Packets per attack.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
     packets: u32,
     /// Print JSON instead of a table.
@@ -27,14 +27,14 @@ struct Args {
     json: bool,
 }
 
-/// What came of an attack.
+/// Result of an attack.
 #[derive(Serialize)]
 struct Row {
     who: &'static str,
     what: &'static str,
     packets: u32,
     packets_per_second: f64,
-    /// Time of the attacked host's programs for each, ns.
+    /// Time of the attacked host's programs per packet, ns.
     ns_each: f64,
     effect: String,
     bound: String,
@@ -45,10 +45,10 @@ fn main() -> ExitCode {
     exit_code(&run(&Args::parse()))
 }
 
-/// Attacks, prints the table, and says whether every bound held.
+/// Runs the attacks, prints the table, and returns whether every bound held.
 fn run(args: &Args) -> Result<bool> {
     ensure!(Uid::effective().is_root(), "this makes network namespaces and loads programs: run it as root");
-    // Held as long as the kernel is to measure.
+    // Keeps the kernel's time measurement enabled.
     let _statistics = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
     let rows = ATTACKS.iter().map(|attack| one(attack, args.packets)).collect::<Result<Vec<_>>>()?;
     if args.json {

@@ -1,4 +1,4 @@
-//! Two hosts, a queue pair running between them, and what can be seen of it.
+//! Two hosts with a running QP, and its observable state.
 
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
@@ -16,37 +16,37 @@ use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 pub(crate) const FLOOR_BPS: u64 = 10_000_000;
 /// `cnp_rate` of the receiver.
 pub(crate) const CNP_RATE: u64 = 1_000;
-/// Nothing raises a rate, and a cut may follow every 40 us.
+/// No rate increases, and a cut may follow every 40 us.
 const SENDER: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rpg_min_rate=10mbit"];
 const RECEIVER: [&str; 2] = ["link_rate=1gbit", "cnp_rate=1000"];
 
-/// Who is attacked.
+/// The victim.
 #[derive(Clone, Copy)]
 pub(crate) enum At {
-    /// The host that sends the queue pair's data.
+    /// The host that sends the QP's data.
     Sender,
     /// The host that receives it.
     Receiver,
 }
 
-/// Host 1 sends to a queue pair of host 2, was cut once, and knows whose queue pair is at the other end.
+/// Host 1 sends to a QP of host 2, was cut once, and knows the QP at the other end.
 pub(crate) struct Site {
     pub(crate) pair: Pair,
     pub(crate) data: Roce,
     programs: [Vec<u32>; 2],
 }
 
-/// What can be seen.
+/// Observable state.
 pub(crate) struct Seen {
-    /// Packets that the victim's flow was charged with; `None` once it is gone from the table.
+    /// Packets charged to the victim's flow; `None` if it was evicted.
     pub(crate) charged: Option<u64>,
     pub(crate) rate_bps: u64,
     pub(crate) new_flows: u64,
     pub(crate) evicted: u64,
-    /// Places in the sender's table.
+    /// Slots in the sender's table.
     pub(crate) table_flows: u32,
-    /// Pairs that the sender knows, and whether the victim's is one.
+    /// Pairs known to the sender, and whether the victim's is one.
     pub(crate) pairs: usize,
     pub(crate) has_pair: bool,
     /// CNPs that the receiver sent.
@@ -76,7 +76,7 @@ impl Site {
         Ok(Self { pair, data, programs })
     }
 
-    /// Time that the programs of a host have taken so far.
+    /// Time spent by the programs of a host so far.
     pub(crate) fn program_ns(&self, at: At) -> Result<u64> {
         let ids = &self.programs[at as usize];
         let programs = loaded_programs().filter_map(Result::ok).filter(|program| ids.contains(&program.id()));
@@ -106,7 +106,7 @@ impl Site {
 
 impl Seen {
     /// # Errors
-    /// The victim is not running, so that nothing could be seen.
+    /// The victim is not running, so there is no state.
     pub(crate) fn at_work(self) -> Result<Self> {
         self.charged.filter(|_| self.has_pair).context("the victim is not running")?;
         Ok(self)

@@ -18,9 +18,9 @@ use crate::links::CP;
 use crate::report::{Figure, Section};
 use crate::runner::cpu_time;
 
-/// Name of its figure.
+/// Name of its metric.
 const SIMPLE_SWITCH: &str = "simple_switch runs the P4 program (CP)";
-/// Packets on their way at once: fewer than any of the switch's buffers holds.
+/// Packets in flight: fewer than any of the switch's buffers can store.
 const WINDOW: usize = 16;
 const SWITCH: &str = "\
 [parameters]

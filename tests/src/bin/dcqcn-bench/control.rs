@@ -24,14 +24,14 @@ use crate::scale;
 
 /// Flows of the dump.
 const FLOWS: u32 = 65_536;
-/// Places in its table, so that hardly a set overflows.
+/// Slots in its table, enough to make overflowing sets rare.
 const PLACES: u32 = 1 << 18;
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
 /// Class 3 marks every packet, and none.
 const MARK: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
 const LEAVE: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
-/// Packets after a change of which one at least has seen it.
+/// Packets after a change of which at least one has the new parameters.
 const ENOUGH: usize = 100;
 
 /// Measures the control plane.
@@ -55,7 +55,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     scale::measure(bench, &binary)
 }
 
-/// How long after the call of a change the first packet leaves that has seen it, and how long the call takes.
+/// Time from a change to the departure of the first packet with it, and duration of the call.
 fn changes(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-change")?;
     pair.a.attach("a0", Role::Switch, &[RATE, "wred.3.kmax=1GB", "wred.3.kmin=1GB"])?;
@@ -78,7 +78,7 @@ fn changes(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Has everything marked from now on, while a sender sends.
+/// Marks every packet from now on, while a sender sends.
 fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -141,12 +141,12 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
     Ok(())
 }
 
-/// A process that ends with its guard.
+/// A process killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -159,7 +159,7 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let mut command = Command::new(binary);
     command.args(["run", "a0"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running(pair.a.run(|| command.spawn())??);
-    // What it does at its start is not what it does all day.
+    // Its start-up is not representative.
     thread::sleep(Duration::from_secs(1));
     let pid = running.0.id();
     let before = cpu_seconds(pid)?;

@@ -1,49 +1,49 @@
-//! Whether something got worse: next to an earlier run, and next to what it has been on every machine so far.
+//! Detection of regressions: compared with an earlier run, and with bounds for every machine.
 
 use serde::Serialize;
 
 use crate::report::{Figure, Report, Section};
 
-/// A figure that got worse by more than this, and by more than its own noise, is worse.
+/// A metric that got worse by more than this, and by more than its own noise, is a regression.
 const WORSE: f64 = 1.10;
-/// A figure whose quartiles are further apart than this share of it tells nothing about a tenth.
+/// A metric whose quartiles differ by more than this fraction cannot show a change of a tenth.
 const NOISE: f64 = 0.10;
-/// Most runs of a section that are compared before what is told stands.
+/// Maximum runs of a section before the result stands.
 pub(crate) const ATTEMPTS: usize = 4;
 
-/// What can be said of a figure.
+/// Result of comparing a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     /// No worse than before.
     Kept,
-    /// Too noisy, then or now, to tell.
+    /// Too noisy, then or now.
     Unsure,
     /// Worse.
     Worse,
 }
 
-/// One figure of two runs.
+/// A metric of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Change {
     /// Part of the run.
     pub(crate) section: Section,
     /// Name of the figure.
     pub(crate) name: String,
-    /// Its unit; "times" what it is compared with, where there is such.
+    /// Unit; "times" relative to its reference, if any.
     pub(crate) unit: String,
-    /// Then.
+    /// Value then.
     pub(crate) old: f64,
-    /// Now.
+    /// Value now.
     pub(crate) new: f64,
-    /// Now in relation to then.
+    /// Ratio of now to then.
     pub(crate) ratio: f64,
-    /// What that says.
+    /// Result.
     pub(crate) verdict: Verdict,
 }
 
-/// What a figure is compared by: in relation to another of its own run where there is one, as machines are busier at one time than at
-/// another; and how far its quartiles are apart, as a share of it.
+/// Value for comparison: relative to its reference in the same run if there is one, as the load of a machine varies;
+/// and the distance of its quartiles, as a fraction.
 fn told(report: &Report, figure: &Figure) -> (f64, f64) {
     (report.ratio(figure).unwrap_or(figure.better()), ((figure.high - figure.low) / figure.median).abs())
 }
@@ -83,8 +83,8 @@ fn change(old: &Report, new: &Report, then: &Figure) -> Change {
     }
 }
 
-/// The sections of an earlier run that this one has too, figure by figure; what is missing now cannot be told. Of several runs each
-/// figure counts as it was best, that which it is compared with too: what disturbs a measurement makes it slower, never faster.
+/// Compares common sections with an earlier run, metric by metric; missing ones are inconclusive. Of several runs, the
+/// best value of each metric and its reference is used, because disturbances only make a measurement slower.
 pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
     let Some((first, more)) = runs.split_first() else {
         return Vec::new();
@@ -104,7 +104,7 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
     known.map(|figure| change(old, &best, figure)).collect()
 }
 
-/// Sections worth another run: something in them is worse, or cannot be told.
+/// Sections to run again: with a regression, or inconclusive.
 pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
     let is_doubtful = |section: &Section| {
         changes.iter().any(|change| change.section == *section && change.verdict != Verdict::Kept)
@@ -112,8 +112,8 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
     Section::ALL.into_iter().filter(is_doubtful).collect()
 }
 
-/// Figures that a test holds, in relation to what each is compared with: the largest of ten quick runs, the bound being [`SLACK`] times
-/// that. In those ten, of which all had other work next to them, the largest was up to 1.16 times the smallest. XDP's are not here: an
+/// Metrics checked by a test, relative to their references: the largest of ten quick runs, with a bound of [`SLACK`]
+/// times that. In those ten, all under other load, the largest was up to 1.16 times the smallest. XDP is excluded: an
 /// empty XDP program takes 7 ns, and the largest was up to 3 times the smallest.
 const STABLE: [(&str, f64); 15] = [
     ("TCP, ingress", 1.29),
@@ -135,7 +135,7 @@ const STABLE: [(&str, f64); 15] = [
 /// Another processor has other ratios: those of an AMD EPYC were up to 1.2 times these of an Intel Xeon.
 const SLACK: f64 = 1.35;
 
-/// Those of [`STABLE`] beyond their bounds, as text.
+/// Metrics of [`STABLE`] beyond their bounds, as text.
 pub(crate) fn beyond(report: &Report) -> Vec<String> {
     let mut told = Vec::new();
     for (name, largest) in STABLE {

@@ -1,4 +1,4 @@
-//! What a packet costs as the number of queue pairs grows, and two CPUs at one queue.
+//! Cost of a packet by number of QPs, and with two CPUs on one queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,7 +24,7 @@ use crate::per_packet::{FAST_BPS, fed};
 use crate::report::{Figure, Section};
 use crate::runner::{Input, Instance, ORDER_LEN, Target, host, program, program_of, run, runs, switch};
 
-/// Places in a table of `qps` queue pairs: twice as many, lest sets overflow, where there may be so many.
+/// Slots in a table of `qps` QPs: twice as many, to avoid overflowing sets, up to the maximum.
 fn places(qps: u32) -> u32 {
     (2 * qps).clamp(DEFAULT_FLOWS, MAX_FLOWS)
 }
@@ -32,7 +32,7 @@ fn places(qps: u32) -> u32 {
 const FIRST_QPN: u32 = 0x100;
 /// Numbers of queue pairs.
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
-/// Of them, those of which all were cut, too: their increase timers run.
+/// Of them, those with a variant in which all were cut: their increase timers run.
 const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
 /// What the tables call one queue pair.
 pub(crate) const ALONE: &str = "uniform, 1 QP";
@@ -40,7 +40,7 @@ pub(crate) const ALONE: &str = "uniform, 1 QP";
 const ZIPF: f64 = 1.0;
 const SEED: u64 = 0x0dc9_c0de;
 
-/// Name of the figure of `qps` queue pairs.
+/// Name of the metric of `qps` QPs.
 pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
@@ -89,12 +89,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     misses(bench)
 }
 
-/// The order of packets of queue pairs that are all as likely.
+/// Packets of equally likely QPs.
 fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
     bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
 }
 
-/// The same after a CNP for each: something falls due each time that the increase timer expires, for good.
+/// The same after a CNP for each: an event is due whenever the increase timer expires, permanently.
 fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps: u32) -> Result<()> {
     bench.progress(&format!("growth, {qps} queue pairs, each cut once"));
     uniform(bench, random, qps)?;
@@ -130,8 +130,8 @@ const fn extent(bench: &Bench) -> (u32, u32) {
     if bench.quick { (3, 10_000) } else { (15, 100_000) }
 }
 
-/// The least that paces by queue pair, in a table with as many places, on the packets that the last [`table`] had: what the same look-up
-/// costs who does nothing else.
+/// Minimal pacer by QP, in a table with as many slots, on the packets of the last [`table`]: the cost of the look-up
+/// alone.
 fn least(bench: &mut Bench, qps: u32) -> Result<()> {
     const PACER: &str = "edt_tc";
     let mut peer = baselines_with(LO, places(qps))?;
@@ -149,7 +149,7 @@ fn least(bench: &mut Bench, qps: u32) -> Result<()> {
     Ok(())
 }
 
-/// Every packet is of a flow that is not in the table, and pushes one out.
+/// Every packet belongs to a flow missing in the table, and evicts another.
 fn misses(bench: &mut Bench) -> Result<()> {
     bench.progress("growth, misses");
     let instance = Instance::load(&host(FAST_BPS), WAYS as u32, |port| port)?;
@@ -169,20 +169,20 @@ fn misses(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Names of the figures of one CPU, and of two: batches (see `dcqcn_common::vqueue::Share`), and thresholds so low that each
-/// packet is told by itself.
+/// Names of the metrics of one CPU, and of two: batches (see `dcqcn_common::vqueue::Share`), and thresholds so low that
+/// each packet is published.
 pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one virtual queue"];
 pub(crate) const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
-/// Name of the figure of two CPUs that have nothing in common: what two can do here.
+/// Name of the metric of two CPUs without shared state: the maximum here.
 const CPUS_APART: &str = "2 CPUs, a queue each";
 /// Names of the figures of two CPUs that pace a flow each: flows that share nothing, and flows of one set.
 pub(crate) const FLOWS: [&str; 2] = ["2 CPUs, a flow each, in two sets", "2 CPUs, a flow each, in one set"];
-/// The link whose thresholds count: FAST_BPS only lets nothing wait.
+/// Link for the thresholds: with FAST_BPS no queue builds up.
 const LINK_BPS: u64 = 100_000_000_000;
 
 /// Packets of one burst: some 400 us, so that two that begin together run together.
 const BURST: u32 = 10_000;
-/// Share of two bursts in which both ran that lets them count.
+/// Minimum fraction of two bursts in which both ran.
 const OVERLAP: f64 = 0.9;
 
 /// Measures two CPUs on one virtual queue, by the thresholds of `hpcc` and by those of `paper`.
@@ -245,8 +245,8 @@ fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Bursts of programs, each with its packet on a CPU of its own, that ran side by side; none where the machine is too busy, which is
-/// said.
+/// Concurrent bursts of programs, each with its packet on a separate CPU; empty, with a message, if the machine is too
+/// busy.
 fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Result<Vec<f64>> {
     let wanted = if bench.quick { 3 } else { 41 };
     let mut rates = Vec::new();
@@ -265,7 +265,7 @@ fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Res
     Ok(rates)
 }
 
-/// A burst of each of these on a CPU of its own at once: million packets per second in all, if they ran side by side.
+/// A concurrent burst of each, on separate CPUs: total million packets per second, if they overlapped.
 fn together(programs: &[(&Program, &Input)]) -> Result<Option<f64>> {
     let cpus = programs.len();
     let ready = &AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Real packets that the kernel sends through an XDP program, in line from one interface to another; and one packet by itself.
+//! Real packets through an XDP program, inline from one interface to another; and single packets.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{Program, Xdp, XdpMode};
@@ -15,7 +15,7 @@ use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program
 const REDIRECT: &str = "redirect and nothing else, packets of 1 KB";
 const OURS: &str = "inline: CP and redirect, packets of 1 KB";
 
-/// Shares of the packets that take at most what a row says.
+/// Percentiles of the rows.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// Measures both.
@@ -66,7 +66,7 @@ fn arrived(pair: &Pair) -> Result<u64> {
     packets.context("`ip -s -j` names no packets")
 }
 
-/// A program that gets its packets one by one.
+/// A program that gets single packets.
 struct Alone<'a> {
     name: &'static str,
     against: Option<&'static str>,
@@ -75,7 +75,7 @@ struct Alone<'a> {
     percentiles: [Vec<f64>; PERCENTILES.len()],
 }
 
-/// Time that each of many packets takes which come one by one.
+/// Time per packet, for packets that arrive one by one.
 fn alone(bench: &mut Bench) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let inline = in_line([dcqcn_tests::bpf::LO, dcqcn_tests::bpf::LO + 1])?;

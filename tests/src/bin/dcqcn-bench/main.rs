@@ -30,7 +30,7 @@ use crate::runner::Baselines;
 /// Measure the data plane and its control plane.
 #[derive(Parser)]
 struct Args {
-    /// Fewer rounds and cases: whether it runs, not how fast.
+    /// Fewer rounds and cases: a smoke test.
     #[arg(long)]
     quick: bool,
     /// Measure these parts only.
@@ -39,22 +39,22 @@ struct Args {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Write the JSON to this file as well.
+    /// Also write the JSON to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Compare with the JSON of an earlier run, ratio by ratio. What seems worse, or too noisy to tell, is measured again, three times
-    /// at most. Exit code 2: something is worse; 3: nothing is, and something cannot be told.
+    /// Compare with the JSON of an earlier run, ratio by ratio. Regressions and noisy values are measured again, up to
+    /// three times. Exit code 2: a regression; 3: no regression, but inconclusive.
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
-    /// Hold the ratios that are the same on every machine to their bounds; exit code 2 if one is beyond.
+    /// Check machine-independent ratios against their bounds; exit code 2 if one is exceeded.
     #[arg(long, conflicts_with = "compare")]
     gate: bool,
-    /// Write the tables in Markdown, a file each, and the plots into this directory.
+    /// Write the tables in Markdown, a file each, and the plots to this directory.
     #[arg(long, value_name = "DIRECTORY")]
     pages: Option<PathBuf>,
 }
 
-/// A run under way.
+/// A run in progress.
 pub(crate) struct Bench {
     quick: bool,
     baselines: Baselines,
@@ -63,18 +63,18 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Takes a figure down.
+    /// Records a metric.
     pub(crate) fn add(&mut self, figure: Figure) {
         self.figures.push(figure);
     }
 
-    /// Takes down that something cannot be measured here.
+    /// Records that something cannot be measured here.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         eprintln!("SKIPPED {what}: {why}");
         self.skipped.push(Skipped { what: what.to_owned(), why: why.to_owned() });
     }
 
-    /// Says what is going on.
+    /// Prints progress.
     pub(crate) fn progress(&self, what: &str) {
         eprintln!("   {what}");
     }
@@ -116,7 +116,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     } else {
         print!("{}", tables::text(&report));
     }
-    // Standard output is the report's when it is JSON.
+    // JSON is printed to standard output.
     let tell = |text: &str| if args.json { eprint!("{text}") } else { print!("\n{text}") };
     if let Some(old) = old {
         return compare(&old, report, args.quick, tell);
@@ -127,11 +127,11 @@ fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Exit codes that say that something is worse, and that it cannot be told.
+/// Exit codes of a regression, and of an inconclusive comparison.
 const WORSE: u8 = 2;
 const UNSURE: u8 = 3;
 
-/// Holds a run against an earlier one, and measures again what is in doubt.
+/// Compares a run with an earlier one, and repeats measurements in doubt.
 fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
     let mut runs = vec![report];
     let mut changes = gate::compare(old, &runs);
@@ -147,7 +147,7 @@ fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Re
     })
 }
 
-/// Holds a run to the bounds that are the same everywhere, and measures again while one is beyond.
+/// Checks a run against the machine-independent bounds, and repeats measurements beyond them.
 fn gate(report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
     let mut beyond = gate::beyond(&report);
     for _ in 1..gate::ATTEMPTS {
@@ -206,7 +206,7 @@ fn read(path: &PathBuf) -> Result<Report> {
     Ok(report)
 }
 
-/// What the figures depend on, without a name.
+/// The machine's relevant properties, without a name.
 fn machine() -> Result<Machine> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let field = |name: &str| {

@@ -1,4 +1,4 @@
-//! What one packet costs in each program, next to programs that do nothing, only parse, or only pace.
+//! Cost of one packet in each program, compared with programs that do nothing, only parse, or only pace.
 
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ use crate::runner::{
     runs, switch,
 };
 
-/// Link of the hosts whose flows are not held back: a packet of 1 KB lasts 11 ns.
+/// Link of unlimited flows: a packet of 1 KB takes 11 ns.
 pub(crate) const FAST_BPS: u64 = 800_000_000_000;
 /// Link of the hosts whose flows are.
 const LINK_BPS: u64 = 100_000_000_000;
-/// Link of the one that is far behind: a packet of 1 KB lasts 9 us.
+/// Link of the late flow: a packet of 1 KB takes 9 us.
 const SLOW_BPS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Runs in one measurement, where nothing limits them.
@@ -41,7 +41,7 @@ const IDLE_FLOWS: u32 = 1_024;
 /// TOS of CNPs: DSCP 48, Not-ECT.
 const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
-/// Names of the figures that others are compared with.
+/// Names of the reference metrics.
 const EMPTY_XDP: &str = "empty XDP program";
 const EMPTY_TC: &str = "empty TC program";
 /// See [`EMPTY_XDP`].
@@ -50,7 +50,7 @@ const MINIMAL_MARKER: &str = "minimal marker";
 const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
 const CLONE: &str = "clone and send, nothing else";
 
-/// Names of the figures that targets are about.
+/// Names of the metrics with targets.
 pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];
 /// See [`TCP`].
 pub(crate) const MARKS: &str = "CP marks";
@@ -75,7 +75,7 @@ const fn empty_of(hook: Hook) -> &'static str {
     }
 }
 
-/// Runs a program so many times: ns of one run.
+/// Runs a program a number of times: ns per run.
 type Measure = Box<dyn FnMut(&mut Baselines, u32) -> Result<f64>>;
 
 /// One row: how a packet is run, and what it is compared with.
@@ -190,7 +190,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     seldom.scalars.min_time_between_cnps_ns = SECOND_NS;
     let within = "NP within the CNP interval";
     cases.push(Case::steady(within, &seldom, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
-    // Everything runs in a host of its own: what a program sends goes nowhere else.
+    // Everything runs in a separate host, so emitted packets go nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
     // A CNP that cannot be sent uses no interval up: the first one of "NP within the CNP interval" needs a link that is up.
@@ -231,7 +231,7 @@ fn patiently(mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
     measure()
 }
 
-/// What one would write without knowing RoCE.
+/// A naive program without knowledge of RoCE.
 fn in_c(mut ebpf: Ebpf, input: Input) -> Result<Case> {
     const NAME: &str = "pace_tuple";
     let tc: &mut SchedClassifier = ebpf.program_mut(NAME).context("no program pace_tuple")?.try_into()?;
@@ -241,7 +241,7 @@ fn in_c(mut ebpf: Ebpf, input: Input) -> Result<Case> {
     }))
 }
 
-/// The least that marks, on packets whose marks the feeding program takes off again.
+/// Minimal marker, on packets whose marks the feeding program removes.
 fn minimal_marker(data: &Roce) -> Case {
     let input = Input { packet: data.frame(), ..Input::default() };
     Case::new(MINIMAL_MARKER, Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
@@ -250,7 +250,7 @@ fn minimal_marker(data: &Roce) -> Case {
     })
 }
 
-/// Everything is marked: the feeding program takes each mark off again.
+/// Everything is marked: the feeding program removes each mark.
 fn marked(data: &Roce) -> Result<Case> {
     let mut config = switch(LINK_BPS);
     let wred = &mut config.wred[3];
@@ -265,7 +265,7 @@ fn marked(data: &Roce) -> Result<Case> {
     }))
 }
 
-/// What the feeding program takes with the empty one behind it, more than the empty one takes by itself.
+/// Cost of the feeding program followed by the empty one, minus that of the empty one.
 pub(crate) fn feeding(baselines: &mut Baselines, hook: Hook, input: &Input, repeat: u32) -> Result<f64> {
     let empty = Target::new(baselines.empty(hook)?)?;
     baselines.feed(&input.packet, &empty)?;

@@ -1,4 +1,4 @@
-//! What the verifier and the JIT say of the programs.
+//! Statistics of the programs from the verifier and the JIT.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use dcqcn_loader::object::OBJECT;
 use crate::Bench;
 use crate::report::{Figure, Section};
 
-/// Loads the object as `attach` does and reads what the kernel says of each program.
+/// Loads the object as `attach` does and reads the kernel's statistics of each program.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     bench.progress("programs");
     let rounds = if bench.quick { 1 } else { 7 };
@@ -57,7 +57,7 @@ fn describe(bench: &mut Bench, name: &str, program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// Stack depth, which the kernel tells in the JITed code only: its prologue makes room for it.
+/// Stack depth, visible only in the JITed code, whose prologue reserves it.
 mod stack {
     use std::io;
     use std::os::fd::{AsFd as _, AsRawFd as _};

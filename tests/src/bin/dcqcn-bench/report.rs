@@ -1,4 +1,4 @@
-//! What was measured: one kind of row for everything, so that runs can be compared figure by figure.
+//! Results: one kind of row for all, so that runs can be compared metric by metric.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ pub(crate) const BUDGET_NS: f64 = 327.0;
 pub(crate) enum Section {
     /// Nanoseconds per packet of each program.
     Packets,
-    /// The same as the number of queue pairs grows.
+    /// Cost by number of QPs.
     Growth,
     /// Two CPUs on one virtual queue.
     Cpus,
-    /// What the verifier and the JIT say.
+    /// Verifier and JIT.
     Programs,
     /// Packets per second through real interfaces.
     Links,
     /// TCP throughput next to an attachment.
     Tcp,
-    /// Real packets from XDP to XDP, and one packet by itself.
+    /// Real packets from XDP to XDP, and single packets.
     Live,
     /// Live changes, dumps, the daemon.
     Control,
 }
 
 impl Section {
-    /// Every one, in the order of the report.
+    /// All sections, in the order of the report.
     pub(crate) const ALL: [Self; 8] = [
         Self::Packets,
         Self::Growth,
@@ -40,7 +40,7 @@ impl Section {
         Self::Control,
     ];
 
-    /// Its name in files and on the command line.
+    /// Name in files and on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -55,14 +55,14 @@ impl Section {
     }
 }
 
-/// One thing that was measured.
+/// A metric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Which part of the run it belongs to.
+    /// Section.
     pub(crate) section: Section,
-    /// What it is; unique in its section.
+    /// Name, unique in its section.
     pub(crate) name: String,
-    /// Its unit.
+    /// Unit.
     pub(crate) unit: String,
     /// Median of the rounds.
     pub(crate) median: f64,
@@ -72,7 +72,7 @@ pub(crate) struct Figure {
     pub(crate) high: f64,
     /// Whether more is better.
     pub(crate) more_is_better: bool,
-    /// Name of the figure of the same section that it is compared with.
+    /// Name of its reference in the same section.
     pub(crate) against: Option<String>,
 }
 
@@ -96,8 +96,8 @@ impl Figure {
         }
     }
 
-    /// Its better quartile. What else the machine does makes a round worse and never better; where that comes and goes, medians fall on
-    /// either side.
+    /// The better quartile. Other load makes a round worse and never better, and if it varies, medians may be on either
+    /// side.
     pub(crate) const fn better(&self) -> f64 {
         if self.more_is_better { self.high } else { self.low }
     }
@@ -115,23 +115,23 @@ impl Figure {
     }
 }
 
-/// A part, or a case of one, that could not be measured here.
+/// A section, or a case of one, that could not be measured here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Skipped {
-    /// What.
+    /// Name.
     pub(crate) what: String,
-    /// Why.
+    /// Reason.
     pub(crate) why: String,
 }
 
-/// A target, and what came out.
+/// A target, with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
-    /// What is asked.
+    /// Requirement.
     pub(crate) what: String,
-    /// The bound.
+    /// Bound.
     pub(crate) bound: f64,
-    /// What was measured.
+    /// Measured value.
     pub(crate) measured: f64,
     /// Whether the bound was kept.
     pub(crate) kept: bool,
@@ -150,20 +150,20 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
 }
 
-/// Everything a run found.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Version of this structure.
     pub(crate) version: u32,
-    /// Where it ran.
+    /// Machine.
     pub(crate) machine: Machine,
     /// Fewer rounds and cases.
     pub(crate) quick: bool,
-    /// How long it took.
+    /// Duration.
     pub(crate) seconds: f64,
-    /// What was measured.
+    /// Metrics.
     pub(crate) figures: Vec<Figure>,
-    /// What was not.
+    /// Skipped measurements.
     pub(crate) skipped: Vec<Skipped>,
     /// The targets of docs/measured/performance.md.
     pub(crate) targets: Vec<Target>,
@@ -173,12 +173,12 @@ pub(crate) struct Report {
 pub(crate) const VERSION: u32 = 1;
 
 impl Report {
-    /// The figure called `name`.
+    /// The metric called `name`.
     pub(crate) fn figure(&self, section: Section, name: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.section == section && figure.name == name)
     }
 
-    /// A figure in relation to what it is compared with: the better quartiles of both.
+    /// A metric relative to its reference: the better quartiles of both.
     pub(crate) fn ratio(&self, figure: &Figure) -> Option<f64> {
         let base = self.figure(figure.section, figure.against.as_ref()?)?;
         Some(figure.better() / base.better())

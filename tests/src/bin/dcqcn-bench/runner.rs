@@ -1,4 +1,4 @@
-//! Programs run by `BPF_PROG_TEST_RUN`, and the time they take.
+//! Programs run by `BPF_PROG_TEST_RUN`, and their time.
 
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -23,12 +23,12 @@ const SKB_LEN: usize = 192;
 const SKB_MARK: usize = 8;
 const SKB_IFINDEX: usize = 40;
 
-/// CPU time of this thread: time in which others had the CPU does not count.
+/// CPU time of this thread, which excludes other load.
 pub(crate) fn cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// One packet and what belongs to it in the kernel.
+/// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
     /// Its bytes.
@@ -39,8 +39,8 @@ pub(crate) struct Input {
     pub(crate) ifindex: u32,
 }
 
-/// Nanoseconds that the kernel takes for one run of `program` on `input`, by its own clock, which it reads before and after. The way
-/// into the kernel and back is between one run and the next, so that caches are as a packet finds them that comes alone.
+/// Nanoseconds per run of `program` on `input`, by the kernel's own clock. Each run is a separate system call, so
+/// caches are as for single packets.
 pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
     let options = TestRunOptions { data_in: Some(&input.packet), ..TestRunOptions::new() };
     let result = match program {
@@ -51,8 +51,8 @@ pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
     Ok(result.duration.as_nanos() as f64)
 }
 
-/// Has the kernel send `packets` real packets, each as `input`, through an XDP program, and carry out what it says; returns the CPU
-/// time of the call.
+/// Makes the kernel send `packets` real packets, each as `input`, through an XDP program, and execute its verdict;
+/// returns the CPU time of the call.
 pub(crate) fn send_live(program: &Program, input: &Input, packets: u32) -> Result<Duration> {
     let Program::Xdp(xdp) = program else {
         anyhow::bail!("only XDP programs send real packets in a test run");
@@ -112,13 +112,13 @@ pub(crate) const fn program_of(hook: Hook) -> &'static str {
     PROGRAMS[hook.slot()]
 }
 
-/// The data plane, loaded for production and attached nowhere.
+/// The data plane, loaded for production without being attached.
 pub(crate) struct Instance {
     /// The object.
     pub(crate) ebpf: Ebpf,
     /// Its maps.
     pub(crate) maps: Maps,
-    /// Another handle on the RP table: flows are put into a state there.
+    /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,
     /// The parameters active.
     pub(crate) params: Params,
@@ -148,8 +148,8 @@ impl Instance {
         Self::load(config, DEFAULT_FLOWS, |port| port)
     }
 
-    /// Has a CNP cut each flow of these sets of the RP table at `at_ns`, whatever had before, and puts them back; with `last_ns`, that is
-    /// when each sent last.
+    /// Cuts each flow of these sets of the RP table by a CNP at `at_ns`, regardless of locks, and writes them back;
+    /// with `last_ns`, the time of their last packet.
     pub(crate) fn cut(&mut self, sets: &[RpSet], at_ns: u64, last_ns: Option<u64>) -> Result<()> {
         let rp = &self.params.rp;
         for (index, set) in (0..).zip(sets) {
@@ -169,7 +169,7 @@ impl Instance {
         Ok(self.maps.counters()?[hook.slot()].stat[stat as usize])
     }
 
-    /// Runs `work`, during which `stat` must have gone up by `packets`: what is measured is what is said.
+    /// Runs `work`, and checks that `stat` increased by `packets`, so that the metric measures what its name states.
     pub(crate) fn counted<T>(
         &self,
         hook: Hook,
@@ -209,7 +209,7 @@ pub(crate) fn switch(link_rate_bps: u64) -> Config {
     config
 }
 
-/// The programs that ours are compared with.
+/// The comparison programs.
 pub(crate) struct Baselines {
     /// The object.
     pub(crate) ebpf: Ebpf,
@@ -246,7 +246,7 @@ impl Baselines {
         Ok(Self { ebpf })
     }
 
-    /// Lets the next packets go to the queue pairs that `qpn` gives for their numbers, and begins again.
+    /// Restarts with packets to the QPs that `qpn` gives for their numbers.
     pub(crate) fn order(&mut self, qpn: impl FnMut(u32) -> u32) -> Result<()> {
         let mut order: Array<_, u32> = self.ebpf.map_mut("ORDER").context("no map ORDER")?.try_into()?;
         for (index, qpn) in (0..ORDER_LEN).zip((0..ORDER_LEN).map(qpn)) {
@@ -255,7 +255,7 @@ impl Baselines {
         Ok(())
     }
 
-    /// Has the feeding program of `next`'s kind hand its packets, with TOS and checksum of `packet`, on to `next`.
+    /// Makes the feeding program of `next`'s kind pass its packets, with TOS and checksum of `packet`, on to `next`.
     pub(crate) fn feed(&mut self, packet: &[u8], next: &Target) -> Result<()> {
         const L3: usize = 14;
         let at = |at: usize| packet.get(at).copied().unwrap_or_default();

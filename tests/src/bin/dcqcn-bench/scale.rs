@@ -1,4 +1,4 @@
-//! The control plane next to many interfaces, each with a full table; and how long a large table takes to be there.
+//! The control plane with many interfaces, each with a full table; and the creation time of a large table.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn large(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What an operator and a scraper ask, as interfaces grow.
+/// Commands of an operator and a scraper, by number of interfaces.
 fn many(bench: &mut Bench, binary: &Path) -> Result<()> {
     let pair = Pair::new("bench-scale")?;
     pair.a.netlink()?.set_up(LO, true)?;
@@ -109,7 +109,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks next to a daemon that serves all of them.
+/// Queries with a daemon that serves all of them.
 fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
     let file = format!(
         "[[interface]]\nname = 'n*'\nrole = 'host'\npacer = 'none'\n[interface.parameters]\nlink_rate = '100gbit'\n[metrics]\nlisten = \

@@ -1,4 +1,4 @@
-//! What is broken.
+//! Faults of a fleet.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::field::Field;
 
-/// Longest wait for the end of a rollout whose fault ends it.
+/// Maximum wait for a rollout whose fault ends it.
 const LONG: Duration = Duration::from_secs(120);
 
 /// A fault that rolls the rollout back.
@@ -16,10 +16,10 @@ const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
     Fault { name, parameters: "rpg_gd = 12", gets_there: false, make }
 }
 
-/// What is done in the middle of a rollout.
+/// Action during a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// What is rolled out.
+    /// Version to roll out.
     pub(crate) parameters: &'static str,
     /// Whether the version is active at the end.
     pub(crate) gets_there: bool,

@@ -1,4 +1,4 @@
-//! A fleet, rollouts in it one after the other, and what came of each.
+//! A fleet with consecutive rollouts, and their results.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -7,28 +7,28 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Site, signal, there};
 use nix::sys::signal::Signal;
 
-/// How a rollout is made here: watched for as long as hosts need to have figures.
+/// Options of a rollout: observed for as long as hosts need for metrics.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
 
 /// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
-    TakenBack,
+    Reverted,
 }
 
 /// A fleet, and a coordinator.
 pub(crate) struct Field {
     pub(crate) site: Site,
     coordinators: Vec<Child>,
-    /// The version that every host has.
+    /// The version of all hosts.
     version: u64,
-    /// The version that was made last.
+    /// The latest version.
     made: u64,
 }
 
 impl Field {
-    /// Three members of etcd, and so many hosts that have a version.
+    /// Three members of etcd, and a number of hosts with a version.
     pub(crate) fn new(hosts: usize) -> Result<Self> {
         let site = Site::new(3, hosts)?;
         let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
@@ -40,13 +40,13 @@ impl Field {
         Ok(field)
     }
 
-    /// Rolls out `parameters`, with a fault in the middle, waits for the end, and says which hosts are elsewhere then.
+    /// Rolls out `parameters` with a fault during the rollout; returns the hosts with another version.
     pub(crate) fn round(
         &mut self,
         parameters: &str,
         fault: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<(End, Vec<String>)> {
-        // Another text each time, or no host would have to change.
+        // A new text each time, or no host would have to change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
         self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
         self.made += 1;
@@ -74,7 +74,7 @@ impl Field {
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         self.end_coordinators()?;
-        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere))
+        Ok((if is_done { End::Done } else { End::Reverted }, elsewhere))
     }
 
     /// Starts one more coordinator.
@@ -92,12 +92,12 @@ impl Field {
         Ok(())
     }
 
-    /// The name of the version that is rolled out.
+    /// Name of the version being rolled out.
     pub(crate) fn name(&self) -> String {
         format!("fleet {}", self.made)
     }
 
-    /// Waits until so many hosts have the version that is rolled out.
+    /// Waits until this many hosts have the version being rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
         let name = self.name();
         let has = |one: &dcqcn_tests::fleet::Controller| one.name() == Some(name.clone());
@@ -107,7 +107,7 @@ impl Field {
         self.site.settle("so many hosts have it", enough).map(drop)
     }
 
-    /// Waits while it goes on.
+    /// Waits while the rollout continues.
     pub(crate) fn rest(time: Duration) {
         std::thread::sleep(time);
     }
@@ -127,7 +127,7 @@ impl Field {
         self.site.controllers.keys().next().cloned().unwrap_or_default()
     }
 
-    /// Waits for the end of the rollout, no longer than `time`.
+    /// Waits for the end of the rollout, up to `time`.
     pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
         let began = Instant::now();
         while !self.is_over()? {
@@ -150,7 +150,7 @@ impl Field {
 
 impl Drop for Field {
     fn drop(&mut self) {
-        // Fails for those that have ended, which is as good.
+        // Fails for processes that have exited.
         let _ = self.end_coordinators();
     }
 }

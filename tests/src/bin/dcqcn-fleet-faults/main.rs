@@ -1,5 +1,5 @@
-//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had requested;
-//! `cargo xtask fleet` builds and runs it.
+//! Faults of a fleet, each during a rollout, and the time until the requested state was reached; `cargo xtask fleet`
+//! builds and runs it.
 
 mod faults;
 mod field;
@@ -17,19 +17,19 @@ use dcqcn_tests::fleet::Etcd;
 use crate::faults::FAULTS;
 use crate::field::{End, Field};
 
-/// Break what may break in a fleet, in the middle of rollouts.
+/// Inject faults into a fleet, during rollouts.
 #[derive(Parser)]
 struct Args {
-    /// Hosts, each with an agent that is a process.
+    /// Number of hosts, each with an agent process.
     #[arg(long, default_value_t = 20)]
     hosts: usize,
-    /// Make these faults only.
+    /// Inject only these faults.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Measure so many hosts instead, whose agents are all in one process.
+    /// Measure this many hosts instead, whose agents share one process.
     #[arg(long, conflicts_with_all = ["hosts", "only", "list"])]
     scale: Option<usize>,
-    /// Say which faults there are.
+    /// List the faults.
     #[arg(long)]
     list: bool,
 }
@@ -72,7 +72,7 @@ fn run(args: &Args) -> Result<bool> {
                 is_clean = false;
                 eprintln!("{error:#}");
                 table.row([fault.name.into(), "FAILED".into(), seconds(began.elapsed()), "?".into()]);
-                // What is left of it is not to be the next one's.
+                // Its remains must not affect the next one.
                 drop(field);
                 field = Field::new(args.hosts)?;
             }

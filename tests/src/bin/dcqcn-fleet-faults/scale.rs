@@ -1,5 +1,5 @@
-//! Very many agents in one process, with controllers that answer from threads of one other: how long a change takes to the last of them,
-//! and what that costs etcd.
+//! Very many agents in one process, with controllers that are threads of another: the time until a change reaches the
+//! last of them, and etcd's costs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use dcqcn_support::render::Table;
 use dcqcn_tests::fleet::{Controller, Etcd, there};
 use serde_json::Value;
 
-/// Longest time until all are there, or have the change.
+/// Time limit for all to appear, or to have the change.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long the fleet is watched while nothing happens.
+/// Observation time of the idle fleet.
 const REST: Duration = Duration::from_secs(30);
-/// All at once, as far as a rollout goes: a canary, then a hundred at a time.
+/// The fastest rollout: a canary, then a hundred at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
 
 /// A process that ends with its test.
@@ -31,7 +31,7 @@ impl Drop for Running {
     }
 }
 
-/// What etcd's members have used, all together.
+/// Resource use of etcd's members in total.
 #[derive(Clone, Copy, Default)]
 struct Used {
     cpu_s: f64,

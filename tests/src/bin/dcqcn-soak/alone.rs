@@ -1,4 +1,4 @@
-//! Faults of attaching and detaching, on hosts of their own: nothing may be left of them. The served host goes on in the meantime.
+//! Faults of attaching and detaching, on separate hosts, which must leave no state behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Way {
     }
 }
 
-/// Ends with nothing attached, in one of the ways there are, whatever was left.
+/// Detaches everything in one of several ways, whatever the state.
 fn recover(lab: &Lab, way: &Way, random: &mut fastrand::Rng) -> Result<()> {
     let is_attached =
         || lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached");
@@ -79,12 +79,12 @@ fn recover(lab: &Lab, way: &Way, random: &mut fastrand::Rng) -> Result<()> {
     lab.ok("gc").map(drop)
 }
 
-/// Makes a lab, does something there, and wants it to be as before.
+/// Creates a lab, does something there, and checks that its state is restored.
 fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     let lab = Lab::new("soak")?;
     let before = state(&lab.host, "a0")?;
     work(&lab)?;
-    // A program whose pin somebody has removed goes some time after that.
+    // A program whose pin another process removed is freed some time after that.
     dcqcn_tests::daemon::wait(|| {
         let after = state(&lab.host, "a0")?;
         Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?} and is {after:?}")) })
@@ -128,7 +128,7 @@ fn journal_full(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
         let way = Way::any(random);
         let dir = lab.host.journals()?;
         fs::create_dir_all(&dir)?;
-        // Room for one journal, and not for the one that is to replace it.
+        // Room for one journal, but not for its replacement.
         mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), Some("size=4096,mode=0755"))?;
         let refused = ok(lab, way.tc, &way.line).is_err();
         umount2(&dir, MntFlags::MNT_DETACH)?;
@@ -184,7 +184,7 @@ fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> 
     Way::any(random).attach(&lab)?;
     let journals = lab.host.journals()?;
     if random.bool() {
-        // Nothing tells of its interfaces then.
+        // Its interfaces are unknown then.
         let namespace = journals.file_name().context("a directory of its own")?;
         fs::remove_dir_all(Path::new("/run/dcqcn/bpf").join(namespace))?;
     }
@@ -229,7 +229,7 @@ fn are_freed(site: &Site, journals: &[PathBuf]) -> Result<()> {
     })
 }
 
-/// As if the module of the qdisc that was there had gone, and came again.
+/// As if the module of the previous qdisc was unloaded, and loaded again.
 fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     lab.host.command("tc qdisc replace dev a0 root handle 7: pfifo limit 77")?;

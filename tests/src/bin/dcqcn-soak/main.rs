@@ -1,4 +1,4 @@
-//! Faults in a random order, with traffic, for as long as requested; `cargo xtask soak` builds and runs it.
+//! Random faults under traffic, for the requested time; `cargo xtask soak` builds and runs it.
 
 mod alone;
 mod served;
@@ -22,19 +22,19 @@ use nix::unistd::Uid;
 
 use crate::site::{Harm, Site};
 
-/// Make every fault that is tested, in a random order, with traffic.
+/// Inject every tested fault in random order, under traffic.
 #[derive(Parser)]
 struct Args {
-    /// How long.
+    /// Duration.
     #[arg(long = "for", value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     length: Duration,
-    /// Begin the random order with this number; it is printed.
+    /// Seed of the random order, which is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Make these faults only.
+    /// Inject only these faults.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Say which faults there are.
+    /// List the faults.
     #[arg(long)]
     list: bool,
 }
@@ -46,7 +46,7 @@ struct Fault {
     make: fn(&mut Site, &mut fastrand::Rng) -> Result<()>,
 }
 
-/// What came of it, all in all.
+/// Overall result.
 #[derive(Default)]
 struct Tally {
     times: u32,
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     exit_code(&ran)
 }
 
-/// Runs, prints the table, and says whether nothing was harmed.
+/// Runs, prints the table, and returns whether there was no harm.
 fn run(args: &Args) -> Result<bool> {
     let all: Vec<Fault> = served::FAULTS.iter().chain(alone::FAULTS).copied().collect();
     if args.list {
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<bool> {
     let mut sent = 0;
     let mut order: Vec<Fault> = Vec::new();
     while began.elapsed() < args.length {
-        // Each once, before any of them again.
+        // Each once before any is repeated.
         let Some(fault) = order.pop() else {
             order.clone_from(&faults);
             random.shuffle(&mut order);
@@ -133,7 +133,7 @@ fn run(args: &Args) -> Result<bool> {
     Ok(left == 0 && soak.is_clean())
 }
 
-/// What has come of it so far.
+/// Results so far.
 struct Soak {
     seed: u64,
     began: Instant,
@@ -141,8 +141,7 @@ struct Soak {
     tallies: BTreeMap<&'static str, Tally>,
 }
 
-/// Prints what has come of it and ends when the end comes, whatever is under way: what that leaves is cleared away by who started
-/// this.
+/// Prints the results and exits when the end is requested, during any fault: the parent removes the remains.
 fn end_at_once(soak: &Arc<Mutex<Soak>>) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let soak = Arc::clone(soak);
@@ -186,7 +185,7 @@ impl Soak {
         all.harm.left_behind += left;
         table.row(cells("all", &all));
         let Self { seed, sent, .. } = self;
-        // Whoever read it may be gone.
+        // The reader may have exited.
         let _ = writeln!(
             std::io::stdout(),
             "\n{table}\nseed {seed}, {:.0} s, {sent} packets sent, {end}",

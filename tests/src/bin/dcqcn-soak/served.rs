@@ -1,4 +1,4 @@
-//! Faults of what serves an interface, and of commands that change it. Nothing of them may reach a packet.
+//! Faults of the daemon of an interface, and of commands that change it. They must not affect packets.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -70,7 +70,7 @@ fn daemon_stopped(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     fs::write(site.daemon.file(), "")?;
-    // It must look the same for a second to be taken for whole.
+    // It must be stable for a second to count as complete.
     thread::sleep(Duration::from_millis(2_500));
     Ok(fs::write(site.daemon.file(), file())?)
 }
@@ -82,7 +82,7 @@ fn file_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     Ok(fs::write(site.daemon.file(), file())?)
 }
 
-/// Reloads, and waits until that is told in the log.
+/// Reloads, and waits until the log reports it.
 fn reload(site: &mut Site, says: &str) -> Result<()> {
     fs::write(site.daemon.log(), "")?;
     site.daemon.signal(Signal::SIGHUP)?;
@@ -91,7 +91,7 @@ fn reload(site: &mut Site, says: &str) -> Result<()> {
 
 fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let text = file();
-    // Cut off anywhere, or with something in it that is none.
+    // Truncated anywhere, or with an invalid part.
     let cut = random.usize(1..text.len() - 40);
     let bad = if random.bool() {
         format!("{}\nx =", text.get(..cut).unwrap_or_default())
@@ -113,7 +113,7 @@ fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     reload(site, "reloaded")
 }
 
-/// Runs a command that is killed at its `n`-th step, if it has so many.
+/// Runs a command that is killed at its `n`-th step, if it has that many.
 fn killed(site: &Site, line: &str, n: u32) -> Result<()> {
     let mut command = site.command(line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
@@ -128,7 +128,7 @@ fn set_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     reload(site, "reloaded")
 }
 
-/// Waits until the former value is back.
+/// Waits until the previous value is restored.
 fn is_back(site: &Site) -> Result<()> {
     wait(|| {
         let bps = site.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
@@ -136,7 +136,7 @@ fn is_back(site: &Site) -> Result<()> {
     })
 }
 
-/// Kills the processes that wait to take a change back on this host, as `kill -9` does.
+/// Kills the processes on this host that wait to revert a change, as `kill -9` does.
 fn kill_waiters(site: &Site) -> Result<()> {
     let inode = site.pair.a.run(dcqcn_netlink::netns::current_inode)??;
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
@@ -145,14 +145,14 @@ fn kill_waiters(site: &Site) -> Result<()> {
             .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
         if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
             let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
     Ok(())
 }
 
-/// Killed after the first of its steps it leaves a change whose time comes.
+/// Killed after the first of its steps, it leaves a change that is reverted later.
 fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
     wait(|| {
@@ -224,7 +224,7 @@ fn lock_kept(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 fn audit_full(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     let directory = tempfile::tempdir()?;
     mount(Some("tmpfs"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some("size=4096"))?;
-    // More than there is room for.
+    // More than the limit.
     let _ = fs::write(directory.path().join("junk"), [0; 8_192]);
     let set = |value: &str| -> Result<()> {
         let mut command = site.command(&format!("set a0 rpg_ai_rate={value}"))?;
@@ -292,7 +292,7 @@ fn ended_while_they_come(site: &mut Site, random: &mut fastrand::Rng) -> Result<
     go(site, &names)
 }
 
-/// As after a boot at which the address comes later than the daemon.
+/// As after a boot at which the address appears later than the daemon.
 fn address_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     site.daemon.signal(Signal::SIGKILL)?;
     site.daemon.child.wait()?;

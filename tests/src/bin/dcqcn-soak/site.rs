@@ -1,4 +1,4 @@
-//! Two hosts, one served by a daemon, with traffic between them, and what must stay as it is.
+//! Two hosts, one served by a daemon, with traffic between them, and its invariants.
 
 use std::fmt;
 use std::process::Command;
@@ -16,9 +16,9 @@ use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 
 use crate::traffic::Traffic;
 
-/// Size of the tables of what the daemon serves, by which its maps are known.
+/// Size of the tables of the daemon's attachments, which identifies its maps.
 pub(crate) const FLOWS: u32 = 1_531;
-/// The same of what others attach.
+/// Size of the tables of other attachments.
 pub(crate) const OTHER_FLOWS: u32 = 1_533;
 /// Where the daemon serves its metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
@@ -32,7 +32,7 @@ pub(crate) fn file() -> String {
     )
 }
 
-/// What must not be.
+/// Violations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Harm {
     pub(crate) packets_lost: u64,
@@ -59,7 +59,7 @@ impl fmt::Display for Harm {
     }
 }
 
-/// The hosts, the daemon of the first and the traffic.
+/// The hosts, the daemon of the first, and the traffic.
 pub(crate) struct Site {
     traffic: Traffic,
     pub(crate) daemon: Daemon,
@@ -110,7 +110,7 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Waits until the daemon is running and tells of it.
+    /// Waits until the daemon is running and responds.
     pub(crate) fn is_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.child.try_wait()? {
             anyhow::bail!("the daemon has ended: {status}");
@@ -125,7 +125,7 @@ impl Site {
         })
     }
 
-    /// What a fault has done, once all is over that it began.
+    /// Effects of a fault, after it has ended.
     pub(crate) fn harm(&mut self) -> Result<Harm> {
         self.traffic.pass(20)?;
         let packets_lost = self.traffic.lost()?;
@@ -142,9 +142,9 @@ impl Site {
         Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
     }
 
-    /// What is there next to what the daemon serves.
+    /// State outside the daemon's attachments.
     fn left_behind(&self) -> Result<u64> {
-        // Maps go a moment after their last user.
+        // Maps are freed a moment after their last user.
         let others = if freed(OTHER_FLOWS).is_ok() { 0 } else { tables(OTHER_FLOWS) };
         let served = wait(|| {
             let found = tables(FLOWS);

@@ -1,5 +1,4 @@
-//! The process that is seen from outside. Another makes the faults; whatever that is in the middle of when the end comes, it and
-//! what it has made are gone within a second.
+//! The supervising process. A child injects the faults; on exit, the child and its remains are removed within a second.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -16,19 +15,19 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Set for the process that makes the faults.
+/// Set for the child process.
 const WORKER: &str = "DCQCN_SOAK_WORKER";
-/// Between two looks whether it has ended.
+/// Interval of checking whether it has exited.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long it has to print its table.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Whether this is the process that makes the faults.
+/// Whether this is the child process.
 pub(crate) fn is_worker() -> bool {
     env::var_os(WORKER).is_some()
 }
 
-/// Has another process make the faults, and says whether all was well.
+/// Runs the child process, and returns whether all was well.
 pub(crate) fn run() -> Result<bool> {
     let interrupt = Interrupt::catch()?;
     let directory = tempfile::tempdir()?;
@@ -39,7 +38,7 @@ pub(crate) fn run() -> Result<bool> {
     let pid = Pid::from_raw(worker.id().try_into()?);
     while worker.try_wait()?.is_none() && !interrupt.sleep(PAUSE)? {}
     if worker.try_wait()?.is_none() {
-        // Fails if it has just ended.
+        // Fails if it has just exited.
         let _ = kill(pid, Signal::SIGTERM);
         wait(&mut worker)?;
     }
@@ -57,7 +56,8 @@ fn wait(worker: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a process that was ended has left: namespaces, file systems, attachments. Says how many namespaces cannot be removed.
+/// Removes the remains of a killed process: namespaces, file systems, attachments. Returns how many namespaces cannot
+/// be removed.
 fn clear(pid: u32) -> Result<usize> {
     let names = Netns::list(&format!("dcqcn-test-{pid}-"))?;
     if names.is_empty() {
@@ -76,7 +76,7 @@ fn clear(pid: u32) -> Result<usize> {
         }
         left += usize::from(Netns::delete(name).is_err());
     }
-    // Attachments of namespaces that are gone.
+    // Attachments of deleted namespaces.
     dcqcn("gc")?.output()?;
     Ok(left)
 }

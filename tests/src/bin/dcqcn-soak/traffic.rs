@@ -12,7 +12,7 @@ use dcqcn_tests::packets::Roce;
 
 /// Between two packets.
 const GAP: Duration = Duration::from_micros(500);
-/// How long those under way may take.
+/// Maximum time of packets in flight.
 const UNDER_WAY: Duration = Duration::from_secs(3);
 /// PSNs have 24 bits.
 const PSN_MASK: u64 = 0xff_ffff;
@@ -30,7 +30,7 @@ struct Shared {
 /// The traffic; it ends when dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
-    /// Found to be lost so far.
+    /// Losses so far.
     lost: u64,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -65,7 +65,7 @@ impl Traffic {
                 let Some((bth, _)) = frame.get(Roce::default().bth()..).and_then(Bth::parse) else {
                     continue;
                 };
-                // A packet twice is not one that was lost and one that came.
+                // A duplicate does not compensate for a loss.
                 if bth.dest_qpn() == Roce::default().dest_qpn && last != Some(bth.psn()) {
                     last = Some(bth.psn());
                     receiver.received.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Traffic {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more have been sent.
+    /// Waits until this many more have been sent.
     pub(crate) fn pass(&self, more: u64) -> Result<()> {
         let (goal, until) = (self.sent() + more, Instant::now() + UNDER_WAY);
         while self.sent() < goal {
@@ -92,7 +92,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// How many packets were lost since the last time, with none under way.
+    /// Losses since the last call, with none in flight.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
         let until = Instant::now() + UNDER_WAY;
@@ -132,7 +132,7 @@ impl Drop for Traffic {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // What went wrong was told when it was looked at.
+            // Errors were reported when they were detected.
             let _ = thread.join();
         }
     }

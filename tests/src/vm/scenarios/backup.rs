@@ -1,5 +1,5 @@
-//! Storage next to a backup: two NVMe-oF disks behind a port that is too small, read or written with fio while iperf3 sends TCP through
-//! the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packets lost on the way.
+//! Storage next to a backup: two NVMe-oF disks behind a bottleneck port, accessed with fio while iperf3 sends TCP
+//! through the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packet loss.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What others have put on an interface: queues of the kernel's own, shapers, bonds, programs at the same hooks.
+//! Coexistence with the kernel's own queues, shapers, bonds, and programs at the same hooks.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn between(
     Ok(())
 }
 
-/// A NIC with several transmit queues, under the kernel's own mq and under somebody's.
+/// A NIC with several transmit queues, under the kernel's own mq and under a configured one.
 fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     let mut tap = Tap::new(&lab.host, "q0", QUEUES)?;
     let own = show(lab, "q0")?;
@@ -265,7 +265,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     })
 }
 
-/// Filters of others on clsact, which end the chain.
+/// Other programs' filters on clsact, which end the chain.
 fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.host.command("tc qdisc add dev b0 clsact")?;
     let is_clsact = release()? < (6, 6);
@@ -307,7 +307,7 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.host.command("tc qdisc delete dev b0 clsact").map(drop)
 }
 
-/// Programs of others in a chain of TCX, as Cilium's are.
+/// Other programs in a chain of TCX, as Cilium's are.
 fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;

@@ -1,4 +1,4 @@
-//! Forged CNPs, and more flows than the table has room for.
+//! Forged CNPs, and more flows than the table's size.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use crate::socket::RawSocket;
 
 const VICTIM: u8 = 1;
 const PEER: u8 = 2;
-/// An address nobody has.
+/// An unused address.
 const STRANGER: u8 = 77;
-/// A QP nobody has.
+/// An unused QP.
 const NO_QP: u32 = 0x00ab_cdef;
 const LINK: &str = "20mbit";
 const LINK_BPS: f64 = 20e6;
@@ -72,7 +72,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             seen.rate_bps >= LINK_BPS,
         );
     }
-    // From the right address, for the right QP, intact: nothing tells it from a true one.
+    // From the right address, for the right QP, intact: indistinguishable from a genuine one.
     let seen = forge(&lab, report, "true in every bit", &genuine.cnp(None, 0), "rp_cnp_handled", qpn)?;
     report.at_least("true in every bit: cuts", seen.counted as f64, 1.0);
     report.at_least("true in every bit: the victim's rate, Mbit/s", seen.rate_bps / 1e6, FLOOR_BPS / 1e6);

@@ -1,4 +1,4 @@
-//! The package for many hosts under Debian's systemd: its units run without rights and do their work.
+//! The fleet package under Debian's systemd: its units work unprivileged.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -157,7 +157,7 @@ fn page(report: &mut Report) -> Result<()> {
         "200",
         html.starts_with("HTTP/1.1 200 "),
     );
-    // Its first words are of before somebody looked; it looks for as long as somebody listens.
+    // The first response predates sampling, which continues while a client is connected.
     let host = host()?["host"].as_str().context("a host has a name")?.to_owned();
     let all = ["\"name\":\"roce0\"".to_owned(), format!("\"host\":\"{host}\"")];
     let told = ask("/events", &|answer| all.iter().all(|what| answer.contains(what)))?;
@@ -191,7 +191,7 @@ fn killed(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Removed, its units are gone; the daemon and what is active are not touched.
+/// After removal, its units are gone; the daemon and its configuration are unchanged.
 fn removed(report: &mut Report) -> Result<()> {
     // The daemon's group comes with the package.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;
@@ -210,7 +210,7 @@ fn status() -> Result<Value> {
     json("dcqcn-fleet --json status --etcd http://127.0.0.1:2379")
 }
 
-/// What the fleet says of this host.
+/// The fleet's status of this host.
 fn host() -> Result<Value> {
     Ok(status()?["hosts"][0].clone())
 }

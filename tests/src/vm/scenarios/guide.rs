@@ -1,4 +1,4 @@
-//! What the documentation tells people to type, typed: the very blocks of the pages.
+//! Commands of the documentation, typed exactly as in the pages' blocks.
 
 use std::fs;
 use std::time::Duration;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_ours() {
+    fn names_are_localised() {
         for (theirs, ours) in [
             ("dcqcn counters eth0", "dcqcn counters h1"),
             ("dcqcn attach eth0 --profile lab", "dcqcn attach h1 --profile lab --set link_rate=40mbit"),

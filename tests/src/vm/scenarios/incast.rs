@@ -1,4 +1,4 @@
-//! Four QPs of two hosts into a third, whose port is too small: without dcqcn, and with it on all three and the bridge.
+//! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -300,7 +300,7 @@ struct Sample {
     drops: u32,
 }
 
-/// Looks at the bottleneck's queue until told to stop.
+/// Samples the bottleneck's queue until stopped.
 fn sample(switch: &Netns, lab: &Lab, done: &AtomicBool) -> Result<Vec<Sample>> {
     let netlink = Netlink::connect_in(switch)?;
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! Attaching and detaching where RDMA queue pairs are: what is not refused does not end one, and no mounted disk notices.
+//! Attaching and detaching with active QPs: accepted commands interrupt none, and mounted disks are unaffected.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -168,7 +168,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whoever says `--interrupt` is not refused, and may lose queue pairs.
+/// With `--interrupt` the command is accepted, and may end QPs.
 fn told_to(report: &mut Report, lab: &Lab) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let traffic = flow(lab, 15)?;
@@ -255,7 +255,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
     Ok(disk)
 }
 
-/// Unmounts it, and returns what the kernel has said of errors in the meantime.
+/// Unmounts it, and returns the kernel's errors in the meantime.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mount =
@@ -289,7 +289,7 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
     Ok(())
 }
 
-/// What a command says that is refused; `None` if it is not.
+/// Error of a rejected command; `None` if it is accepted.
 fn refusal(line: &str) -> Result<Option<String>> {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().context("an empty command")?);
@@ -297,7 +297,7 @@ fn refusal(line: &str) -> Result<Option<String>> {
     Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// Runs a command that is refused until the queue pairs of what has ended are gone.
+/// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while let Some(says) = refusal(line)? {

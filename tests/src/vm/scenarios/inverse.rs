@@ -1,4 +1,4 @@
-//! What `dcqcn` costs where nothing is congested: attached and idle, against not attached.
+//! Cost of `dcqcn` without congestion: attached and idle, compared with not attached.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Half of a round trip, as perftest tells it.
+/// Half of a round trip, as reported by perftest.
 fn latency_us(lab: &Lab) -> Result<f64> {
     let line = |host: u8| -> Result<String> {
         let (device, gid) = (rxe(host), lab.gid_index(host)?);

@@ -1,4 +1,4 @@
-//! Commands killed at each of their steps, on this kernel's own hooks: filters on clsact before Linux 6.6, links from then on.
+//! Commands killed at each step, with this kernel's hooks: clsact filters before Linux 6.6, links since.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What an operator does under traffic: none of it may break a QP or lose its rate.
+//! Operator's commands under traffic: none may break a QP or lose its rate.
 
 use std::thread;
 use std::time::{Duration, Instant};

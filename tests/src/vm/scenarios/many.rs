@@ -1,7 +1,7 @@
 //! Seven hundred QPs of one host through its `fq`, half of them cut to a few packets a second.
 //!
-//! `fq` keeps one queue for each flow that it can tell from others. Soft-RoCE sends all QPs of a device through one socket, which is
-//! one flow; a QP that was cut would then hold up those that were not.
+//! `fq` has a queue for each flow that it can distinguish. Soft-RoCE sends all QPs of a device through one socket,
+//! which is one flow; a QP that was cut would then delay those that were not.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     );
     report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
-    // One that is lost there is not sent again before `TIMEOUT`, and its QP stands still: that says nothing of fq.
+    // A packet lost there is not retransmitted before `TIMEOUT`, and its QP stalls, independent of fq.
     let lost = veth_drops(&lab)?;
     report.check("packets that wires between hosts and bridge lost", list(&lost), "none", lost.is_empty());
     report.equals("retries", before.retries + after.retries, 0);

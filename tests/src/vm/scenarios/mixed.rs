@@ -1,7 +1,7 @@
-//! Queue pairs that do all there is: SEND, WRITE, both with immediate data, READ and atomics at random, from both ends.
+//! QPs with all operations: SEND, WRITE, both with immediate data, READ and atomics at random, from both ends.
 //!
-//! All that an end sends counts in two sequences, its requests and its responses. What leaves out of order is seen as lost, and sent
-//! again.
+//! Packets of an end belong to two sequences, its requests and its responses. A reordered packet counts as lost, and is
+//! retransmitted.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ struct Measured {
     rates: Option<(Vec<String>, u64)>,
 }
 
-/// What dcqcn says, where it is attached.
+/// Status of dcqcn, where it is attached.
 fn rates(lab: &Lab) -> Result<Option<(Vec<String>, u64)>> {
     if !lab.is_attached(RECEIVER) {
         return Ok(None);

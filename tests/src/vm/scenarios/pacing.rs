@@ -1,4 +1,4 @@
-//! QPs held to a rate: what perftest gets of it.
+//! Paced QPs: throughput measured by perftest.
 
 use anyhow::{Context as _, Result};
 
@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 0.05;
 /// credit covers. One that comes out too high is wrong at once.
 const ATTEMPTS: u32 = 3;
 
-/// The default, with which a machine that is late loses rate: measured next to the others, and not held to anything.
+/// The default, with which a late machine loses rate: measured for comparison, without a bound.
 const DEFAULT_CREDIT: &str = "100us";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Who is cut by a CNP: each way to know it alone.
+//! QPs cut by a CNP: each source of pairs alone.
 //!
 //! Two QPs of host 1 write to host 3, and what it knows of one of them is that its class is congested. That one must slow
 //! down and the other must not, though both have the same two ends. The QPs' numbers differ on the two sides, so that a
@@ -128,7 +128,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     wait_for_pair(lab, known, congested_qpn)?;
     let before = Counts::read(lab)?;
     thread::sleep(COUNTED);
-    // While they run: what is on its way when its QP is closed belongs to nobody.
+    // While they run: packets in transit when their QP is closed belong to none.
     let counts = Counts::read(lab)?.since(&before);
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
     let qps = lab.on_host(SENDER, "flows {}")?;

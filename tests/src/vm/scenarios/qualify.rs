@@ -1,4 +1,4 @@
-//! `dcqcn-lab qualify` with what a stock kernel has: ets for the queues, fq for the pacing and for what is paused.
+//! `dcqcn-lab qualify` with a stock kernel: ets for the queues, fq for pacing and pauses.
 
 use anyhow::Result;
 use clap::ValueEnum as _;
@@ -13,7 +13,8 @@ use super::super::report::Report;
 const LINK_BPS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const ROUNDS: u32 = 60;
-/// A token bucket gives away what it cannot keep while an emulated guest stands still, and the port is slower than its rate then.
+/// A token bucket loses tokens beyond its burst while an emulated guest is stopped, and the port is slower than its
+/// rate then.
 const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE next to"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
@@ -58,7 +59,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let off = qualify(&QualifyConfig { cases: vec![Case::Watchdog], settings, ..config })?;
     let failed = off.checks.iter().filter(|check| check.outcome == Outcome::Failed);
     let failed: Vec<_> = failed.map(|check| check.what.as_str()).collect();
-    let found = failed.first() == Some(&"a storm is found after");
-    report.check("without a watchdog", failed.join(", "), "a storm is found after", found);
+    let found = failed.first() == Some(&"a storm is detected after");
+    report.check("without a watchdog", failed.join(", "), "a storm is detected after", found);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Queues of a port: what each gets of it, as in the kernel's own tests of ets (tools/testing/selftests/net/forwarding).
+//! Shares of a port's queues, as in the kernel's own tests of ets (tools/testing/selftests/net/forwarding).
 
 use anyhow::{Context as _, Result};
 use dcqcn_params::QueuesChoice;

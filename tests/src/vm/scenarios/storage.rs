@@ -1,7 +1,7 @@
-//! Storage: two NVMe-oF targets and an initiator whose port is too small, with reads alone and with half reads, half writes.
+//! Storage: two NVMe-oF targets and an initiator behind a bottleneck port; reads, and half writes.
 //!
-//! A target's queue pair carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (answers) in one sequence:
-//! what overtakes there is sent again.
+//! A target's QP carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (replies) in one
+//! sequence, in which reordering causes retransmissions.
 
 use std::path::Path;
 use std::time::Duration;

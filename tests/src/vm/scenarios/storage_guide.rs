@@ -1,5 +1,5 @@
-//! What docs/how-to/fix-storage.md says to type, typed while an initiator reads two disks next to a backup: how long its reads take
-//! before, and what each step makes of that.
+//! The commands of docs/how-to/fix-storage.md, typed while an initiator reads two disks next to a backup: read times
+//! before, and after each step.
 
 use std::fs;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const DISK: &str = "nqn.2014-08.org.example:disk";
 const READS: Job = Job { pattern: "randread", block_bytes: 16_384, depth: 8, settling_s: 8, length_s: 20 };
 /// What the page calls a stall, s: all that is in flight from both targets takes the port 0.1 s.
 const STALL_S: f64 = 1.0;
-/// Storage's weight, of 1, and how near it storage's part of the port is with step 5, in which the page says that it comes near.
+/// Storage's weight, of 1, and the tolerance of its share with step 5, in which the page predicts it.
 const WEIGHT: f64 = 0.7;
 const NEAR: f64 = 0.1;
 const PORT_BPS: f64 = 20e6;
@@ -122,23 +122,23 @@ fn script(lab: &Lab, reads: &str) -> String {
             script += &start("more", reads);
         }
     }
-    script += &look("end");
+    script += &record("end");
     script + "kill $(pgrep -x iperf3) $(pgrep -x dcqcn) 2>/dev/null\nwait 2>/dev/null\n"
 }
 
-/// Begins to read, and looks at the port when all has settled.
+/// Starts to read, and records the counters once rates have settled.
 fn start(phase: &str, reads: &str) -> String {
-    let settled = look(&format!("{phase}-from"));
+    let settled = record(&format!("{phase}-from"));
     format!("{reads} >/tmp/{phase}.json &\nreads=$!\nsleep {}\n{settled}", READS.settling_s + 1)
 }
 
-/// Waits for the end of the reads, and looks again.
+/// Waits for the end of the reads, and records the counters.
 fn end(phase: &str) -> String {
-    format!("wait $reads\n{}", look(&format!("{phase}-to")))
+    format!("wait $reads\n{}", record(&format!("{phase}-to")))
 }
 
 /// Writes down what the port has counted; of queues that are not there, nothing.
-fn look(name: &str) -> String {
+fn record(name: &str) -> String {
     format!(
         "ip netns exec switch tc -s -j qdisc show dev p3 >/tmp/{name}-port.json\n\
          ip netns exec switch dcqcn --json queues p3 >/tmp/{name}-queues.json 2>/dev/null\n"

@@ -1,4 +1,4 @@
-//! The package under Debian's systemd, from a boot next to udev to a purge.
+//! The package under Debian's systemd, from boot to purge.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("dpkg --purge dcqcn")?;
     gone(report, "purged after the boot")?;
 
-    // What somebody else has put there is his.
+    // Another process's state is left alone.
     sh(&format!("ip link set {IFACE} up"))?;
     sh(&format!("tc qdisc add dev {IFACE} root handle 9: pfifo limit 77"))?;
     let before = state()?;
@@ -115,7 +115,7 @@ fn killed(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Stopped, it does not tell systemd of life, and is started again.
+/// When stopped, it sends no watchdog pings, and is restarted.
 fn watchdog(report: &mut Report) -> Result<()> {
     let dir = Path::new("/etc/systemd/system/dcqcn.service.d");
     fs::create_dir_all(dir)?;
@@ -136,7 +136,7 @@ fn watchdog(report: &mut Report) -> Result<()> {
     sh("systemctl daemon-reload").map(drop)
 }
 
-/// The next version takes over, with its own programs where they are others.
+/// The next version takes over, replacing programs that differ.
 fn upgrade(report: &mut Report) -> Result<()> {
     let (pid, since) = (main_pid()?, attached_at()?);
     // As if the programs were of another build.

@@ -1,4 +1,4 @@
-//! What TCP pays for `dcqcn` on a NIC: throughput with nothing attached, with each role, and detached, in interleaved rounds.
+//! Cost of `dcqcn` for TCP on a NIC: throughput detached and with each role, in interleaved rounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What pages say to type, typed: their blocks of commands, and how each command ended.
+//! Typing the command blocks of pages, with each command's result.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::super::report::Report;
 /// `dcqcn doctor` found warnings.
 const WARNINGS: i32 = 4;
 
-/// What a reader has at hand: a terminal, the key that leaves `top`, and Ctrl-C. `typed` says what it runs and how that ended.
+/// A reader's tools: a terminal, the key that quits `top`, and Ctrl-C. `typed` records commands and results.
 pub(super) const PREAMBLE: &str = r#"
 typed() {
     printf '$ %s\n' "$1"

@@ -21,7 +21,7 @@ const WAYS: &[(&str, &str)] = &[
     ("inline", "attach v0 --inline w0 --set link_rate=100mbit"),
 ];
 
-/// How long the kernel may take to free what nobody uses.
+/// Time for the kernel to free unused objects.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
@@ -96,7 +96,7 @@ fn left(netns: &Netns) -> Result<Left> {
     })
 }
 
-/// What is left once the kernel has freed what nobody uses.
+/// State left after the kernel has freed unused objects.
 fn settled(netns: &Netns, expected: &Left) -> Result<Left> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && loaded() != (expected.programs, expected.maps) {

@@ -1,4 +1,4 @@
-//! Both engines agree where a packet leaves by another port.
+//! Both engines agree if a packet leaves by another port.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! CNPs against bytes worked out here.
+//! CNPs compared with bytes computed here.
 
 use super::*;
 
@@ -110,7 +110,7 @@ fn forged_cnps_change_nothing() {
             both.process(Hook::Ingress, now_ns, &stranger.cnp(None, CNP_TOS), &received());
             unknown += 1;
         }
-        // Right, but no hint, and nobody knows whose QP that is.
+        // Valid, but without a hint, and for an unknown QP.
         both.process(Hook::Ingress, now_ns, &data.cnp(Some(0x22), CNP_TOS), &received());
         unknown += 1;
         let after = both.state();
@@ -126,8 +126,8 @@ fn forged_cnps_change_nothing() {
 }
 
 #[test]
-fn cnps_too_soon_change_nothing() {
-    let Some(mut both) = Both::load("cnps_too_soon_change_nothing", 64, &sender()) else {
+fn cnps_within_interval_ignored() {
+    let Some(mut both) = Both::load("cnps_within_interval_ignored", 64, &sender()) else {
         return;
     };
     let data = Roce::default();

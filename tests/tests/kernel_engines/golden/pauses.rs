@@ -1,4 +1,4 @@
-//! PFC: what is counted, what is held and for how long.
+//! PFC: counters, delayed packets, and the duration of pauses.
 
 use dcqcn_common::hooks::HEARD;
 use dcqcn_common::layout::CLASSES;
@@ -200,7 +200,7 @@ fn storm_forwards_or_drops_while_active() {
     // A storm of another priority is not one of this one.
     both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), held);
-    // Nobody has said so for a while.
+    // The last report has expired.
     both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
     let later_ns = START_NS + STORM_AGE_NS + 100_000;
     assert_eq!(fresh(&mut both, later_ns), (Verdict::Pass, later_ns + config.scalars.pacing_horizon_ns));

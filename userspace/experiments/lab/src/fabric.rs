@@ -1,4 +1,4 @@
-//! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and the workloads of others.
+//! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and imported workloads.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,14 +14,14 @@ use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::Output;
 
-/// Most combinations of one sweep.
+/// Maximum number of combinations of one sweep.
 const MAX_RUNS: usize = 10_000;
 
-/// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and flows that end.
+/// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///
-/// Every packet, ACKs and CNPs included, queues at every port. Flow completion times are told by size, with slowdown: how many
-/// times as long as in an empty fabric. The same settings and seed give the same result to the last bit, on any number of
-/// cores.
+/// Every packet, ACKs and CNPs included, queues at every port. Flow completion times are reported by size, with
+/// slowdown: the time relative to an empty fabric. Equal settings and seeds give bit-identical results, on any number
+/// of cores.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; without fct_ns: not complete.
@@ -58,10 +58,10 @@ pub(crate) struct FabricArgs {
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Write a line per flow here.
+    /// Write a CSV line per flow to this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw slowdown by size, queues over switches and time, and pauses, as PATH.svg and PATH.png, or PATH itself if it names a format.
+    /// Draw slowdown by size, queues and pauses to PATH.svg and PATH.png, or to PATH if it has a format.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Print a topology file.
@@ -124,7 +124,7 @@ impl FabricArgs {
         Ok(())
     }
 
-    /// Every combination of the sweep's values, with what it consists of; the last axis changes fastest.
+    /// All combinations of the sweep's values, with their settings; the last axis changes fastest.
     fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
         let mut setups = vec![(Changed::new(), self.setup.clone())];
         for axis in &self.sweep {

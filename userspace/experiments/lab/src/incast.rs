@@ -1,4 +1,4 @@
-//! `incast`: congestion to look at, in network namespaces.
+//! `incast`: congestion in network namespaces.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ enum ControlChoice {
     Both,
 }
 
-/// What forwards between the hosts.
+/// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SwitchChoice {
     /// The kernel of this machine.
@@ -29,10 +29,10 @@ enum SwitchChoice {
     Bmv2,
 }
 
-/// Let several hosts send to one at once, over a switch with a finite buffer.
+/// Send from several hosts to one, through a switch with a finite buffer.
 ///
-/// Builds hosts and a switch from network namespaces, drives RoCEv2 traffic (RC, go-back-N) through them, and removes
-/// them again. Needs root; the network of the machine is not touched.
+/// Builds hosts and a switch from network namespaces, sends RoCEv2 traffic (RC, go-back-N) through them, and removes
+/// them. Needs root; does not touch the machine's network.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Without --profile the parameters are those of `lab` up to 1 Gb/s, else of `paper`.
@@ -50,31 +50,31 @@ Examples:
   # one figure
   dcqcn-lab incast --duration 5s --json | jq '.runs[].steady.jain_index'")]
 pub(crate) struct IncastArgs {
-    /// What forwards between the hosts.
+    /// Switch between the hosts.
     #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
     switch: SwitchChoice,
-    /// Where the hosts' notification and reaction points are: in the hosts, or in a BMv2 switch.
+    /// Location of the notification and reaction points: in the hosts, or in a BMv2 switch.
     #[arg(long, value_enum, default_value_t = RpPlace::Host)]
     rp: RpPlace,
-    /// Sender hosts.
+    /// Number of sender hosts.
     #[arg(long, value_name = "N", default_value_t = 4)]
     senders: u16,
-    /// Queue pairs of each sender.
+    /// QPs per sender.
     #[arg(long, value_name = "N", default_value_t = 1)]
     qps: u16,
     /// Rate of every link, the bottleneck included [default: 200mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link: Option<u64>,
-    /// How long traffic runs, each way.
+    /// Duration of traffic, per mode.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
     duration: u64,
-    /// Start-up that the steady figures leave out [default: 2 s, at most a fifth of the run].
+    /// Start-up excluded from the steady state [default: 2 s, at most a fifth of the run].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
     warm_up: Option<u64>,
-    /// With DCQCN, without, or one after the other.
+    /// With DCQCN, without, or both in turn.
     #[arg(long, value_enum, default_value_t = ControlChoice::Both)]
     control: ControlChoice,
-    /// Bulk TCP flows that share the bottleneck in a class of their own.
+    /// Bulk TCP flows that share the bottleneck in a separate class.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tcp: u16,
     /// RDMA path MTU: 256, 512, 1024, 2048 or 4096 [default: 4096; bmv2: 1024, its largest].
@@ -83,16 +83,16 @@ pub(crate) struct IncastArgs {
     /// Length of each message [default: 1MiB; bmv2: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
     message: Option<u32>,
-    /// Most packets of a queue pair without acknowledgement [default: 256; bmv2: 32].
+    /// Maximum unacknowledged packets per QP [default: 256; bmv2: 32].
     #[arg(long, value_name = "PACKETS")]
     window: Option<u32>,
     /// Buffer of the bottleneck's RoCE queue [default: 512KB; bmv2: 64 packets].
     #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
     buffer: Option<u32>,
-    /// IPv6 instead of IPv4.
+    /// Use IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// Write pictures of rates and queue depth over time here, as SVG and PNG.
+    /// Write pictures of rates and queue depth over time to this directory, as SVG and PNG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]

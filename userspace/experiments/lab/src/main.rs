@@ -1,5 +1,5 @@
-//! The `dcqcn-lab` command: what an experimenter types. Congestion in network namespaces, a simulator, captures and flows
-//! through the pipeline, and the tools for the same pipeline in P4.
+//! The `dcqcn-lab` command for experiments: congestion in network namespaces, a simulator, captures and flows through
+//! the pipeline, and tools for the pipeline in P4.
 
 mod fabric;
 mod incast;
@@ -33,16 +33,16 @@ Environment:
 
 Completions for bash: source <(COMPLETE=bash dcqcn-lab)";
 
-/// Experiments with DCQCN: congestion to look at, a simulator, captures, and the pipeline in P4.
+/// Experiments with DCQCN: congestion in namespaces, a simulator, captures, and the pipeline in P4.
 ///
-/// Runs the code of the data plane. Nothing of this machine's network is touched, but for `p4 push`, `p4 set` and `p4 read`, which
-/// speak to a running simple_switch.
+/// Runs the code of the data plane. The machine's network is not touched, except by `p4 push`, `p4 set` and `p4 read`,
+/// which connect to a running simple_switch.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn-lab", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Print JSON: raw numbers, units in the names.
+    /// Print JSON: raw numbers, with units in the key names.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     log_to_stderr();
-    // The report has told what is wrong.
+    // The report includes the errors.
     dcqcn_support::cli::run(
         cli.json,
         |out| cli.run(out),

@@ -1,4 +1,4 @@
-//! `p4`: the same pipeline on a BMv2 switch.
+//! `p4`: the pipeline on a BMv2 switch.
 
 mod running;
 
@@ -15,7 +15,7 @@ use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
 use serde_json::json;
 
-/// Where BMv2's Thrift server is by default.
+/// Default port of BMv2's Thrift server.
 const THRIFT_PORT: u16 = 9_090;
 
 /// Compile, configure and read the pipeline in P4, on BMv2's simple_switch.
@@ -86,10 +86,10 @@ Examples:
   dcqcn-lab p4 build
   dcqcn-lab p4 build --source p4 --out /tmp/dcqcn")]
 pub(crate) struct BuildArgs {
-    /// The directory of the program.
+    /// Directory of the program.
     #[arg(long, value_name = "DIR", default_value = "p4")]
     source: PathBuf,
-    /// Where the results go [default: `build` in it].
+    /// Output directory [default: `build` in it].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -111,7 +111,7 @@ impl fmt::Display for BuiltReport {
         if *fits {
             return Ok(());
         }
-        writeln!(f, "its tables, registers or counters are not those this dcqcn writes and reads")
+        writeln!(f, "its tables, registers or counters differ from those of this dcqcn")
     }
 }
 
@@ -128,13 +128,13 @@ impl JsonArgs {
     }
 }
 
-/// Where a switch's configuration comes from: the profile, then the file, then single settings.
+/// Sources of a switch's configuration, in ascending precedence: the profile, the file, single settings.
 #[derive(Debug, Args)]
 struct FileArgs {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The parameters to start from.
+    /// Profile to start from.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// Set a parameter; overrides profile and file. May be repeated.
@@ -153,7 +153,7 @@ impl FileArgs {
     }
 }
 
-/// The parameters of a switch: its role is that unless said, and it paces unless told not to.
+/// Parameters of a switch: by default, its role is switch and it paces.
 fn switch_config(mut settings: Settings) -> anyhow::Result<Config> {
     settings.role.get_or_insert(Role::Switch);
     let pacer = settings.pacer.take().unwrap_or_default();
@@ -162,7 +162,7 @@ fn switch_config(mut settings: Settings) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// What the settings of a file mean for its switch.
+/// The switch that a file's settings describe.
 fn plan(settings: Settings, switch: &Switch) -> anyhow::Result<Plan> {
     Ok(Plan::new(&Program::embedded()?, &switch_config(settings)?, switch)?)
 }
@@ -199,7 +199,7 @@ impl CommandsArgs {
     }
 }
 
-/// Parameters that were set and mean nothing in P4.
+/// Parameters that were set but have no counterpart in P4.
 #[derive(Serialize)]
 struct Ignored(Vec<String>);
 

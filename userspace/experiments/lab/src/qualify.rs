@@ -1,4 +1,4 @@
-//! `qualify`: what SONiC's RoCEv2 test plans demand of a switch.
+//! `qualify`: SONiC's RoCEv2 test plans for a switch.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
 
-/// What forwards between the hosts.
+/// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SwitchChoice {
     /// The kernel of this machine.
@@ -18,15 +18,16 @@ enum SwitchChoice {
     Bmv2,
 }
 
-/// A check failed; the report has said which.
+/// A check failed, as listed in the report.
 #[derive(Debug, thiserror::Error)]
 #[error("the switch is not qualified")]
 pub(crate) struct NotQualified;
 
-/// Run what SONiC's RoCEv2 test plans demand of a switch, and say what it does and does not do.
+/// Run SONiC's RoCEv2 test plans against a switch, and report each check.
 ///
-/// N:1 incast without loss or NAK and with the shares of the weights; marks against theory; storage; CNPs and ACKs in their
-/// classes; the watchdog against PFC storms. In network namespaces of its own, or between ports of this machine. Needs root.
+/// N:1 incast without loss or NAK and with the shares of the weights; marks compared with theory; storage; CNPs and
+/// ACKs in their classes; the watchdog against PFC storms. In separate network namespaces, or between ports of this
+/// machine. Needs root.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Cases:
@@ -51,14 +52,14 @@ Examples:
   # one line
   dcqcn-lab qualify --case marking --json | jq -r '.checks[] | select(.outcome != \"passed\") | .what'")]
 pub(crate) struct QualifyArgs {
-    /// Ports of this machine around the switch: all but the last send, the last receives; the last but one of three and more
-    /// sends what is not RoCE. Parameters are what the switch is said to be set to.
+    /// Ports of this machine around the switch: all but the last send, the last receives; of three and more, the last
+    /// but one sends non-RoCE traffic. Parameters are the presumed settings of the switch.
     #[arg(long, value_name = "PORT,PORT", value_delimiter = ',', conflicts_with = "switch")]
     against: Vec<String>,
-    /// What forwards in the namespaces.
+    /// Switch in the namespaces.
     #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
     switch: SwitchChoice,
-    /// Run these only.
+    /// Run only these cases.
     #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',')]
     case: Vec<Case>,
     /// Sender hosts in the namespaces.
@@ -67,19 +68,19 @@ pub(crate) struct QualifyArgs {
     /// Rate of every link [default: 100mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link: Option<u64>,
-    /// How long traffic runs in each case that has some.
+    /// Duration of traffic per case.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
     duration: u64,
     /// Rounds of the case `marking`, 10 to 10000.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     rounds: u32,
-    /// Most packets of a queue pair without acknowledgement [default: 32].
+    /// Maximum unacknowledged packets per QP [default: 32].
     #[arg(long, value_name = "PACKETS")]
     window: Option<u32>,
     /// Buffer of the bottleneck's RoCE queue [default: 512KB; bmv2: 64 packets].
     #[arg(long, value_name = "SIZE", value_parser = parse_small_bytes)]
     buffer: Option<u32>,
-    /// Write the checks here as JUnit XML, too.
+    /// Also write the checks to this file, as JUnit XML.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     #[command(flatten)]
@@ -126,7 +127,7 @@ impl QualifyArgs {
             return Err(NotQualified.into());
         }
         if report.count(Outcome::Passed) == 0 {
-            bail!("nothing could be checked: the reasons are in the lines that say `skipped`");
+            bail!("no case could run: see the causes in the `skipped` lines");
         }
         Ok(())
     }

@@ -11,10 +11,10 @@ use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
-/// Send the packets of a capture through a hook and see what becomes of each.
+/// Send the packets of a capture through a hook and show the verdict on each.
 ///
-/// Prints a line of JSON for each packet: what it is, what was decided, queue depth, departure time, the state of its
-/// flow, and the packets sent next to it. A summary follows on standard error; with --json, as the last line.
+/// Prints a line of JSON for each packet: headers, verdict, queue depth, departure time, the state of its flow, and
+/// packets emitted with it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs
@@ -32,17 +32,17 @@ pub(crate) struct ReplayArgs {
     /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
     #[arg(value_name = "IN.pcap")]
     input: PathBuf,
-    /// Where the packets meet the data plane.
+    /// Hook that the packets enter.
     #[arg(long, value_enum)]
     hook: Hook,
     /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `p4`: the compiled P4
     /// program, in this process. `bmv2`: the same, in simple_switch.
     #[arg(long, value_enum, default_value = "reference")]
     engine: EngineKind,
-    /// Where the random sequence begins. `bmv2` has its own.
+    /// Seed of the random sequence. `bmv2` uses its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the packets as they leave, CNPs included, in the order of departure.
+    /// Write the packets as they leave, CNPs included, in the order of departure, to this file.
     #[arg(long, value_name = "OUT.pcap")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl ReplayArgs {
     }
 }
 
-/// The parameters of a replay, where nothing is attached that could tell the pacer and the rate of the link.
+/// Parameters of a replay, which has no interface to derive the pacer and the link rate from.
 fn config(mut settings: Settings) -> Result<Config, SettingsError> {
     let all_points = settings.role.is_none();
     let cp_is_said = settings.changes.iter().any(|change| change.key.to_string() == "cp_enable");

@@ -1,4 +1,4 @@
-//! `sim`: DCQCN at link speeds that no test machine has.
+//! `sim`: simulation of DCQCN at any link speed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use dcqcn_support::cli::Output;
 
 use crate::fabric::FabricArgs;
 
-/// The presets by their place in [`Preset`], for types that depend on one.
+/// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
 const STAIRCASE: usize = 1;
 const STABILITY: usize = 2;
 const COEXIST: usize = 3;
-/// What `stability` compares unless one of them is said.
+/// Defaults of the comparison in `stability`.
 const STABILITY_FLOWS: &str = "flows=2,10,64";
 const STABILITY_DELAYS: &str = "loop-delay=4us,85us";
 
 /// Simulate DCQCN packet by packet, at any link speed, with the code of the data plane.
 ///
-/// Senders with a link each into a switch, one port of it, one receiver behind. Rates, marks and CNP intervals are computed by
-/// the same functions as in the kernel. The same settings and seed give the same result to the last bit.
+/// Senders, each with its own link into a switch, one output port, one receiver. Rates, marks and CNP intervals are
+/// computed by the same functions as in the kernel. Equal settings and seeds give bit-identical results.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -62,10 +62,10 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Let N senders send to one receiver.
+    /// Simulate N senders and one receiver.
     ///
-    /// Next to the measured queue stands the fixed point of the fluid model, where that applies: parameters of the paper's
-    /// machine, data without an end, nothing else on the link.
+    /// The report compares the measured queue with the fixed point of the fluid model, where that applies: parameters
+    /// of the paper's machine, endless data, no other traffic.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim incast --flows 4
@@ -78,16 +78,16 @@ Examples:
   # one figure
   dcqcn-lab sim incast --json | jq '.outcome.classes[0].queue.mean_bytes'")]
     Incast(Box<RunArgs<INCAST>>),
-    /// Start with two flows and let one more join every --step.
+    /// Start with two flows and add one more every --step.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim staircase
   dcqcn-lab sim staircase --flows 5 --step 50ms --duration 250ms --plot staircase.svg")]
     Staircase(Box<RunArgs<STAIRCASE>>),
-    /// Look for oscillation: few and many flows, with a short and a long control loop.
+    /// Measure oscillation: few and many flows, with a short and a long control loop.
     ///
-    /// Unless set: 2, 10 and 64 flows, each with 4 us and 85 us of loop delay. The table says by how much the queue
-    /// deviates from its mean, by how much the sum of all rates swings, and how long the link was busy.
+    /// By default: 2, 10 and 64 flows, each with 4 us and 85 us of loop delay. The table shows the queue's deviation
+    /// from its mean, the swing of the sum of all rates, and how long the link was busy.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim stability
@@ -96,9 +96,9 @@ Examples:
   # one case, to look at
   dcqcn-lab sim stability --flows 10 --loop-delay 85us --plot unstable")]
     Stability(Box<RunArgs<STABILITY>>),
-    /// Read blocks from storage next to TCP, with and without classes, ECN and DCQCN.
+    /// Read blocks from storage alongside TCP, with and without classes, ECN and DCQCN.
     ///
-    /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gb/s that TCP wants to fill as well.
+    /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gbit/s that bulk TCP shares.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim coexist --classes on
@@ -106,7 +106,7 @@ Examples:
   dcqcn-lab sim coexist --tcp 16 --tcp-law dctcp --outstanding 64")]
     Coexist(Box<RunArgs<COEXIST>>),
     Fabric(Box<FabricArgs>),
-    /// Print a scenario file with everything that can be said.
+    /// Print a scenario file with all settings.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim example > scenario.toml")]
@@ -124,7 +124,7 @@ impl SimArgs {
             Some(SimCommand::Example) => out.text(&file::EXAMPLE),
             None => {
                 let path = self.file.context(
-                    "nothing to simulate: name a preset, as in `dcqcn-lab sim incast`, or a FILE.toml",
+                    "nothing to simulate: specify a preset, as in `dcqcn-lab sim incast`, or a FILE.toml",
                 )?;
                 self.run.run(Some(&path), out)
             }
@@ -132,15 +132,15 @@ impl SimArgs {
     }
 }
 
-/// What every simulation can be told. `PRESET` is the place of its preset.
+/// Flags of all simulations. `PRESET` is the index of the preset.
 #[derive(Debug, Args)]
 struct RunArgs<const PRESET: usize> {
     #[command(flatten)]
     knobs: Knobs<PRESET>,
-    /// Messages at random times with the lengths of this file: lines BYTES,WEIGHT. See --load.
+    /// Messages at random times with the lengths in this file: lines BYTES,WEIGHT. See --load.
     #[arg(long, value_name = "FILE", help_heading = "RoCE flows")]
     flow_sizes: Option<PathBuf>,
-    /// The DCQCN parameters to start from [default: paper].
+    /// Profile to start from [default: paper].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     profile: Option<Profile>,
     /// Set a parameter of DCQCN; overrides the profile. May be repeated.
@@ -149,15 +149,15 @@ struct RunArgs<const PRESET: usize> {
     /// Run with each value of a flag or parameter, on all cores. May be repeated: all combinations.
     #[arg(long, value_name = "KEY=VALUE,...")]
     sweep: Vec<Axis>,
-    /// Write time series here; of a sweep, a line per run.
+    /// Write time series to this file; for a sweep, a line per run.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw rates and queue over time into this file, .svg or .png, or into both if it ends in neither.
+    /// Draw rates and queue over time to this file, .svg or .png, or to both if it ends in neither.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// The flags that [`Knob`]s describe.
+/// The flags described by [`Knob`]s.
 #[derive(Clone, Debug, Default)]
 struct Knobs<const PRESET: usize>(Vec<Setting>);
 

@@ -1,4 +1,4 @@
-//! `trace`: events of one flow through the rate machine.
+//! `trace`: one flow through the rate machine, event by event.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -12,10 +12,10 @@ use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
-/// Show what CNPs and packets do to the rate of one flow, event by event.
+/// Show the effect of CNPs and packets on the rate of one flow, event by event.
 ///
 /// Reads lines `t_ns,cnp`, `t_ns,send,BYTES` and `t_ns,sample` in the order of time, and prints the flow's state after
-/// each: current and target rate, alpha, both stages, and when a packet leaves.
+/// each: current and target rate, alpha, both stages, and the departure time of a packet.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Input: whole nanoseconds; BYTES of layer 2, 1 to 2^40. A header `t_ns,event,bytes`, blank lines and
@@ -37,19 +37,19 @@ Examples:
   dcqcn-lab trace - --line-rate 25g --json | jq -c 'select(.event == \"cnp\")'
   dcqcn-lab trace events.csv --line-rate 40g --engine kernel > kernel.csv")]
 pub(crate) struct TraceArgs {
-    /// The events; `-` reads standard input.
+    /// File with the events; `-` reads standard input.
     #[arg(value_name = "EVENTS.csv")]
     input: PathBuf,
-    /// Rate of the link, where the flow starts: `40g`, `25gbit`, up to 800gbit. Short for `--set link_rate=RATE`.
+    /// Link rate, at which the flow starts: `40g`, `25gbit`, up to 800gbit. Short for `--set link_rate=RATE`.
     #[arg(long, value_name = "RATE", value_parser = line_rate)]
     line_rate: Option<Assignment>,
-    /// Also show what happens inside the machine: alpha's period, a cut, an increase.
+    /// Also show internal events of the machine: alpha's period, a cut, an increase.
     #[arg(long)]
     expand: bool,
     /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel.
     #[arg(long, value_enum, default_value = "reference")]
     engine: EngineKind,
-    /// Write here instead of to standard output; if something fails the file stays as it was.
+    /// Write to this file instead of standard output; on failure the file is unchanged.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Draw rates and alpha over time. May be repeated.
@@ -67,7 +67,7 @@ fn picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("svg" | "png") => Ok(path),
-        _ => Err("its name must end in .svg or .png, which says what is drawn".into()),
+        _ => Err("the file name must end in .svg or .png".into()),
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Runs `dcqcn-lab trace EVENTS ARGS`: standard output, or the error as people see it.
+    /// Runs `dcqcn-lab trace EVENTS ARGS`: standard output, or the error as text.
     fn run(directory: &Path, events: &str, args: &str) -> Result<String, String> {
         let input = directory.join("events.csv");
         fs::write(&input, events).unwrap();
@@ -148,11 +148,11 @@ mod tests {
         let same = run(directory.path(), "0,sample\n", "--set link_rate=40g").unwrap();
         assert_eq!(Ok(same), run(directory.path(), "0,sample\n", "--line-rate 40g"));
         for (args, says) in [
-            ("", "error: the line rate is not known: give it, as in `--line-rate 40gbit`\n"),
-            ("--line-rate 0", "error: the line rate is not known: give it, as in `--line-rate 40gbit`\n"),
+            ("", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
+            ("--line-rate 0", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
             ("--line-rate 40gbps", "`40gbps` is ambiguous"),
             ("--line-rate 801g", "out of range: allowed is 0bit to 800gbit"),
-            ("--line-rate 40g --plot rates.pdf", "its name must end in .svg or .png"),
+            ("--line-rate 40g --plot rates.pdf", "the file name must end in .svg or .png"),
             ("--line-rate 40g --profile lab", "profile `lab` is for links up to 1gbit"),
         ] {
             let error = run(directory.path(), "0,sample\n", args).unwrap_err();
@@ -203,7 +203,7 @@ mod tests {
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
         let nowhere = format!("--line-rate 40g --out {}/no/out.csv", directory.path().display());
         assert!(run(directory.path(), "0,cnp\n", &nowhere).unwrap_err().contains("cannot write"));
-        // Nothing is left behind.
+        // No file is left behind.
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
     }
 

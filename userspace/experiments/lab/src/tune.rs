@@ -21,13 +21,13 @@ use dcqcn_support::file::Replacement;
 /// Several workloads and seeds count by their geometric mean. The best candidates and all presets are simulated again with other
 /// seeds; that result decides. The same flags give the same result on any number of cores.
 #[derive(Debug, Args)]
-#[command(mut_args(told))]
+#[command(mut_args(adapted))]
 #[command(after_long_help = "\
 Searched are the profile (those for the hosts' links), Kmin, Kmax and Pmax of the flows' class, rpg_ai_rate, rpg_hai_rate,
 rpg_time_reset, dce_tcp_g and min_time_between_cnps. What --profile and --set say is the same in all candidates, and not searched.
 
 Columns: SLOWDOWN with the other seeds, SEARCHED with those of the search, QUEUE the deepest of any port, PAUSES, DROPS and LEFT
-(flows that did not end) of all simulations with the other seeds. `!` is what breaks a limit, and comes behind all that keep them;
+(incomplete flows) of all simulations with the other seeds. `!` marks an exceeded limit, which ranks behind all others;
 --max-pauses and --max-drops count for each simulation, and the limits below the table for as many as there are.
 
 Examples:
@@ -41,59 +41,59 @@ Examples:
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     setup: FabricSetup,
-    /// More traffic that the same parameters must serve: flags that count over the others, as workload=incast:16,size=500KB. May be repeated.
+    /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
     #[arg(long, value_name = "KEY=VALUE,...", help_heading = "Search")]
     also: Vec<String>,
     /// Candidates to simulate.
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "Search")]
     budget: u16,
-    /// Which figure of slowdown is to be small.
+    /// Metric of slowdown to minimise.
     #[arg(long, value_name = "FIGURE", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
     objective: Objective,
-    /// Deepest queue of a port; a candidate beyond is behind all that keep to it.
+    /// Limit of the deepest queue of a port; candidates beyond it rank behind all others.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]
     max_queue: Option<u64>,
-    /// Most times that switches pause a neighbour, in a simulation on average [default: the fewest of any preset, and a tenth more].
+    /// Limit of pauses by switches, per simulation on average [default: a tenth more than the preset with fewest].
     #[arg(long, value_name = "N", help_heading = "Search")]
     max_pauses: Option<u64>,
-    /// Most packets dropped, in a simulation on average.
+    /// Limit of dropped packets, per simulation on average.
     #[arg(long, value_name = "N", help_heading = "Search")]
     max_drops: Option<u64>,
-    /// Seeds of each workload, from --seed on, while searching.
+    /// Seeds of each workload in the search, from --seed on.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
     seeds: u64,
-    /// Other seeds for the second look at the best.
+    /// Seeds of each workload in the second evaluation.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
     check_seeds: u64,
-    /// Candidates that get a second look.
+    /// Candidates in the second evaluation.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Search")]
     keep: u16,
-    /// Where the random numbers of the search begin.
+    /// Seed of the search.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Search")]
     search_seed: u64,
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
     threads: Option<u16>,
-    /// Write the best here, for `dcqcn-fleet apply`: candidate or preset, with --profile or --set one that has what they say. Not if it breaks a limit.
+    /// Write the best result as a file for `dcqcn-fleet apply`, unless it exceeds a limit.
     #[arg(long, value_name = "FILE", help_heading = "Fleet")]
     out: Option<PathBuf>,
     /// With --out: name of the group.
     #[arg(long, value_name = "NAME", default_value = "tuned", requires = "out", value_parser = NonEmptyStringValueParser::new(), help_heading = "Fleet")]
     group: String,
-    /// With --out: a label that the group's hosts have. May be repeated [default: all hosts].
+    /// With --out: a label of the group's hosts. May be repeated [default: all hosts].
     #[arg(long, value_name = "KEY=VALUE", value_parser = label, requires = "out", help_heading = "Fleet")]
     label: Vec<(String, String)>,
-    /// With --out: the hosts' interfaces.
+    /// With --out: interfaces of the hosts.
     #[arg(long, value_name = "PATTERN", default_value = "eth*", requires = "out", value_parser = NonEmptyStringValueParser::new(), help_heading = "Fleet")]
     interface: String,
 }
 
-/// The flags of `sim fabric` as they are here: what is refused is not told.
-fn told(arg: Arg) -> Arg {
+/// The flags of `sim fabric` as adapted here: those rejected are hidden.
+fn adapted(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "sample" | "base_rtt" | "target_delay" | "control" => arg.hide(true),
         "duration" => arg.help(
-            "Time to simulate, at most: it ends when all flows are complete, and what leaves some breaks a limit [default: 100ms]",
+            "Maximum time to simulate; the simulation ends when all flows are complete, and incomplete flows exceed a limit [default: 100ms]",
         ),
         _ => arg,
     }
@@ -106,7 +106,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The file of `--out`, and whom it is for.
+/// The file of `--out`, and the hosts that it is for.
 struct Written {
     path: PathBuf,
     file: Replacement,
@@ -114,33 +114,30 @@ struct Written {
 }
 
 impl Written {
-    /// Begins the file: what cannot be written is better known before the search.
+    /// Opens the file before the search, so that an error is reported early.
     fn begin(path: PathBuf, place: Place) -> anyhow::Result<Self> {
         let mut keys = BTreeSet::new();
         for (key, _) in &place.labels {
-            ensure!(
-                keys.insert(key),
-                "--label {key} is there twice: a host has one value of it; leave one out"
-            );
+            ensure!(keys.insert(key), "--label {key} is given twice: a host has one value of it; omit one");
         }
         let file = Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, file, place })
     }
 
-    /// Writes the best; returns what is to be said of it.
+    /// Writes the best result; returns a message.
     fn finish(self, report: &TuneReport) -> anyhow::Result<String> {
         let Self { path, mut file, place } = self;
         let shown = path.display();
-        let text = report.fragment(&place).with_context(|| format!("nothing is written to {shown}"))?;
+        let text = report.fragment(&place).with_context(|| format!("cannot write {shown}"))?;
         let mut write = || file.write_all(text.as_bytes());
         write().and_then(|()| file.finish()).with_context(|| format!("cannot write {shown}"))?;
-        Ok(format!("{shown} is written; what it would change: dcqcn-fleet apply {shown} --dry-run\n"))
+        Ok(format!("wrote {shown}; to see its changes, run dcqcn-fleet apply {shown} --dry-run\n"))
     }
 }
 
 impl TuneArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        ensure!(self.setup.is_dcqcn(), "DCQCN is what is tuned: leave --control out");
+        ensure!(self.setup.is_dcqcn(), "only DCQCN can be tuned: omit --control");
         let threads = match self.threads {
             Some(threads) => threads.into(),
             None => thread::available_parallelism().map_or(1, usize::from),
@@ -214,7 +211,7 @@ mod tests {
         assert!(parse("").is_ok());
     }
 
-    /// Nothing is simulated for a file that cannot be written.
+    /// An unwritable file fails before any simulation.
     #[test]
     fn unwritable_output_rejected_before_search() {
         let directory = tempfile::tempdir().unwrap();
@@ -224,7 +221,7 @@ mod tests {
             (format!("--out {}", directory.path().display()), "cannot write "),
             (
                 format!("--out {} --label rack=a --label rack=b", path.display()),
-                "--label rack is there twice",
+                "--label rack is given twice",
             ),
         ] {
             let (error, is_printed) = refused(&format!("{SMALL} {options}"));
@@ -239,16 +236,13 @@ mod tests {
         let path = directory.path().join("fleet.toml");
         let out = format!("{SMALL} --out {}", path.display());
         let (error, is_printed) = refused(&format!("{out} --max-queue 1KB"));
-        assert!(
-            is_printed && error.starts_with(&format!("nothing is written to {}", path.display())),
-            "{error}"
-        );
-        assert!(error.contains("breaks a limit: deepest queue "), "{error}");
+        assert!(is_printed && error.starts_with(&format!("cannot write {}", path.display())), "{error}");
+        assert!(error.contains("exceeds a limit: deepest queue "), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let mut printed = Vec::new();
         parse(&out).unwrap().run(&mut Output::new(&mut printed, false)).unwrap();
         let printed = String::from_utf8(printed).unwrap();
-        assert!(printed.contains(" is written; what it would change: dcqcn-fleet apply "), "{printed}");
+        assert!(printed.contains("; to see its changes, run dcqcn-fleet apply "), "{printed}");
         assert!(std::fs::read_to_string(&path).unwrap().contains("[[group.interface]]\nname = \"eth*\""));
     }
 

@@ -1,4 +1,4 @@
-//! The `dcqcn-lab` command as people call it; nothing here needs root.
+//! Invocations of the `dcqcn-lab` command that need no root.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,15 +36,15 @@ fn ineffective_fabric_flag_rejected() {
         run(&line.split_whitespace().collect::<Vec<_>>())
     };
     for (flags, says) in [
-        ("--admission-turn 64KB", "--admission-turn changes nothing here: it needs --admission"),
-        ("--admission-class 6", "--admission-class changes nothing here: it needs --admission"),
-        ("--reordering 8", "--reordering changes nothing here: it needs --recovery selective"),
-        ("--load 20%", "--load changes nothing here: it needs --workload random"),
+        ("--admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),
+        ("--admission-class 6", "--admission-class has no effect: it needs --admission"),
+        ("--reordering 8", "--reordering has no effect: it needs --recovery selective"),
+        ("--load 20%", "--load has no effect: it needs --workload random"),
     ] {
         let refused = fabric(flags);
         assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
     }
-    // One run of a sweep has a use for it.
+    // One run of the sweep uses the flag.
     for flags in
         ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
     {

@@ -1,4 +1,4 @@
-//! Every example of the help of `sim` runs as it stands, and prints figures that are not zero.
+//! Runs every example in the help of `sim`, and checks that it prints nonzero results.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn examples(command: &str) -> Vec<String> {
         .collect()
 }
 
-/// The example as a test has time for it: simulations without an end are cut short, and print JSON.
+/// A shortened example: endless simulations are limited in time, and print JSON.
 fn shortened(example: &str) -> String {
     let line = example.split(" | ").next().unwrap_or(example);
     let has_end = line.contains("--size") || line.contains("--duration") || line.contains("sim fabric");
@@ -73,7 +73,7 @@ fn find<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-/// What a report of `line` lacks: it tells rates or times, none of which is zero.
+/// The deficiency of a report of `line`, which must contain nonzero rates or times.
 fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
     let mut groups = Vec::new();
     find(report, "groups", &mut groups);
@@ -87,7 +87,7 @@ fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
     if !figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)) {
         return Some("a figure that is zero");
     }
-    // What sends messages tells how long they took.
+    // Simulations of messages report completion times.
     let mut times = Vec::new();
     find(report, "slowdown_p99", &mut times);
     let messages = line.contains("--size") && line.contains("incast");
@@ -95,7 +95,7 @@ fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
     (messages && !slower).then_some("no completion times")
 }
 
-/// The test below finds what it is for.
+/// The test below detects bad reports.
 #[test]
 fn zero_results_detected() {
     let line = "dcqcn-lab sim incast --flows 2 --size 4KB";
@@ -114,7 +114,7 @@ fn zero_results_detected() {
 fn excessive_warm_up_rejected() {
     let line = "dcqcn-lab sim incast --flows 2 --size 4KB --warm-up 2ms --duration 3ms";
     let (ok, _, err) = shell(line, Path::new("/"));
-    assert!(!ok && err.contains("the warm-up that figures leave out is 2ms"), "{err}");
+    assert!(!ok && err.contains("before the warm-up of 2ms ends"), "{err}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The compiler.
+//! Invocation of the P4 compiler.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,28 @@ use std::process::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
-/// The compiler of P4 to BMv2's JSON.
+/// Compiler from P4 to BMv2's JSON.
 const TOOL: &str = "p4c-bm2-ss";
-/// The program's main file.
+/// Main file of the program.
 const MAIN: &str = "dcqcn.p4";
 
-/// What a compilation left.
+/// Result of a compilation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Built {
     /// The program.
     pub json: PathBuf,
     /// Its description for P4Runtime.
     pub p4info: PathBuf,
-    /// What the compiler calls its version.
+    /// Version reported by the compiler.
     pub compiler: String,
-    /// Whether the program has the tables, registers and counters this dcqcn writes and reads.
+    /// Whether the program has the tables, registers and counters of this dcqcn.
     pub fits: bool,
 }
 
 /// Compiles the program in `source` (the directory `p4/`) to `out`.
 ///
 /// # Errors
-/// The compiler is missing, or refuses the program.
+/// The compiler is missing, or rejects the program.
 pub fn build(source: &Path, out: &Path) -> Result<Built> {
     let main = source.join(MAIN);
     if !main.is_file() {
@@ -45,7 +45,7 @@ pub fn build(source: &Path, out: &Path) -> Result<Built> {
         })
     };
     let version = run(Command::new(TOOL).arg("--version"))?;
-    // From the program's own directory, so that its JSON names no place of this machine.
+    // Run in the program's directory, so that the JSON contains no absolute paths.
     let compiled = run(Command::new(TOOL)
         .args(["--std", "p4-16", "--Wdisable=unused", "--p4runtime-files"])
         .arg(&p4info)

@@ -1,4 +1,4 @@
-//! The control interface of a switch: what a controller reads and writes.
+//! Control interface of a switch, for controllers.
 
 use super::entry::{Command, Entry};
 use super::error::Result;
@@ -8,45 +8,45 @@ use super::error::Result;
 pub struct TableDump {
     /// The entries, each with its handle.
     pub entries: Vec<(u64, Entry)>,
-    /// The default action, if there is one.
+    /// The default action, if any.
     pub default_action: Option<Entry>,
 }
 
 /// A switch that a controller configures and reads: a running one, or the interpreter.
 pub trait Control {
-    /// Carries out a command.
+    /// Executes a command.
     ///
     /// # Errors
-    /// The switch refuses it, or is gone.
+    /// The switch rejects it, or has exited.
     fn run(&mut self, command: &Command) -> Result<()>;
 
     /// The entries of a table and its default action.
     ///
     /// # Errors
-    /// There is no such table, or the switch is gone.
+    /// The table does not exist, or the switch has exited.
     fn table(&mut self, name: &str) -> Result<TableDump>;
 
     /// All values of a register.
     ///
     /// # Errors
-    /// There is no such register, or the switch is gone.
+    /// The register does not exist, or the switch has exited.
     fn register(&mut self, name: &str) -> Result<Vec<u64>>;
 
     /// One value of a register.
     ///
     /// # Errors
-    /// There is no such element, or the switch is gone.
+    /// The element does not exist, or the switch has exited.
     fn register_at(&mut self, name: &str, index: u64) -> Result<u64>;
 
     /// Packets and bytes of a counter.
     ///
     /// # Errors
-    /// There is no such element, or the switch is gone.
+    /// The element does not exist, or the switch has exited.
     fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)>;
 
     /// The switch's clock, ns since it started.
     ///
     /// # Errors
-    /// The switch is gone.
+    /// The switch has exited.
     fn now_ns(&mut self) -> Result<u64>;
 }

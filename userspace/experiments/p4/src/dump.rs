@@ -1,9 +1,9 @@
-//! What `simple_switch_CLI` prints, read back. Its forms are those of BMv2 1.15 (`tools/runtime_CLI.py`).
+//! Parser of `simple_switch_CLI` output, in the format of BMv2 1.15 (`tools/runtime_CLI.py`).
 
 use super::control::TableDump;
 use super::entry::{Entry, Match, Value};
 
-/// Reads the answer to `table_dump`.
+/// Parses the answer to `table_dump`.
 #[must_use]
 pub(super) fn table(name: &str, text: &str) -> Option<TableDump> {
     let (entries, default_action) = text.split_once("Dumping default entry")?;
@@ -52,7 +52,7 @@ fn compared_with(text: &str) -> Option<Match> {
     }
 }
 
-/// The action that a dump names, and its parameters.
+/// The action in a dump, and its parameters.
 fn action(text: &str) -> Option<(&str, Vec<Value>)> {
     let line = text.lines().find_map(|line| line.strip_prefix("Action entry: "))?;
     let (action, params) = line.split_once(" -")?;
@@ -64,14 +64,14 @@ fn number(hex: &str) -> Option<Value> {
     u128::from_str_radix(hex.trim(), 16).ok().map(Value::Number)
 }
 
-/// Reads the answer to `register_read`.
+/// Parses the answer to `register_read`.
 #[must_use]
 pub(super) fn register(text: &str) -> Option<Vec<u64>> {
     let (_, values) = text.trim().split_once('=')?;
     values.split(',').map(|value| value.trim().parse().ok()).collect()
 }
 
-/// Reads the answer to `counter_read`: packets and bytes.
+/// Parses the answer to `counter_read`: packets and bytes.
 #[must_use]
 pub(super) fn counter(text: &str) -> Option<(u64, u64)> {
     let (_, values) = text.lines().find_map(|line| line.split_once("= ("))?;

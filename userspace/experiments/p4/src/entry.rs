@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A value of a key or a parameter, with the form people know it in.
+/// A value of a key or a parameter, with its text format.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     /// A number.
@@ -35,7 +35,7 @@ impl<T: Into<u64>> From<T> for Value {
     }
 }
 
-// The switch tells bits and no forms.
+// The switch prints bits without a format.
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
         self.bits() == other.bits()
@@ -67,21 +67,21 @@ impl fmt::Display for Value {
     }
 }
 
-/// What a key is compared with.
+/// Match of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
     /// All bits.
     Exact(Value),
-    /// A prefix of so many bits.
+    /// A prefix of this length.
     Lpm(Value, u32),
     /// The bits of a mask.
     Ternary(u128, u128),
-    /// From, to.
+    /// An inclusive range.
     Range(u128, u128),
 }
 
 impl Match {
-    /// A number, all bits of which are compared.
+    /// An exact match of a number.
     pub fn exact(value: impl Into<Value>) -> Self {
         Self::Exact(value.into())
     }
@@ -103,9 +103,9 @@ impl fmt::Display for Match {
 pub struct Entry {
     /// The table.
     pub table: String,
-    /// What its keys are compared with; `None` = the default action.
+    /// Matches of its keys; `None` = the default action.
     pub key: Option<Vec<Match>>,
-    /// Which of several that match counts: the lowest. 0 in tables without priorities.
+    /// Priority: the lowest matching entry applies. 0 in tables without priorities.
     pub priority: u32,
     /// The action.
     pub action: String,
@@ -127,7 +127,7 @@ impl Entry {
         Self { key: None, ..Self::new(table, Vec::new(), action, params) }
     }
 
-    /// Whether both are about the same packets.
+    /// Whether both match the same packets.
     #[must_use]
     pub(crate) fn is_about_same(&self, other: &Self) -> bool {
         (&self.table, &self.key, self.priority) == (&other.table, &other.key, other.priority)
@@ -137,42 +137,42 @@ impl Entry {
 /// A command of `simple_switch_CLI`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// A new entry, or another default action.
+    /// Adds an entry, or sets the default action.
     Write(Entry),
-    /// Another action or other parameters for the entry with this handle.
+    /// Changes action or parameters of the entry with this handle.
     Modify(u64, Entry),
-    /// Removal of the entry with this handle.
+    /// Removes the entry with this handle.
     Delete(u64, Entry),
-    /// Where a mirror session sends its clones.
+    /// Sets the port of a mirror session.
     Mirror {
         /// The session.
         session: u32,
         /// The port.
         port: u16,
     },
-    /// How fast a queue drains.
+    /// Sets the rate of a queue.
     QueueRate {
         /// The port.
         port: u16,
-        /// One of its queues; all of them, each at this rate, if `None`.
+        /// Queue of the port; `None`: all, each with this rate.
         queue: Option<u8>,
         /// Packets per second.
         packets_per_s: u64,
     },
-    /// How much a queue holds.
+    /// Sets the depth of a queue.
     QueueDepth {
         /// The port.
         port: u16,
-        /// One of its queues; all of them, each so much, if `None`.
+        /// Queue of the port; `None`: all, each with this depth.
         queue: Option<u8>,
         /// Packets.
         packets: u64,
     },
-    /// A value in a register.
+    /// Writes a value to a register.
     Register {
         /// The register.
         name: String,
-        /// Which of its elements.
+        /// Index of the element.
         index: u64,
         /// The value.
         value: u64,
@@ -197,7 +197,7 @@ impl fmt::Display for Command {
                 params(f, entry)?;
                 if *priority == 0 { Ok(()) } else { write!(f, " {priority}") }
             }
-            // The arrow keeps the CLI from stumbling over an action without parameters.
+            // The arrow lets the CLI parse an action without parameters.
             Self::Modify(handle, entry) => {
                 write!(f, "table_modify {} {} {handle} =>", entry.table, entry.action)?;
                 params(f, entry)

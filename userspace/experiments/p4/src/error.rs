@@ -1,116 +1,116 @@
-//! What goes wrong between this command and a BMv2 switch.
+//! Errors between this command and a BMv2 switch.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Where people get the tools from: no distribution carries them.
+/// Source of the tools, which no distribution packages.
 pub(crate) const TOOLS: &str =
     "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/how-to/bmv2.md)";
 
 /// Result of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why something about P4 or BMv2 failed.
+/// An error concerning P4 or BMv2.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program of p4c or BMv2 is not installed.
     #[error("`{tool}` is not on PATH: {TOOLS}")]
     Missing {
-        /// Which.
+        /// Tool.
         tool: &'static str,
     },
-    /// A program cannot be started or spoken to.
+    /// A tool cannot be started, or communication with it failed.
     #[error("cannot run `{tool}`: {source}")]
     Run {
-        /// Which.
+        /// Tool.
         tool: &'static str,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// There is nothing to compile.
+    /// The source of the program is missing.
     #[error(
-        "no program at {}: compile it in the project's repository, or name the directory of `dcqcn.p4` with \
+        "no program at {}: compile it in the project's repository, or specify the directory of `dcqcn.p4` with \
          --source DIR; `dcqcn-lab p4 json` prints the program compiled for this version, without a compiler",
         path.display()
     )]
     NoSource {
-        /// Where it was looked for.
+        /// Expected path.
         path: PathBuf,
     },
-    /// The compiler refuses the program.
-    #[error("p4c-bm2-ss refuses {}:\n{}", path.display(), text.trim_end())]
+    /// The compiler rejects the program.
+    #[error("p4c-bm2-ss rejects {}:\n{}", path.display(), text.trim_end())]
     Compile {
         /// The source.
         path: PathBuf,
-        /// What it says.
+        /// Output of the compiler.
         text: String,
     },
-    /// A compiled program is not what BMv2 reads.
+    /// A compiled program has the wrong format.
     #[error("{what} is not a program for BMv2: {reason}")]
     Json {
-        /// Which.
+        /// Program.
         what: String,
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// The compiled program does not have what this command writes.
+    /// The compiled program lacks something that this command writes.
     #[error(
         "{what} does not fit this dcqcn: {difference}; it was compiled from another version of p4/: \
          `dcqcn-lab p4 build` compiles this one's, and the switch must be started with the result"
     )]
     Stale {
-        /// Which compiled program.
+        /// Program.
         what: String,
         /// The first difference.
         difference: String,
     },
-    /// Nobody listens at the port.
+    /// No process listens on the port.
     #[error(
         "no switch answers at Thrift port {port} of this network namespace: start `simple_switch --thrift-port {port}`, \
-         or go where it runs (`ip netns exec NAME dcqcn ...`)"
+         or run this in its namespace (`ip netns exec NAME dcqcn ...`)"
     )]
     NoSwitch {
         /// The port.
         port: u16,
     },
-    /// Somebody else is changing it.
+    /// Another process is changing the switch.
     #[error(
-        "another dcqcn-lab has been changing the switch at port {port} for 30 s: wait for its end, or end it (`fuser {}` names it)",
+        "another dcqcn-lab has been changing the switch at port {port} for 30 s: wait for it, or stop it (`fuser {}` shows it)",
         path.display()
     )]
     Busy {
-        /// Its port.
+        /// Port of the switch.
         port: u16,
-        /// The lock.
+        /// Lock file.
         path: PathBuf,
     },
-    /// Somebody listens, who is not a switch.
-    #[error("what listens at port {port} is not simple_switch's Thrift server: {reason}")]
+    /// The process on the port is not a switch.
+    #[error("the process on port {port} is not simple_switch's Thrift server: {reason}")]
     NotASwitch {
         /// The port.
         port: u16,
-        /// What simple_switch_CLI says.
+        /// Output of simple_switch_CLI.
         reason: String,
     },
-    /// The switch ended, or stopped answering.
-    #[error("the switch at Thrift port {port} is gone: {reason}")]
+    /// The switch exited, or does not answer.
+    #[error("lost connection to the switch at Thrift port {port}: {reason}")]
     Gone {
         /// The port.
         port: u16,
-        /// What was asked, and what came instead of an answer.
+        /// Request, and the unexpected answer.
         reason: String,
     },
-    /// The switch refuses a command.
-    #[error("the switch refuses `{command}`: {answer}")]
+    /// The switch rejects a command.
+    #[error("the switch rejects `{command}`: {answer}")]
     Refused {
         /// The command.
         command: String,
         /// Its answer.
         answer: String,
     },
-    /// The switch answers what cannot be read.
+    /// The answer of the switch is malformed.
     #[error(
-        "cannot read the answer to `{command}`: {answer}; this dcqcn knows simple_switch_CLI of BMv2 1.15"
+        "cannot read the answer to `{command}`: {answer}; this dcqcn supports simple_switch_CLI of BMv2 1.15"
     )]
     Answer {
         /// The command.
@@ -118,85 +118,85 @@ pub enum Error {
         /// Its answer.
         answer: String,
     },
-    /// What was written is not there.
+    /// The value read back differs.
     #[error(
-        "{table} of the switch is not what was written: {difference}; does another controller write to it?"
+        "{table} of the switch differs from the value written: {difference}; does another controller write to it?"
     )]
     NotTaken {
-        /// Which table or register.
+        /// Table or register.
         table: String,
-        /// What differs.
+        /// Difference.
         difference: String,
     },
-    /// Nothing is known of the switch.
+    /// The switch was never configured by this command.
     #[error(
-        "nothing was pushed to the switch at Thrift port {port}: `dcqcn-lab p4 push --config FILE --thrift-port {port}` does"
+        "no configuration was pushed to the switch at Thrift port {port}; run `dcqcn-lab p4 push --config FILE --thrift-port {port}`"
     )]
     NothingPushed {
         /// The port.
         port: u16,
     },
-    /// A table has too few places.
-    #[error("table `{table}` has {size} places and this configuration needs {needed}: {advice}")]
+    /// A table is too small.
+    #[error("table `{table}` has {size} entries and this configuration needs {needed}: {advice}")]
     Full {
-        /// Which.
+        /// Table.
         table: String,
-        /// Its places.
+        /// Its size.
         size: u64,
         /// Entries of the configuration.
         needed: usize,
-        /// What there may be at most.
+        /// Advice on the maximum.
         advice: String,
     },
-    /// A value has no place in the program.
+    /// A value is too large for the program.
     #[error("{what} = {value} does not fit {bits} bits: the largest is {max}")]
     TooWide {
-        /// What it is.
+        /// Name of the value.
         what: String,
         /// The value.
         value: u128,
-        /// Bits it has.
+        /// Width in bits.
         bits: u32,
-        /// The largest value.
+        /// Largest value.
         max: u128,
     },
-    /// The configuration asks for what the program has not.
+    /// The configuration needs a feature that the program lacks.
     #[error("{message}")]
     Config {
-        /// What, and what to do instead.
+        /// Feature, and an alternative.
         message: String,
     },
     /// The switch does not start.
     #[error("simple_switch did not start: {reason}")]
     Start {
-        /// What it says, or what is missing.
+        /// Output, or missing part.
         reason: String,
     },
-    /// Its ports cannot be made or used.
+    /// Its ports cannot be created or used.
     #[error("the switch's ports: {reason}")]
     Ports {
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// The interpreter does not know something that a compiled program has.
+    /// The interpreter does not support a feature of a compiled program.
     #[error(
-        "cannot interpret the program: {place} has {what}, which the interpreter does not know; run it in simple_switch \
+        "cannot interpret the program: {place} has {what}, which the interpreter does not support; run it in simple_switch \
          (`--engine bmv2`)"
     )]
     NotInterpreted {
-        /// The part of the program.
+        /// Part of the program.
         place: String,
-        /// The thing that is not known.
+        /// Unsupported feature.
         what: String,
     },
-    /// The program, or a controller, does what it must not.
+    /// The program, or a controller, violates a rule.
     #[error("the interpreter of the P4 program stops: {reason}")]
     Interpreter {
-        /// The mistake.
+        /// Violation.
         reason: String,
     },
     /// A packet neither left the switch nor was counted as dropped.
-    #[error("the switch lost a packet of {len} bytes that came in by port {port}")]
+    #[error("the switch lost a packet of {len} bytes that arrived at port {port}")]
     Lost {
         /// Its length.
         len: usize,
@@ -206,9 +206,9 @@ pub enum Error {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }

@@ -1,9 +1,9 @@
-//! The compiled program, run in this process: an interpreter of the JSON that p4c writes for BMv2.
+//! An interpreter of compiled programs: the JSON that p4c writes for BMv2.
 //!
-//! The format is that of `docs/JSON_format.md` of p4lang/behavioral-model, version 2. The interpreter is a test instrument:
-//! it has what `p4/build/dcqcn.json` uses, and refuses anything else by its name when the program is loaded.
+//! The format is version 2 of `docs/JSON_format.md` of p4lang/behavioral-model. The interpreter is a test instrument:
+//! it supports what `p4/build/dcqcn.json` uses, and rejects other features by name when the program is loaded.
 //!
-//! | part | has | refuses |
+//! | part | supported | rejected |
 //! |---|---|---|
 //! | fields | of 1 to 128 bits, signed or not | variable length |
 //! | parser | `extract` of a header, `set`, transitions by fields and masks | header stacks, unions, `lookahead`, value sets |
@@ -11,11 +11,11 @@
 //! | actions | jumps forward, registers, counters, hashes, `truncate`, `recirculate`, egress clones | `resubmit`, digests, meters |
 //! | calculations | `crc32`, `csum16` over fields | checksums that the deparser updates |
 //!
-//! It behaves like `simple_switch` with one packet in a thread at a time: what comes in first passes ingress first, and a port's
-//! queue with the highest priority is served first. Its clock stands still until [`Interpreter::set_time`]; a queue
-//! drains only when [`Interpreter::receive`] runs the switch, so that queue depths are those a test makes. Rates are
-//! ignored. Two things that BMv2 logs are errors here, as they are mistakes in the program: an index beyond the end of a
-//! register, and a clone to a session that was not set. Multicast groups are refused when a packet is sent to one.
+//! It behaves like `simple_switch` that processes one packet at a time: in order of arrival at ingress, and by priority
+//! in a port's queues. Its clock is set by [`Interpreter::set_time`]; a queue drains only in [`Interpreter::receive`],
+//! so that a test determines the queue depths. Rates are ignored. Two conditions that BMv2 only logs are errors here,
+//! as they are mistakes in the program: an index beyond the end of a register, and a clone to an undefined session. A
+//! packet to a multicast group is an error too.
 
 mod bits;
 mod expression;
@@ -42,23 +42,23 @@ use model::{Algorithm, Model, Node, Primitive};
 use packet::Packet;
 use tables::Tables;
 
-/// The port of a packet that is dropped.
+/// Port of dropped packets.
 const DROP_PORT: u32 = 511;
 /// Queues of a port.
 const QUEUES: usize = 8;
-/// Packets that a queue holds if nothing else was set.
+/// Default queue depth in packets.
 const DEFAULT_DEPTH: usize = 64;
 /// Values of `instance_type`.
 const NORMAL: u32 = 0;
 const EGRESS_CLONE: u32 = 2;
 const RECIRCULATED: u32 = 4;
-/// Passes of packets through ingress or egress in one [`Interpreter::receive`].
+/// Maximum passes through ingress or egress in one [`Interpreter::receive`].
 const PASSES: usize = 200;
 
 /// A switch that runs the program.
 pub struct Interpreter {
     model: Arc<Model>,
-    /// The program as a controller knows it.
+    /// The program's control plane view.
     program: Program,
     tables: Tables,
     registers: Vec<Vec<u64>>,
@@ -80,18 +80,18 @@ struct Port {
 }
 
 impl Interpreter {
-    /// A switch that runs the program of this version; its random numbers begin at `seed`.
+    /// A switch that runs the program of this version, with `seed` for its random numbers.
     ///
     /// # Errors
-    /// Never, as a test has it.
+    /// None in practice: a test checks it.
     pub fn embedded(seed: u64) -> Result<Self> {
         Self::new(JSON, seed)
     }
 
-    /// A switch that runs a compiled program; its random numbers begin at `seed`.
+    /// A switch that runs a compiled program, with `seed` for its random numbers.
     ///
     /// # Errors
-    /// The program has something that the interpreter does not know.
+    /// The program has a feature that the interpreter does not support.
     pub fn new(json: &str, seed: u64) -> Result<Self> {
         let model = load::load(json)?;
         Ok(Self {
@@ -124,11 +124,11 @@ impl Interpreter {
         self.arrived.push_back(arrived);
     }
 
-    /// Runs the switch until a packet leaves by this port, and returns it; `None` if none has left after some time, or if no
-    /// packet is left in the switch.
+    /// Runs the switch until a packet leaves by this port, and returns it; `None` if none does within some time, or the
+    /// switch is empty.
     ///
     /// # Errors
-    /// The program does with a packet what it must not.
+    /// The program violates a rule.
     pub fn receive(&mut self, port: u16) -> Result<Option<Vec<u8>>> {
         for _ in 0..PASSES {
             if let Some(at) = self.left.iter().position(|(out, _)| *out == u32::from(port)) {
@@ -141,7 +141,7 @@ impl Interpreter {
         Ok(None)
     }
 
-    /// Passes one packet through ingress or egress. False if there is none.
+    /// Passes one packet through ingress or egress. Returns `false` if there is none.
     fn pass(&mut self) -> Result<bool> {
         let model = Arc::clone(&self.model);
         if let Some(packet) = self.arrived.pop_front() {
@@ -175,7 +175,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Puts a packet in a port's queue, if there is room.
+    /// Queues a packet at a port, if there is room.
     fn enqueue(&mut self, model: &Model, number: u32, mut packet: Packet) {
         let standard = &model.standard;
         let priority = packet.get(standard.priority).small() as usize;
@@ -195,7 +195,7 @@ impl Interpreter {
         let now = Int::from(u128::from(self.now_us));
         packet.set(model, standard.egress_global_timestamp, now);
         packet.set(model, standard.deq_timedelta, now.sub(packet.get(standard.enq_timestamp)));
-        // As BMv2 does: any port but that of packets that are dropped.
+        // As in BMv2: any port other than that of dropped packets.
         packet.set(model, standard.egress_spec, (DROP_PORT + 1).into());
         packet.set(model, standard.packet_length, packet.length.into());
         self.run(model, model.egress, &mut packet)?;
@@ -325,7 +325,7 @@ impl Interpreter {
     }
 }
 
-/// The result of a calculation over a packet's fields.
+/// Result of a calculation over a packet's fields.
 fn hash(model: &Model, calculation: usize, packet: &Packet) -> u128 {
     let Some(calculation) = model.calculations.get(calculation) else { return 0 };
     let mut input = Bits::default();
@@ -365,7 +365,7 @@ impl Control for Interpreter {
                     }
                 }
             }
-            // Queues drain when the switch is run, and not by a clock.
+            // Queues drain when the switch is run, not by a clock.
             Command::QueueRate { .. } => {}
             Command::Register { name, index, value } => {
                 let bits = self.program.registers.get(name).map_or(0, |array| array.bits);
@@ -403,7 +403,7 @@ impl Interpreter {
     fn cells(&mut self, name: &str) -> Result<&mut Vec<u64>> {
         let array = self.model.registers.iter().position(|register| register.name == name);
         let cells = array.and_then(|array| self.registers.get_mut(array));
-        cells.ok_or_else(|| Error::Interpreter { reason: format!("there is no register `{name}`") })
+        cells.ok_or_else(|| Error::Interpreter { reason: format!("no register `{name}`") })
     }
 
     fn cell(&mut self, name: &str, index: u64) -> Result<&mut u64> {

@@ -1,8 +1,8 @@
-//! What was pushed to a switch, kept next to it: a switch tells packets and microseconds, not the bytes and rates they were
-//! made from.
+//! The pushed configuration of a switch, stored on the host: a switch reports packets and microseconds, not the bytes
+//! and rates they were derived from.
 //!
-//! One file for each switch, `/run/dcqcn/bmv2/NETNS-PORT.json`; NETNS is the inode number of the network namespace its Thrift
-//! server is in. What it says counts only as long as the switch agrees ([`super::push::verify`]).
+//! One file per switch, `/run/dcqcn/bmv2/NETNS-PORT.json`; NETNS is the inode number of the network namespace of its
+//! Thrift server. It is valid only while the switch matches it ([`super::push::verify`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -22,7 +22,7 @@ use super::switch::Switch;
 
 const DIRECTORY: &str = "/run/dcqcn/bmv2";
 
-/// A configuration that was pushed.
+/// A pushed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The parameters.
@@ -40,10 +40,10 @@ struct Stored {
 }
 
 impl Kept {
-    /// What was pushed to the switch at a Thrift port of the calling thread's network namespace.
+    /// The configuration pushed to the switch at a Thrift port of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Nothing was, or the file cannot be read.
+    /// There is none, or the file cannot be read.
     pub fn load(port: u16) -> Result<Self> {
         let path = path(port)?;
         let failed = |source| Error::File { path: path.clone(), source };
@@ -62,7 +62,7 @@ impl Kept {
         Ok(Self { config, switch: stored.switch })
     }
 
-    /// Keeps it, in place of what was kept before.
+    /// Stores the configuration, replacing any other.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -78,18 +78,17 @@ impl Kept {
     }
 }
 
-/// A switch that nobody else changes as long as this lives: who reads it, changes it and keeps what it did has it from before the
-/// first to after the last.
+/// A lock on a switch, held from the first read to the last write of a change and its stored configuration.
 #[derive(Debug)]
 pub struct Claim {
     _lock: File,
 }
 
 impl Claim {
-    /// Claims the switch at a Thrift port of the calling thread's network namespace.
+    /// Locks the switch at a Thrift port of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Somebody else has it and keeps it for longer than `PATIENCE`, or there is no place for the lock.
+    /// Another process holds the lock for longer than `PATIENCE`, or the lock file cannot be created.
     pub fn take(port: u16) -> Result<Self> {
         let path = path(port)?.with_extension("lock");
         let failed = |source| Error::File { path: path.clone(), source };
@@ -107,7 +106,7 @@ impl Claim {
     }
 }
 
-/// Longest wait for who changes the same switch: a push of a large configuration takes seconds.
+/// Maximum wait for the lock: a push of a large configuration takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(20);
 
@@ -123,7 +122,7 @@ mod tests {
 
     #[test]
     fn switch_lock_is_exclusive() {
-        // Of no switch: nothing listens there, and the file is its own.
+        // A port without a switch: no server listens there, and the file is unique.
         const PORT: u16 = 1;
         let Ok(claim) = Claim::take(PORT) else {
             eprintln!("SKIPPED switch_lock_is_exclusive: {DIRECTORY} cannot be written");

@@ -1,8 +1,8 @@
-//! The pipeline in P4, on BMv2's `simple_switch`: the same configuration as the tables of a switch, written to a running
-//! one and read back.
+//! The pipeline in P4, on BMv2's `simple_switch`: converts a configuration to a switch's tables, writes them to a
+//! running switch, and reads them back.
 //!
-//! The program is in `p4/`, and `p4/README.md` is what both sides keep to. A switch is spoken to by its own control
-//! program ([`Session`]), so that nothing here depends on a version of its Thrift interface.
+//! The program is in `p4/`, and `p4/README.md` is the contract of both sides. A switch is controlled through its own
+//! CLI ([`Session`]), so that nothing here depends on a version of its Thrift interface.
 
 pub mod build;
 pub mod control;

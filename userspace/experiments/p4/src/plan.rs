@@ -1,4 +1,4 @@
-//! What a configuration means for the tables, queues and mirror sessions of a switch. The contract is `p4/README.md`.
+//! Conversion of a configuration to tables, queues and mirror sessions of a switch. The contract is `p4/README.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,47 +16,47 @@ use super::switch::{Depth, Switch};
 
 /// The mirror session of packets that become CNPs.
 const CNP_SESSION: u32 = 1;
-/// The port inside the switch that they go through.
+/// Internal port that they pass.
 const CNP_PORT: u16 = 509;
-/// The port inside the switch where packets wait for their departure.
+/// Internal port where packets wait for their departure.
 const WAIT_PORT: u16 = 510;
-/// Packets each of the two holds.
+/// Depth of these two ports' queues, packets.
 const INNER_DEPTH_PACKETS: u64 = 1_024;
-/// How often waiting packets look at the clock, all together, per second.
+/// Total rate at which waiting packets check the clock, per second.
 const WAIT_PACKETS_PER_S: u64 = 5_000;
 /// Queues of a port.
 const QUEUES: usize = CLASSES;
-/// Largest depth the program can be given.
+/// Largest queue depth of the program.
 const MAX_DEPTH_PACKETS: u64 = (1 << 19) - 1;
 
-/// Where packets go: what is there was put there by this command, unless the file says nothing of it.
+/// Forwarding tables: entries are this command's only if the file has any.
 const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
-/// Tables whose entries are all this command's.
+/// Tables owned by this command.
 const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
 const NOT_IN_P4: [&str; 3] = ["queue_source", "priority_major", "event_rate"];
 
-/// Everything a switch is to have.
+/// Desired state of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Every entry of the tables in `tables`, and default actions.
+    /// All entries of the tables in `tables`, and default actions.
     pub entries: Vec<Entry>,
-    /// The tables whose entries are listed in full.
+    /// The tables whose entries are listed completely.
     pub tables: BTreeSet<String>,
-    /// Registers that are parameters, whole.
+    /// Complete contents of parameter registers.
     pub registers: BTreeMap<String, Vec<u64>>,
-    /// What the switch does not tell: mirror sessions, rates and depths of queues. Writing it again changes nothing.
+    /// State that cannot be read back: mirror sessions, rates and depths of queues. Writing it is idempotent.
     pub blind: Vec<Command>,
-    /// Parameters that differ from their defaults and mean nothing here.
+    /// Parameters that differ from their defaults but have no effect here.
     pub not_in_p4: Vec<Key>,
 }
 
 impl Plan {
-    /// What `config` (valid) means for `switch`, which runs `program`.
+    /// Plans a valid `config` for `switch`, which runs `program`.
     ///
     /// # Errors
-    /// The configuration asks for what the program has not, or the program does not have what this writes.
+    /// The configuration needs a missing feature, or the program lacks something that this writes.
     pub fn new(program: &Program, config: &Config, switch: &Switch) -> Result<Self> {
         let mut plan = Planner { program, entries: Vec::new() };
         let s = &config.scalars;
@@ -137,7 +137,7 @@ impl Plan {
         Ok(Self { entries, tables, registers, blind, not_in_p4: not_in_p4.collect() })
     }
 
-    /// Every command that makes a switch that just started what the plan says.
+    /// The commands that configure a newly started switch.
     pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
         let cells = self.registers.iter().flat_map(|(name, values)| {
             let cell = |(index, &value)| Command::Register { name: name.clone(), index, value };
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// Puts names in full, and entries through the program's check.
+/// Completes names, and checks entries against the program.
 struct Planner<'a> {
     program: &'a Program,
     entries: Vec<Entry>,
@@ -170,7 +170,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Checks that no table gets more entries than it has places.
+    /// Checks that no table exceeds its size.
     fn fits(&self) -> Result<()> {
         let mut needed: BTreeMap<&str, usize> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| entry.key.is_some()) {
@@ -181,7 +181,7 @@ impl Planner<'_> {
             if needed as u64 > table.size {
                 let (section, each) = match name.rsplit('.').next() {
                     Some("wred") => {
-                        ("[[bmv2.port]] with `cp_enable`, each with a place for every class", CLASSES)
+                        ("[[bmv2.port]] with `cp_enable`, each with an entry for every class", CLASSES)
                     }
                     Some("ipv4_route" | "ipv6_route") => ("[[bmv2.route]] of a family", 1),
                     Some("mac_forward") => ("[[bmv2.mac]]", 1),
@@ -198,7 +198,7 @@ impl Planner<'_> {
     fn congestion_point(&mut self, port: u16, config: &Config, switch: &Switch) -> Result<()> {
         for (tc, wred) in config.wred.iter().enumerate() {
             let in_packets = |bytes| switch.packets(bytes).min(MAX_DEPTH_PACKETS);
-            // The same arithmetic as for bytes, with packets in their place.
+            // The arithmetic for bytes, applied to packets.
             let thresholds = WredConfig {
                 kmin_bytes: in_packets(wred.kmin_bytes),
                 kmax_bytes: in_packets(wred.kmax_bytes),
@@ -272,7 +272,7 @@ impl Planner<'_> {
     }
 }
 
-/// The machine's parameters, if there is enough for it to run.
+/// The machine's parameters, if it can run.
 fn reaction_point(config: &Config) -> Result<RpParams> {
     if config.line_rate_bps() == 0 {
         return Err(Error::Config {
@@ -284,13 +284,13 @@ fn reaction_point(config: &Config) -> Result<RpParams> {
     Ok(RpParams::new(config))
 }
 
-/// The steps of a coarse alpha as the program reads them: four to a cell, the first in its lowest bits.
+/// The steps of a coarse alpha in the program's format: four per cell, the first in its lowest bits.
 fn cells(decay: &CoarseDecay) -> Vec<u64> {
     let cell = |four: &[u16]| four.iter().rev().fold(0, |cell, steps| cell << 16 | u64::from(*steps));
     decay.0.iter().flat_map(|table| table.chunks(4).map(cell)).collect()
 }
 
-/// What is written without being read back.
+/// State that is written without being read back.
 fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
     let mut commands = vec![Command::Mirror { session: CNP_SESSION, port: CNP_PORT }];
     let depth = |port| Command::QueueDepth { port, queue: None, packets: INNER_DEPTH_PACKETS };
@@ -318,7 +318,7 @@ fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
     commands
 }
 
-/// An address as the program keeps it.
+/// An address in the program's format.
 fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -1,4 +1,4 @@
-//! A switch of our own: `simple_switch` in a network namespace. Its Thrift server listens on every address, so nowhere else.
+//! A private `simple_switch` in a network namespace, because its Thrift server listens on all addresses.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -15,28 +15,28 @@ use super::session::Session;
 
 /// The switch.
 const TOOL: &str = "simple_switch";
-/// Its Thrift server's port: the namespace has no other.
+/// Port of its Thrift server, the only one in the namespace.
 const THRIFT_PORT: u16 = 9_090;
 /// Queues of a port.
 const QUEUES: &str = "8";
-/// Longest wait for it to answer.
+/// Maximum wait for its first answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time between two looks.
+/// Interval between attempts.
 const TICK: Duration = Duration::from_millis(50);
 /// The loopback interface of every namespace.
 const LO: u32 = 1;
 
-/// A running switch; ended when dropped.
+/// A running switch; killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     output: File,
-    /// As long as the switch may read it.
+    /// Kept as long as the switch may read it.
     _program: NamedTempFile,
 }
 
 impl Process {
-    /// Starts a switch in `netns`, whose interfaces `ports` it takes under these numbers, and waits until it answers.
+    /// Starts a switch in `netns` with the interfaces `ports`, and waits until it answers.
     ///
     /// # Errors
     /// BMv2 is not installed, or the switch does not start.
@@ -50,7 +50,7 @@ impl Process {
         let output = tempfile::tempfile().map_err(run)?;
         let mut command = Command::new(TOOL);
         for (number, iface) in ports {
-            // With them BMv2's libpcap has room for 32 packets, whatever their length, and loses the rest of a burst.
+            // With offloads, BMv2's libpcap has room for 32 packets of any length, and loses the rest of a burst.
             let index = netlink.link(iface).map_err(|error| failed(error.to_string()))?.index;
             netlink.turn_segmentation_off(index).map_err(|error| failed(error.to_string()))?;
             command.arg("-i").arg(format!("{number}@{iface}"));
@@ -76,7 +76,7 @@ impl Process {
         loop {
             let session = netns.run(|| Session::open(THRIFT_PORT));
             match session.map_err(|error| Error::Start { reason: error.to_string() })? {
-                // Its server is there before its program is.
+                // The Thrift server is reachable before the program is loaded.
                 Err(Error::NoSwitch { .. } | Error::NotASwitch { .. }) if Instant::now() < deadline => {}
                 answer => return answer,
             }
@@ -90,7 +90,7 @@ impl Process {
         }
     }
 
-    /// Its process number.
+    /// PID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -105,7 +105,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends at once: nothing of it is to be kept.
+        // Killed: its state is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

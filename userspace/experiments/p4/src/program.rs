@@ -1,4 +1,4 @@
-//! The compiled program: what a switch has in the way of tables, registers and counters.
+//! The compiled program: its tables, registers and counters.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde::Deserialize;
 use super::entry::{Entry, Match};
 use super::error::{Error, Result};
 
-/// The program as it was compiled from this version of `p4/`.
+/// The program as compiled from this version of `p4/`.
 pub const JSON: &str = include_str!("../../../../p4/build/dcqcn.json");
 
-/// How a table compares one of its keys.
+/// Match kind of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
@@ -51,7 +51,7 @@ pub struct Table {
     pub key: Vec<KeyField>,
     /// The actions its entries may have, and their parameters.
     pub actions: BTreeMap<String, Vec<Param>>,
-    /// Most entries.
+    /// Maximum number of entries.
     pub size: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Array {
     pub bits: u32,
 }
 
-/// What is written to and read from: names as the control plane knows them.
+/// Control plane view of a program, by names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The tables.
@@ -79,15 +79,15 @@ impl Program {
     /// The program of this version.
     ///
     /// # Errors
-    /// Never, as a test has it.
+    /// None in practice: a test checks it.
     pub fn embedded() -> Result<Self> {
         Self::parse("the embedded program", JSON)
     }
 
-    /// Reads the compiler's output; `what` names it in errors.
+    /// Parses the compiler's output, called `what` in errors.
     ///
     /// # Errors
-    /// It is not JSON of the form BMv2 reads.
+    /// It is not JSON of BMv2's format.
     pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
         let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
@@ -104,7 +104,7 @@ impl Program {
                 let key = key.collect::<Result<_>>()?;
                 let actions = table.actions.iter().zip(&table.action_ids).map(|(name, id)| {
                     let action = raw.actions.iter().find(|action| action.id == *id);
-                    let action = action.ok_or_else(|| failed(format!("there is no action {id}")))?;
+                    let action = action.ok_or_else(|| failed(format!("no action {id}")))?;
                     let params = action.runtime_data.iter();
                     let params = params.map(|param| Param { name: param.name.clone(), bits: param.bitwidth });
                     Ok((name.clone(), params.collect()))
@@ -119,7 +119,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The full name of the table whose name ends in `name`.
+    /// The full name of the table that ends in `name`.
     ///
     /// # Errors
     /// There is none.
@@ -130,14 +130,14 @@ impl Program {
     /// The full names of a table and of one of its actions.
     ///
     /// # Errors
-    /// There is no such table, or no such action of it.
+    /// The table does not exist, or lacks the action.
     pub fn names(&self, table: &str, action: &str) -> Result<(&str, &str)> {
         let table = self.table(table)?;
         let actions = self.tables.get(table).into_iter().flat_map(|table| table.actions.keys());
         Ok((table, find("action", action, actions)?))
     }
 
-    /// The full name of the register whose name ends in `name`, and what it is.
+    /// The full name of the register that ends in `name`, and its size.
     ///
     /// # Errors
     /// There is none.
@@ -145,7 +145,7 @@ impl Program {
         find("register", name, self.registers.keys())
     }
 
-    /// The full name of the counter whose name ends in `name`.
+    /// The full name of the counter that ends in `name`.
     ///
     /// # Errors
     /// There is none.
@@ -153,7 +153,7 @@ impl Program {
         find("counter", name, self.counters.keys())
     }
 
-    /// The first thing in which `other` differs from this as far as a controller can tell.
+    /// The first difference of `other` that a controller could notice.
     #[must_use]
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         fn first<T: PartialEq + std::fmt::Debug>(
@@ -163,7 +163,7 @@ impl Program {
         ) -> Option<String> {
             own.iter().find_map(|(name, own)| match other.get(name) {
                 None => Some(format!("it has no {what} `{name}`")),
-                Some(other) if other != own => Some(format!("its {what} `{name}` is another: {other:?}")),
+                Some(other) if other != own => Some(format!("its {what} `{name}` differs: {other:?}")),
                 Some(_) => None,
             })
         }
@@ -172,10 +172,10 @@ impl Program {
             .or_else(|| first("counter", &self.counters, &other.counters))
     }
 
-    /// Whether the program takes an entry: its table, its keys, its action, and the width of every value.
+    /// Checks an entry against the program: table, keys, action, and the width of every value.
     ///
     /// # Errors
-    /// The first thing that does not fit.
+    /// The first mismatch.
     pub fn check(&self, entry: &Entry) -> Result<()> {
         let stale = |difference: String| Error::Stale { what: "the program".to_owned(), difference };
         let table = self.tables.get(&entry.table);
@@ -217,7 +217,7 @@ impl Program {
     }
 }
 
-/// The one of `names` that is `name`, or ends in it after a dot.
+/// The one of `names` that equals `name`, or ends in it after a dot.
 fn find<'a>(what: &str, name: &str, names: impl IntoIterator<Item = &'a String>) -> Result<&'a str> {
     let is_it = |full: &&String| {
         full.strip_suffix(name).is_some_and(|scope| scope.is_empty() || scope.ends_with('.'))
@@ -233,7 +233,7 @@ fn fits_in(what: &str, value: u128, bits: u32) -> Result<()> {
     if value <= max { Ok(()) } else { Err(Error::TooWide { what: what.to_owned(), value, bits, max }) }
 }
 
-/// The compiler's JSON (p4lang/behavioral-model, `docs/JSON_format.md`), as far as it is needed here.
+/// The relevant part of the compiler's JSON (p4lang/behavioral-model, `docs/JSON_format.md`).
 mod raw {
     use serde::Deserialize;
 
@@ -306,7 +306,7 @@ mod raw {
     }
 
     impl Program {
-        /// Width of the field that a key looks at.
+        /// Width of a key's field.
         pub(super) fn bits(&self, target: &[String]) -> Option<u32> {
             let [header, field] = target else { return None };
             if field == "$valid$" {
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(program.difference(&program), None);
     }
 
-    /// simple_switch_CLI knows an action by its name and takes the parameters of the last one that has it.
+    /// simple_switch_CLI resolves an action by its name, and uses the parameters of the last one that has it.
     #[test]
     fn same_name_actions_have_same_parameters() {
         let json: serde_json::Value = serde_json::from_str(JSON).unwrap();

@@ -1,7 +1,7 @@
-//! A plan onto a running switch: only what differs is written, then all of it is read back.
+//! Applying a plan to a running switch: only differences are written, then all of it is read back.
 //!
-//! BMv2 changes one entry at a time, so packets may see some entries of a change and not yet others; each entry they see
-//! whole. A change that the switch refuses half way is reverted.
+//! BMv2 changes one entry at a time, so packets may see part of a change, but each entry whole. A change that the
+//! switch rejects half way is reverted.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +10,40 @@ use super::entry::{Command, Entry};
 use super::error::{Error, Result};
 use super::plan::Plan;
 
-/// What a push did.
+/// Result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pushed {
-    /// Entries and default actions that were rewritten.
+    /// Entries and default actions added.
     pub written: usize,
-    /// Entries that got another action or other parameters.
+    /// Entries with changed action or parameters.
     pub modified: usize,
-    /// Entries that were removed.
+    /// Entries removed.
     pub deleted: usize,
-    /// Entries that were as they are to be.
+    /// Unchanged entries.
     pub unchanged: usize,
-    /// Cells of registers that were written.
+    /// Register cells written.
     pub cells: usize,
 }
 
 impl Pushed {
-    /// How many commands that took.
+    /// Number of commands.
     #[must_use]
     pub const fn commands(&self) -> usize {
         self.written + self.modified + self.deleted + self.cells
     }
 }
 
-/// The tables and registers a plan is about, as the switch has them.
+/// Current contents of the tables and registers of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     tables: BTreeMap<String, TableDump>,
     registers: BTreeMap<String, Vec<u64>>,
 }
 
-/// Makes the switch what the plan says.
+/// Applies the plan to the switch.
 ///
 /// # Errors
-/// The switch is gone, or it refuses; then the tables are as they were, as far as it still answers.
+/// The switch has exited, or rejects a command; the tables are then restored as far as possible.
 pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
     let before = read(session, plan)?;
     let (commands, pushed) = difference(plan, &before);
@@ -55,10 +55,10 @@ pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
     Ok(pushed)
 }
 
-/// Checks that the switch has exactly what the plan says.
+/// Checks that the switch matches the plan exactly.
 ///
 /// # Errors
-/// It has something else, or is gone.
+/// The switch differs, or has exited.
 pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     let (commands, _) = difference(plan, &read(session, plan)?);
     let Some(command) = commands.first() else { return Ok(()) };
@@ -66,7 +66,7 @@ pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
         Command::Write(entry) => (&entry.table, format!("`{command}` is missing")),
         Command::Modify(_, entry) => (&entry.table, format!("it needs `{command}`")),
         Command::Delete(_, entry) => {
-            (&entry.table, format!("`{}` is there too", Command::Write(entry.clone())))
+            (&entry.table, format!("unexpected `{}`", Command::Write(entry.clone())))
         }
         Command::Register { name, .. } => (name, format!("it needs `{command}`")),
         _ => return Ok(()),
@@ -74,10 +74,10 @@ pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     Err(Error::NotTaken { table: table.clone(), difference })
 }
 
-/// Reads the tables and registers that a plan is about.
+/// Reads the tables and registers of a plan.
 ///
 /// # Errors
-/// The switch is gone.
+/// The switch has exited.
 pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<Found> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);
@@ -86,8 +86,8 @@ pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<Found> {
     Ok(Found { tables, registers: registers.collect::<Result<_>>()? })
 }
 
-/// What makes a switch what the plan says: registers before what refers to them, additions and changes before removals, so that
-/// nothing is missing in between.
+/// The commands that apply the plan: registers before their users, and additions and changes before removals, so that
+/// no entry is missing in between.
 fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
     let Found { tables, registers } = found;
     let mut commands = Vec::new();
@@ -137,7 +137,7 @@ fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
     (commands, pushed)
 }
 
-/// Makes the tables what they were before. What the switch refuses now cannot be helped.
+/// Restores the previous tables, as far as the switch accepts it.
 fn take_back(session: &mut dyn Control, plan: &Plan, before: &Found) {
     let entries = before.tables.values().flat_map(|table| {
         table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())

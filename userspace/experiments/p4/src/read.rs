@@ -1,4 +1,4 @@
-//! A switch's registers and counters as the structures the rest of the command shows.
+//! A switch's registers and counters, in the structures of the other commands.
 
 use dcqcn_common::flow::{Cnps, FlowId, NpFlow, QpId, RpFlow, RpHot};
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, Pair};
@@ -11,7 +11,7 @@ use super::control::Control;
 use super::error::Result;
 use super::program::Program;
 
-/// A time that never comes, in a register of 63 bits.
+/// "Never", in a register of 63 bits.
 const NEVER: u64 = (1 << 63) - 1;
 
 /// Reads registers and counters of one switch.
@@ -20,7 +20,7 @@ pub struct Reader<'a> {
     program: &'a Program,
 }
 
-/// One flow's registers, or those of all flows.
+/// Registers of one flow, or of all flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     All,
@@ -33,10 +33,10 @@ impl<'a> Reader<'a> {
         Self { session, program }
     }
 
-    /// The switch's clock, ns since it started.
+    /// The switch's clock, ns since its start.
     ///
     /// # Errors
-    /// The switch is gone.
+    /// The switch has exited.
     pub fn now_ns(&mut self) -> Result<u64> {
         self.session.now_ns()
     }
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
     /// Every flow of the reaction point.
     ///
     /// # Errors
-    /// The switch is gone, or has another program.
+    /// The switch has exited, or runs another program.
     pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
         self.rp(Which::All)
     }
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         self.np(Which::All)
     }
 
-    /// Where a flow of the reaction point has its registers, if it has.
+    /// Register index of a flow of the reaction point, if it has one.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         Ok(self.rp_places()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
     }
 
-    /// Every flow of the reaction point, and where it has its registers.
+    /// Every flow of the reaction point, with its register index.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         self.places("rp")
     }
 
-    /// Every flow of the notification point, and where it has its registers.
+    /// Every flow of the notification point, with its register index.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(self.np(Which::One(index))?.pop())
     }
 
-    /// When the last data packet of a stream of the flow at an index leaves, ns of the switch's clock.
+    /// Departure of the last data packet of a stream of the flow at an index, ns of the switch's clock.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         self.session.register_at(name, index * 2 + stream as u64)
     }
 
-    /// What messages and datagrams have told of who is at the other end of whom.
+    /// Pairs learned from messages and datagrams.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         Ok(self.session.counter(name, stat as u64)?.0)
     }
 
-    /// Every counter; the classes' are those of `ports` together.
+    /// All counters; class counters are summed over `ports`.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
     pub fn waiting(&mut self) -> Result<u64> {
         let released = self.values("rp_released", Which::All)?;
         let tickets = self.values("rp_ticket", Which::All)?;
-        // Both count on, and wrap, in 32 bits.
+        // Both are free-running 32-bit counters.
         let waiting =
             |(ticket, released): (u64, &u64)| u64::from((ticket as u32).wrapping_sub(*released as u32));
         Ok(tickets.into_iter().zip(&released).map(waiting).sum())
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         Ok((active != 0).then_some(rate_bps))
     }
 
-    /// Packets behind the one of this port and class that left the queue last.
+    /// Packets queued behind the last one that left the queue of this port and class.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), place)| (place, id)).collect())
     }
 
-    /// Which flow has each place, and when it was used last; 0 = none.
+    /// Flow in each slot, and its last use; 0 = none.
     fn ids(&mut self, point: &str, which: Which) -> Result<Vec<(FlowId, u64)>> {
         let src = self.addresses(&format!("{point}_src"), which)?;
         let receivers = self.receivers(point, which)?;
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
             .collect())
     }
 
-    /// Which QP has each place, and when it was used last; 0 = none.
+    /// QP in each slot, and its last use; 0 = none.
     fn receivers(&mut self, table: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
         let addresses = self.addresses(&format!("{table}_addr"), which)?;
         let qpns = self.values(&format!("{table}_qpn"), which)?;
@@ -299,7 +299,7 @@ impl<'a> Reader<'a> {
         Ok(addresses.into_iter().enumerate().map(id).collect())
     }
 
-    /// Addresses whose words are in four registers.
+    /// Addresses stored in four registers.
     fn addresses(&mut self, name: &str, which: Which) -> Result<Vec<[u32; 4]>> {
         let mut words = Vec::new();
         for word in 0..4 {
@@ -319,7 +319,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Index of a port's class in the counters and registers that have one for each.
+/// Index of a port's class in per-class counters and registers.
 fn slot(port: u16, tc: usize) -> u64 {
     u64::from(port) * CLASSES as u64 + tc as u64
 }

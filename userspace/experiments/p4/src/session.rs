@@ -1,4 +1,4 @@
-//! A conversation with a running switch, through `simple_switch_CLI`.
+//! A session with a running switch, through `simple_switch_CLI`.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -15,34 +15,34 @@ use super::entry::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
-/// The control program of BMv2.
+/// BMv2's CLI.
 const TOOL: &str = "simple_switch_CLI";
-/// What it prints before it reads a command.
+/// Its prompt.
 const PROMPT: &str = "RuntimeCmd: ";
-/// Longest wait for an answer.
+/// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How answers begin that are none.
+/// Prefixes of error messages.
 const REFUSALS: [&str; 4] = ["Invalid ", "Error", "*** Unknown syntax", "Bad "];
 
-/// A conversation: one process of `simple_switch_CLI`, which takes commands until this is dropped.
+/// A session: one process of `simple_switch_CLI`, which accepts commands until this is dropped.
 #[derive(Debug)]
 pub struct Session {
     port: u16,
     child: Child,
-    /// `None` once the conversation is over.
+    /// `None` after the session ended.
     input: Option<ChildStdin>,
     output: ChildStdout,
     errors: File,
 }
 
 impl Session {
-    /// Begins a conversation with the switch whose Thrift server is at `port` of this network namespace.
+    /// Starts a session with the switch whose Thrift server is at `port` of this network namespace.
     ///
     /// # Errors
     /// `simple_switch_CLI` is missing, or there is no switch.
     pub fn open(port: u16) -> Result<Self> {
         let run = |source| Error::Run { tool: TOOL, source };
-        // A file and no pipe: nobody reads it until something is wrong.
+        // A file instead of a pipe, as it is read only after an error.
         let errors = tempfile::tempfile().map_err(run)?;
         let spawned = Process::new(TOOL)
             .args(["--thrift-port", &port.to_string()])
@@ -77,7 +77,7 @@ impl Session {
             Err(error) => Err(error.to_string()),
         };
         let answer = answer.map_err(|text| {
-            // Whatever it would say now belongs to no question.
+            // Its further output would belong to no request.
             self.input = None;
             Error::Gone { port: self.port, reason: format!("`{command}`: {}", self.reason(&text)) }
         })?;
@@ -90,7 +90,7 @@ impl Session {
     /// The program the switch runs.
     ///
     /// # Errors
-    /// The switch is gone, or its program is none this can read.
+    /// The switch has exited, or its program is unsupported.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.ask(&format_args!("write_config_to_file {}", file.path().display()))?;
@@ -99,10 +99,10 @@ impl Session {
         Program::parse(&format!("the switch at Thrift port {}", self.port), &json)
     }
 
-    /// Checks that the switch runs a program that has all `own` has.
+    /// Checks that the switch's program has everything in `own`.
     ///
     /// # Errors
-    /// It does not, or is gone.
+    /// It does not, or the switch has exited.
     pub fn require(&mut self, own: &Program) -> Result<()> {
         match own.difference(&self.program()?) {
             None => Ok(()),
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// What is printed up to the next prompt; what there was of it if none comes.
+    /// Output up to the next prompt; partial output on a time-out.
     fn answer(&mut self) -> std::result::Result<String, String> {
         let deadline = Instant::now() + PATIENCE;
         let mut text = Vec::new();
@@ -139,13 +139,13 @@ impl Session {
         }
     }
 
-    /// Why the conversation broke off: the last thing the CLI complained of, or else what it said.
+    /// Cause of a broken session: the last error message of the CLI, or else its last output.
     fn reason(&mut self, said: &str) -> String {
         let mut complaint = String::new();
         let read = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut complaint));
         let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
         let complaint = read.ok().and_then(|_| last(&complaint));
-        complaint.or_else(|| last(said)).unwrap_or_else(|| "it says nothing".to_owned())
+        complaint.or_else(|| last(said)).unwrap_or_else(|| "no output".to_owned())
     }
 }
 
@@ -190,7 +190,7 @@ impl Control for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The end of its input ends it, unless it waits for a switch that no longer answers.
+        // It exits at end of input, unless it waits for a switch that no longer answers.
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();

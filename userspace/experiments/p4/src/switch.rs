@@ -1,4 +1,4 @@
-//! What a configuration file says of a BMv2 switch next to the parameters: its ports, its routes, the size of its packets.
+//! BMv2 section of a configuration file: ports, routes, packet size.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use serde::{Deserialize, Serialize};
 
 /// Highest number of a real port.
 pub(crate) const MAX_PORT: u16 = 508;
-/// Bytes of a packet where nothing is said: an RDMA payload of 1024 bytes and its headers, 58 of them.
+/// Default packet size: an RDMA payload of 1024 bytes and 58 bytes of headers.
 pub const DEFAULT_PACKET_BYTES: u32 = 1_082;
 
-/// Whose depth the congestion point goes by.
+/// Queue depth used by the congestion point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
-    /// Packets behind this one as it leaves the queue.
+    /// On departure: packets behind this one.
     #[default]
     Dequeue,
-    /// Packets before this one as it comes to the queue.
+    /// On arrival: packets before this one.
     Enqueue,
 }
 
@@ -32,17 +32,17 @@ pub enum Depth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
-    /// Bytes of a packet, layer 2: turns thresholds and rates into packets, as BMv2 counts.
+    /// Bytes of a packet, layer 2: converts thresholds and rates to packets, which BMv2 counts.
     pub packet: Bytes,
-    /// Whose depth the congestion point goes by.
+    /// Queue depth used by the congestion point.
     pub depth: Depth,
-    /// Its ports.
+    /// Ports.
     pub port: Vec<Port>,
-    /// Where packets of an IP prefix go.
+    /// Routes by IP prefix.
     pub route: Vec<Route>,
-    /// Where packets to an Ethernet address go, before any route.
+    /// Routes by Ethernet address, which precede the others.
     pub mac: Vec<MacRoute>,
-    /// Which QP is at the other end of which.
+    /// QP pairs.
     pub pair: Vec<QpPair>,
 }
 
@@ -63,17 +63,17 @@ impl Default for Switch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Its number, as in `simple_switch -i NUMBER@IFACE`.
+    /// Number, as in `simple_switch -i NUMBER@IFACE`.
     pub number: u16,
-    /// A host is on it, whose notification and reaction point are here where `np_enable` and `rp_enable` say so.
+    /// Whether a host is on it, whose notification and reaction point are here (with `np_enable` and `rp_enable`).
     #[serde(default)]
     pub host: bool,
-    /// How fast its queues drain; `link_rate`, or the class's `drain_rate`, unless said.
+    /// Rate of its queues [default: `link_rate`, or the class's `drain_rate`].
     #[serde(default)]
     pub rate: Option<Rate>,
 }
 
-/// Where packets of a prefix go.
+/// A route by IP prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -81,36 +81,36 @@ pub struct Route {
     pub to: Prefix,
     /// The port.
     pub port: u16,
-    /// The switch's own Ethernet address there.
+    /// Source Ethernet address.
     pub src_mac: Mac,
-    /// The next hop's.
+    /// Ethernet address of the next hop.
     pub dst_mac: Mac,
 }
 
-/// Where packets to an Ethernet address go.
+/// A route by Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MacRoute {
-    /// The address.
+    /// Destination Ethernet address.
     pub address: Mac,
     /// The port.
     pub port: u16,
 }
 
-/// A QP, and the number of the one at its other end.
+/// A QP pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpPair {
-    /// The QP's address.
+    /// Address of the QP.
     pub address: IpAddr,
-    /// Its number.
+    /// QPN.
     pub qpn: u32,
-    /// The number of the QP at its other end.
+    /// QPN of the other end.
     pub peer_qpn: u32,
 }
 
 impl QpPair {
-    /// As the rest of the command knows a pair.
+    /// The pair in the other commands' format.
     #[must_use]
     pub fn known(&self) -> (QpId, Pair) {
         (qp_id(self.address, self.qpn), Pair::new(self.peer_qpn, PairSource::Static))
@@ -155,7 +155,7 @@ impl TryFrom<String> for Rate {
 
     fn try_from(text: String) -> Result<Self, String> {
         match parse_rate_bps(&text) {
-            Ok(0) => Err("rate = 0 is none; leave it out for `link_rate`".to_owned()),
+            Ok(0) => Err("rate = 0 is invalid; omit it for `link_rate`".to_owned()),
             Ok(bps) => Ok(Self(bps)),
             Err(error) => Err(format!("rate = {error}")),
         }
@@ -174,12 +174,12 @@ impl From<Rate> for String {
 pub struct Prefix {
     /// The address; bits beyond the prefix are zero.
     pub address: IpAddr,
-    /// Bits that count.
+    /// Prefix length.
     pub len: u32,
 }
 
 impl Prefix {
-    /// The one address.
+    /// A prefix of one address.
     #[must_use]
     pub const fn host(address: IpAddr) -> Self {
         let len = if address.is_ipv4() { 32 } else { 128 };
@@ -254,16 +254,16 @@ impl From<Mac> for String {
     }
 }
 
-/// The part of a file this module reads; the rest is for [`read`].
+/// The section that this module reads; [`read`] handles the rest.
 #[derive(Deserialize)]
 struct Whole {
     bmv2: Switch,
 }
 
-/// Reads a configuration file that may have a `[bmv2]`.
+/// Reads a configuration file with an optional `[bmv2]`.
 ///
 /// # Errors
-/// Everything that is wrong, each with its line.
+/// All errors, each with its line.
 pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
     read(name, text, |reader, table| {
         let mut switch = Switch::default();
@@ -285,14 +285,14 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
 }
 
 impl Switch {
-    /// A depth in packets: to the nearest.
+    /// A depth in packets, rounded.
     #[must_use]
     pub fn packets(&self, bytes: u64) -> u64 {
         let packet = self.packet.0.max(1);
         bytes.saturating_add(packet / 2) / packet
     }
 
-    /// What is wrong with it as a whole.
+    /// An error that concerns several fields.
     fn problem(&self) -> Option<String> {
         let mut numbers: Vec<u16> = self.port.iter().map(|port| port.number).collect();
         if let Some(number) = numbers.iter().find(|number| **number > MAX_PORT) {
@@ -300,12 +300,12 @@ impl Switch {
         }
         numbers.sort_unstable();
         if let Some([number, _]) = numbers.array_windows().find(|[a, b]| a == b) {
-            return Some(format!("bmv2.port: number = {number} is there twice"));
+            return Some(format!("bmv2.port: number = {number} is given twice"));
         }
         let of_routes = self.route.iter().map(|route| ("bmv2.route", route.port));
         let of_macs = self.mac.iter().map(|mac| ("bmv2.mac", mac.port));
         if let Some((what, port)) = of_routes.chain(of_macs).find(|(_, port)| !numbers.contains(port)) {
-            return Some(format!("{what}: there is no [[bmv2.port]] with number = {port}"));
+            return Some(format!("{what}: no [[bmv2.port]] with number = {port}"));
         }
         let qpns = self.pair.iter().flat_map(|pair| [pair.qpn, pair.peer_qpn]);
         let mut too_large = qpns.filter(|qpn| *qpn >= 1 << 24);
@@ -353,7 +353,7 @@ peer_qpn = 0x211
         assert_eq!((switch.packet, switch.depth), (Bytes(1_082), Depth::Enqueue));
         assert_eq!((switch.port[0].host, switch.port[1].rate), (true, Some(Rate(5_000_000))));
         assert_eq!((switch.route[0].to.len, switch.mac[0].port, switch.pair[0].peer_qpn), (24, 2, 0x211));
-        // What is kept next to a switch is read back to the same.
+        // The stored form of a switch is read back unchanged.
         let kept = serde_json::to_string(&switch).unwrap();
         assert_eq!(serde_json::from_str::<Switch>(&kept).unwrap(), switch);
         assert_eq!(parse("b.toml", "").unwrap().1, Switch::default());
@@ -365,12 +365,12 @@ peer_qpn = 0x211
             ("'1082B'", "'1082X'", "a.toml:5: packet ="),
             ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),
             ("'enqueue'", "'never'", "a.toml:6: unknown variant `never`"),
-            ("number = 2", "number = 1", "number = 1 is there twice"),
+            ("number = 2", "number = 1", "number = 1 is given twice"),
             ("number = 2", "number = 600", "number = 600 is out of range: allowed is 0 to 508"),
             ("10.0.1.0/24", "10.0.1.1/24", "`10.0.1.1/24` has bits beyond its prefix of 24"),
             ("10.0.1.0/24", "10.0.1.0/33", "is not a prefix"),
             ("02:00:00:00:00:03", "02:00", "`02:00` is not an Ethernet address"),
-            ("port = 2", "port = 3", "bmv2.mac: there is no [[bmv2.port]] with number = 3"),
+            ("port = 2", "port = 3", "bmv2.mac: no [[bmv2.port]] with number = 3"),
             ("qpn = 0x11", "qpn = 0x1000000", "bmv2.pair: 16777216 is not a QPN"),
             ("host = true", "hots = true", "a.toml:9: unknown field `hots`"),
             ("link_rate = '10mbit'", "link_rat = '10mbit'", "a.toml:3: unknown parameter `link_rat`"),

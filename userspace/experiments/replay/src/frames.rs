@@ -1,4 +1,4 @@
-//! Raw sockets: whole frames out of, and in from, one interface.
+//! Raw sockets: sending and receiving whole frames on one interface.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -12,23 +12,23 @@ use nix::sys::socket::{
     sockopt,
 };
 
-/// How long a frame that must arrive may take on a busy machine.
+/// Time limit for an expected frame on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a frame that must not arrive is waited for: a thousand times what the frames that do arrive take.
+/// Wait for unexpected frames: a thousand times the typical latency.
 pub const SILENCE: Duration = Duration::from_millis(150);
-/// Receive buffer, bytes: room for every frame of the longest test, should nobody read in the meantime.
+/// Receive buffer, bytes: enough for every frame of the longest test without a read.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 20;
 /// Longest frame: an MTU of 9216 and headers.
 const FRAME_BYTES: usize = 10_000;
 
-/// `struct tpacket_auxdata` (include/uapi/linux/if_packet.h): the tag the kernel keeps next to a frame.
+/// `struct tpacket_auxdata` (include/uapi/linux/if_packet.h): the tag stored outside a frame.
 const AUXDATA_LEN: usize = 20;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
-/// Not in the libc crate: do not show what leaves the interface (Linux 4.20).
+/// Not in the libc crate: ignore outgoing packets (Linux 4.20).
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
-/// A raw socket at one interface. It shows what arrives there, after XDP and before TC.
+/// A raw socket on one interface. It receives arriving frames after XDP and before TC.
 #[derive(Debug)]
 pub struct RawSocket {
     fd: OwnedFd,
@@ -49,8 +49,8 @@ impl RawSocket {
         Ok(Self { fd })
     }
 
-    /// Bounds what the socket may have on its way out, so that [`Self::send`] waits for the interface's queue. The
-    /// kernel counts its own overhead too.
+    /// Limits the socket's send buffer, so that [`Self::send`] waits for the interface's queue. The kernel's own
+    /// overhead counts too.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -58,7 +58,7 @@ impl RawSocket {
         Ok(setsockopt(&self.fd, sockopt::SndBuf, &bytes)?)
     }
 
-    /// Sends a frame, and waits for room to do so.
+    /// Sends a frame, waiting for buffer space.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -90,7 +90,7 @@ impl RawSocket {
                 return Ok(None);
             }
             let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-            // Rounded up: a timeout of less than a millisecond would be none.
+            // Rounded up: a timeout below a millisecond would become zero.
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
@@ -99,24 +99,24 @@ impl RawSocket {
         }
     }
 
-    /// The next frame, which must come.
+    /// The next frame, which must arrive.
     ///
     /// # Errors
-    /// It does not.
+    /// It does not arrive in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(PATIENCE)?.context("no frame arrived")
     }
 
-    /// The next `count` frames, which must come.
+    /// The next `count` frames, which must arrive.
     ///
     /// # Errors
-    /// One does not.
+    /// One does not arrive in time.
     pub fn expect_all(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         (0..count).map(|_| self.expect()).collect()
     }
 
-    /// All frames that arrive until none has for a while. Those that must come are for [`Self::expect_all`]: a busy machine may
-    /// take longer than a while.
+    /// All frames that arrive until a pause. Use [`Self::expect_all`] for frames that must arrive: a busy machine may
+    /// take longer than the pause.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -146,7 +146,7 @@ impl RawSocket {
             Err(errno) => return Err(errno).context("cannot receive a frame"),
         };
         frame.truncate(len);
-        // The kernel takes the outermost tag off; it goes back between the addresses and the type.
+        // The kernel removes the outermost tag; restore it between the addresses and the type.
         if let Some(tag) = tag {
             frame.splice(12..12, tag);
         }

@@ -1,7 +1,6 @@
 //! The kernel engine: the eBPF object, loaded in test mode and run by `BPF_PROG_TEST_RUN`.
 //!
-//! Clock and random source are the `TEST` map's. What a program would do to the outside (send a clone, redirect) it
-//! writes there too.
+//! The `TEST` map provides clock and random source. Programs also record their side effects (clone, redirect) there.
 
 use aya::programs::{ProgramError, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
@@ -13,7 +12,7 @@ use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 
 use super::{Engine, Error, Hook, MAX_PACKET, Meta, Outcome, Run, State, Verdict};
 
-/// The hooks in the running kernel. Nothing is attached or pinned: dropping it leaves nothing behind.
+/// The hooks in the running kernel. Nothing is attached or pinned, so dropping it leaves no state.
 pub struct Kernel {
     ebpf: Ebpf,
     maps: Maps,
@@ -22,10 +21,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads the object with tables of `sizes`, and a random sequence that begins after `seed`.
+    /// Loads the object with tables of `sizes`, and a random sequence seeded with `seed`.
     ///
     /// # Errors
-    /// What the kernel says; loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
+    /// The kernel rejects the object; loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Result<Self, Error> {
         let mut ebpf = dataplane::load(Programs::Plain, sizes, Mode::Test, None, &PROGRAMS)?;
         let mut maps = Maps::take(&mut ebpf)?;
@@ -33,7 +32,7 @@ impl Kernel {
         Ok(Self { ebpf, maps, random: seed, out: vec![0; MAX_PACKET] })
     }
 
-    /// Runs the XDP program: return value and length of what it left in `out`.
+    /// Runs the XDP program: return value, and length of the packet in `out`.
     fn run_xdp(&mut self, packet: &[u8], meta: &Meta) -> Result<(u32, u32), Error> {
         let ctx = xdp_context(packet.len() as u32, meta.ingress_ifindex);
         let result = dataplane::xdp(&mut self.ebpf)?
@@ -47,7 +46,7 @@ impl Kernel {
         Ok((result.return_value, result.data_size_out))
     }
 
-    /// Runs a TC program: return value, length of what it left in `out`, and the context.
+    /// Runs a TC program: return value, length of the packet in `out`, and the context.
     fn run_tc(&mut self, hook: Hook, packet: &[u8], meta: &Meta) -> Result<(u32, u32, SkbContext), Error> {
         let name = if hook == Hook::Ingress { PROGRAMS[1] } else { PROGRAMS[2] };
         let ctx = SkbContext::new(meta);
@@ -77,9 +76,9 @@ fn refused(hook: Hook, packet: &[u8]) -> impl FnOnce(ProgramError) -> Error {
     move |source| Error::Refused { hook, len, source: Box::new(source) }
 }
 
-/// Shortest and longest socket buffer a test run is given: it refuses IP packets without a whole header, and takes no
-/// more than a page less head and tail room (net/bpf/test_run.c of Linux 6.18). The program itself gives the packet its
-/// true length; payload beyond this, which no program looks at, stays here.
+/// Range of socket buffer lengths in a test run: it rejects IP packets without a whole header, and anything longer than
+/// a page less head and tail room (net/bpf/test_run.c of Linux 6.18). The program sets the packet's true length;
+/// payload beyond this, which no program reads, stays here.
 const TC_MIN_INPUT: usize = 64;
 /// See [`TC_MIN_INPUT`].
 const TC_MAX_INPUT: usize = 2_048;
@@ -119,7 +118,7 @@ impl Engine for Kernel {
         };
         let mut out = self.out.get(..len as usize).unwrap_or_default().to_vec();
         if hook != Hook::Xdp && out.len() == packet.len() {
-            // The program was given zeros there.
+            // The program got zeros for these bytes.
             if let (Some(rest), Some(payload)) = (out.get_mut(TC_MAX_INPUT..), packet.get(TC_MAX_INPUT..)) {
                 rest.copy_from_slice(payload);
             }
@@ -211,8 +210,8 @@ fn xdp_context(len: u32, ingress_ifindex: u32) -> [u8; 24] {
     ctx
 }
 
-/// `struct __sk_buff` (include/uapi/linux/bpf.h) as bytes. A test run takes and gives back the few fields named here
-/// and insists on zeros in the others.
+/// `struct __sk_buff` (include/uapi/linux/bpf.h) as bytes. A test run copies the few fields named here in and out, and
+/// requires zeros in the others.
 struct SkbContext([u8; 192]);
 
 impl SkbContext {

@@ -1,11 +1,11 @@
-//! The engines that run the pipeline on packets handed in, and what is made with them: [`replay`] and [`trace`].
+//! Engines that run the pipeline on given packets, and the tools based on them: [`replay`] and [`trace`].
 //!
-//! One interface over everything that can run the three hooks: [`Reference`] is `dcqcn-common` compiled for the host,
-//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`, [`P4`] the same
-//! compiled program in an interpreter.
+//! One interface to everything that can run the three hooks: [`Reference`] is `dcqcn-common` compiled for the host,
+//! [`Kernel`] the real eBPF object through `BPF_PROG_TEST_RUN`, [`Bmv2`] the P4 program in `simple_switch`, [`P4`] the
+//! same compiled program in an interpreter.
 //!
-//! Time, randomness and packets are handed in; packets, verdicts and the whole state of the maps come out, the same
-//! from the first two to the last byte. What is different in P4 is in `docs/explanation/p4.md`.
+//! Inputs are time, randomness and packets; outputs are packets, verdicts and the whole state of the maps, byte for
+//! byte equal for the first two. `docs/explanation/p4.md` lists the differences of P4.
 
 pub mod frames;
 mod kernel;
@@ -31,24 +31,24 @@ pub use reference::Reference;
 
 /// Shortest packet an engine takes, in bytes: an Ethernet header.
 pub const MIN_PACKET: usize = 14;
-/// Longest packet an engine takes, in bytes: any Ethernet frame. (A TC program can make its packet as long as four pages
-/// less overhead; longer ones are in captures of hosts whose NIC cuts and joins TCP segments.)
+/// Longest packet of an engine, in bytes: any Ethernet frame. (A TC program can resize its packet to four pages less
+/// overhead; longer ones are in captures of hosts whose NIC merges and splits TCP segments.)
 pub const MAX_PACKET: usize = 16_000;
 
-/// Where a packet meets the data plane.
+/// Hook that a packet enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Hook {
-    /// XDP, as it arrives.
+    /// XDP, on arrival.
     Xdp,
-    /// TC, as it arrives.
+    /// TC ingress.
     Ingress,
-    /// TC, as it leaves.
+    /// TC egress.
     Egress,
 }
 
 impl Hook {
-    /// Its slot among the counters.
+    /// Index of its counters.
     #[must_use]
     pub const fn slot(self) -> usize {
         match self {
@@ -59,43 +59,43 @@ impl Hook {
     }
 }
 
-/// What a packet carries next to its bytes.
+/// Metadata of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// The interface it came in on; 0 = this host made it. The kernel engine's XDP wants one that exists.
+    /// Ingress interface; 0 = sent by this host. XDP in the kernel engine requires an existing one.
     pub ingress_ifindex: u32,
     /// `skb->mark`; TC only.
     pub mark: u32,
     /// `skb->priority`; TC only.
     pub priority: u32,
-    /// `skb->tstamp`, the departure time it has before the hook, 0 = none; TC only.
+    /// `skb->tstamp`: departure time set before the hook, 0 = none; TC only.
     pub departure_ns: u64,
-    /// Bytes behind the UDP header of each segment of a GSO super-packet, 0 = it is none; TC only.
+    /// Payload bytes of each segment of a GSO super-packet, 0 = not one; TC only.
     pub segment_bytes: u32,
 }
 
-/// What a hook decides.
+/// Verdict of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// On its way.
+    /// Passed.
     Pass,
-    /// Gone.
+    /// Dropped.
     Drop,
-    /// Out of another interface.
+    /// Redirected to another interface.
     Redirect {
-        /// Which.
+        /// Index of the interface.
         ifindex: u32,
-        /// To the neighbour the routes say, not to the layer 2 address it carries.
+        /// Whether the next hop comes from the routing table instead of the layer 2 address.
         neighbour: bool,
     },
-    /// No engine ran on it: shorter than [`MIN_PACKET`] or longer than [`MAX_PACKET`]. It passes and is not counted.
+    /// Not run: shorter than [`MIN_PACKET`] or longer than [`MAX_PACKET`]. The packet passes and is not counted.
     NotRun,
 }
 
-/// What became of a packet.
+/// Result for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The decision.
+    /// Verdict.
     pub verdict: Verdict,
     /// Its bytes.
     pub packet: Vec<u8>,
@@ -103,39 +103,39 @@ pub struct Outcome {
     pub mark: u32,
     /// `skb->priority`; 0 after XDP.
     pub priority: u32,
-    /// Earliest departure time, in the time of the run; 0 = at once.
+    /// Earliest departure time, in the time of the run; 0 = immediately.
     pub departure_ns: u64,
-    /// Packets sent next to it, as the egress hook let them go.
+    /// Packets emitted with it, after the egress hook.
     pub emitted: Vec<Outcome>,
 }
 
-/// What one run of one program did.
+/// Result of one run of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What became of its packet; `emitted` is empty.
+    /// Result for its packet; `emitted` is empty.
     pub outcome: Outcome,
-    /// The mark of the clone it sent to the own device; 0 = none.
+    /// Mark of the clone sent to the same device; 0 = none.
     pub clone_mark: u32,
-    /// `skb->hash` as it set it; 0 = it did not.
+    /// New value of `skb->hash`; 0 = unchanged.
     pub flow_hash: u32,
 }
 
-/// Everything an engine keeps from packet to packet.
+/// State of an engine between packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// By [`Hook::slot`].
     pub counters: [Counters; 3],
     /// "Empty at" of every virtual queue, in the ticks of `dcqcn_common::vqueue`.
     pub queues: [u64; QUEUES as usize],
-    /// Who is at the other end of whom, in the order of address and number.
+    /// Pairs, by address and number.
     pub pairs: Vec<(QpId, Pair)>,
     /// The flow table of the reaction point.
     pub rp: Vec<RpSet>,
     /// The flow table of the notification point.
     pub np: Vec<NpSet>,
-    /// Connections in the making: an end, with its own name for the connection as number, and the QPN it named for itself; sorted.
+    /// Connections being set up: an endpoint, with its connection identifier as number, and its QPN; sorted.
     pub cm: Vec<(QpId, u32)>,
-    /// The times that all CPUs share, by `Time`.
+    /// Timestamps shared by all CPUs, by `Time`.
     pub times_ns: [u64; TIMES as usize],
     /// The event log, oldest first.
     pub events: Vec<Event>,
@@ -143,44 +143,44 @@ pub struct State {
     pub random: u64,
 }
 
-/// What goes wrong in an engine; the reference engine never fails.
+/// Error of an engine; the reference engine never fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The switch, or what it is configured with.
+    /// Error of the switch or its configuration.
     #[error(transparent)]
     Bmv2(#[from] dcqcn_p4::Error),
-    /// Loading the object, or reading its maps.
+    /// The object could not be loaded, or its maps read.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),
-    /// The kernel would not run a program.
-    #[error("the kernel refuses to run the {hook:?} program on a packet of {len} bytes: {}", root(.source))]
+    /// The kernel rejected a test run.
+    #[error("the kernel cannot run the {hook:?} program on a packet of {len} bytes: {}", root(.source))]
     Refused {
-        /// Which program.
+        /// Program.
         hook: Hook,
         /// The packet's length.
         len: usize,
-        /// Why.
+        /// Cause.
         source: Box<ProgramError>,
     },
-    /// A test run could not be given the packet as it is.
+    /// The packet does not fit a test run.
     #[error("the kernel cannot make a packet of {len} bytes for the {hook:?} program")]
     Resize {
-        /// Which program.
+        /// Program.
         hook: Hook,
         /// The packet's length.
         len: usize,
     },
-    /// A program returned something it never returns.
+    /// A program returned an impossible value.
     #[error("the {hook:?} program returned {value}: the object belongs to another version of dcqcn")]
     UnknownVerdict {
-        /// Which program.
+        /// Program.
         hook: Hook,
-        /// What it returned.
+        /// Return value.
         value: u32,
     },
 }
 
-/// The innermost cause: aya's outer errors only say which system call it was.
+/// The innermost cause: aya's outer errors contain only the name of the system call.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }
@@ -207,7 +207,7 @@ impl From<TcVerdict> for Verdict {
     }
 }
 
-/// Something that runs the hooks.
+/// An implementation of the hooks.
 pub trait Engine {
     /// Runs one program on one packet of [`MIN_PACKET`] to [`MAX_PACKET`] bytes at `now_ns`.
     ///
@@ -215,31 +215,31 @@ pub trait Engine {
     /// What the kernel says.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error>;
 
-    /// Puts other parameters active.
+    /// Activates other parameters.
     ///
     /// # Errors
     /// What the kernel says.
     fn set_params(&mut self, params: &Params) -> Result<(), Error>;
 
-    /// Enters a pair, as an operator would.
+    /// Adds a pair, as an operator would.
     ///
     /// # Errors
     /// What the kernel says.
     fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error>;
 
-    /// Tells what really waits in the queue `index`, below [`QUEUES`].
+    /// Sets the real backlog of the queue `index`, below [`QUEUES`].
     ///
     /// # Errors
     /// There is no such queue, or what the kernel says.
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error>;
 
-    /// Says at `now_ns` which priorities are in a storm of pauses, as the watchdog does.
+    /// Reports at `now_ns` the priorities in a pause storm, as the watchdog does.
     ///
     /// # Errors
     /// What the kernel says.
     fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error>;
 
-    /// The QPN at the other end of `id`, where it is known.
+    /// The QPN at the other end of `id`, if known.
     ///
     /// # Errors
     /// What the kernel says.
@@ -275,8 +275,8 @@ pub trait Engine {
     /// What the kernel says.
     fn state(&self) -> Result<State, Error>;
 
-    /// Has a packet meet a hook at `now_ns`; what the hook sends next to it goes through the egress hook at once, as it
-    /// does in the kernel.
+    /// Runs a hook on a packet at `now_ns`; packets that the hook emits pass the egress hook immediately, as in the
+    /// kernel.
     ///
     /// # Errors
     /// What the kernel says.
@@ -297,7 +297,7 @@ pub trait Engine {
 }
 
 impl State {
-    /// What hash tables give in any order.
+    /// Sorts the contents of hash tables, whose order is arbitrary.
     fn sort(&mut self) {
         self.pairs.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));
         self.cm.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));

@@ -5,10 +5,11 @@
 //! |---|---|---|
 //! | egress | arrives at port 1, leaves by port 2 | the host's RP, the CP of port 2 |
 //! | ingress | arrives at port 2, leaves by port 1 | the host's RP for a CNP, else its NP |
-//! | xdp | the same | neither |
+//! | xdp | as ingress | neither |
 //!
-//! Time is the run's: the program's clock is set for each packet, to the microsecond. So is the depth of the queue, in packets:
-//! the virtual queue's, or the backlog. If a packet waits for its departure, the clock is set ahead until it leaves.
+//! Time is the run's: the program's clock is set for each packet, to the microsecond, and so is the depth of the queue,
+//! in packets: the virtual queue's, or the backlog. If a packet waits for its departure, the clock is advanced until it
+//! leaves.
 
 mod engine;
 mod interpreter;
@@ -42,13 +43,13 @@ pub use simple_switch::Bmv2;
 const HOST: u16 = 1;
 /// The port of all other hosts.
 const WORLD: u16 = 2;
-/// Longest packet: what the wires take.
+/// Longest packet that the wires carry.
 const MAX_FRAME: usize = wire::MTU as usize + Ethernet::LEN;
 /// Time to wait for a packet before the counters are read.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Waits for a packet that was not counted as dropped.
+/// Repetitions of that wait for a packet that was not counted as dropped.
 const GLANCES: u32 = 500;
-/// Counters of packets that do not leave.
+/// Counters of packets that are not forwarded.
 const DROPS: [Stat; 2] = [Stat::CpNotEctDropped, Stat::RpHorizonDrop];
 /// Counters of marked packets that are not answered.
 const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::NpNotForHost];
@@ -58,7 +59,7 @@ pub trait Target {
     /// Its control interface.
     fn control(&mut self) -> &mut dyn Control;
 
-    /// Sets the clock that it stamps packets with, where it does not have its own.
+    /// Sets the clock for its time stamps, if it has none of its own.
     fn set_time(&mut self, now_us: u64);
 
     /// Sends a packet to a port.
@@ -67,22 +68,22 @@ pub trait Target {
     /// The kernel refuses it.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
-    /// The next packet that leaves by a port, if there is one within this time.
+    /// The next packet that leaves by a port within this time.
     ///
     /// # Errors
     /// The switch fails.
     fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error>;
 }
 
-/// The engine over a switch.
+/// The engine on top of a switch.
 pub struct SwitchEngine<T> {
     program: Program,
     params: Params,
     switch: Switch,
     target: RefCell<T>,
-    /// The hook the tables are for, and whether marked packets are answered at once.
+    /// Current hook of the tables, and whether marked packets are answered directly.
     hook: Option<(Hook, bool)>,
-    /// The time and the depth that the program has.
+    /// Current time and depth of the program.
     now_us: Option<u64>,
     depth_packets: Option<u64>,
     /// "Empty at" of the virtual queues.
@@ -92,7 +93,7 @@ pub struct SwitchEngine<T> {
 }
 
 impl<T: Target> SwitchEngine<T> {
-    /// An engine over `target`. `packet_bytes` is the size that stands for one packet where depths are in packets.
+    /// An engine on top of `target`. `packet_bytes` is the size of a packet where depths are in packets.
     fn over(target: T, params: &Params, packet_bytes: u64) -> Result<Self, Error> {
         let port = |number, host| Port { number, host, rate: None };
         let switch = Switch {
@@ -112,12 +113,12 @@ impl<T: Target> SwitchEngine<T> {
             backlogs: [Backlog::default(); QUEUES as usize],
             pairs: HashMap::new(),
         };
-        // Parameters that the program does not have fail here, and not at the first packet.
+        // Fail here for unsupported parameters, not at the first packet.
         engine.check()?;
         Ok(engine)
     }
 
-    /// Whether the program takes the parameters.
+    /// Checks that the program supports the parameters.
     fn check(&self) -> Result<(), p4::Error> {
         for (hook, is_fast) in [(Hook::Egress, true), (Hook::Ingress, false)] {
             self.plan(hook, is_fast)?;
@@ -125,11 +126,11 @@ impl<T: Target> SwitchEngine<T> {
         Ok(())
     }
 
-    /// The tables for a hook; `is_fast`: what is marked is answered at once, if the parameters say so.
+    /// The tables for a hook; `is_fast`: marked packets are answered directly, if the parameters enable it.
     fn plan(&self, hook: Hook, is_fast: bool) -> Result<Plan, p4::Error> {
         let mut config = self.params.config;
         let s = &mut config.scalars;
-        // An engine is every host.
+        // An engine represents every host.
         s.np_other_host = 1;
         if !is_fast {
             s.fast_cnp = 0;
@@ -137,13 +138,13 @@ impl<T: Target> SwitchEngine<T> {
         s.np_enable &= u64::from(hook == Hook::Ingress);
         s.rp_enable &= u64::from(hook != Hook::Xdp);
         let mut plan = Plan::new(&self.program, &config, &self.switch)?;
-        // Marking is what packets to the world meet.
+        // Packets to other hosts meet the marking.
         let wred = self.program.table("wred")?;
         let host = Match::exact(HOST);
         plan.entries.retain(|entry| {
             entry.table != wred || entry.key.as_ref().is_none_or(|key| key.first() != Some(&host))
         });
-        // Nothing but the queue that is told may hold a packet back.
+        // No queue other than the given depth may delay a packet.
         plan.blind.retain(|command| match command {
             Command::QueueRate { port, .. } | Command::QueueDepth { port, .. } => {
                 ![HOST, WORLD].contains(port)
@@ -157,7 +158,7 @@ impl<T: Target> SwitchEngine<T> {
         Ok(plan)
     }
 
-    /// Brings tables, clock and queue to where the packet is to find them.
+    /// Sets tables, clock and queue for the next packet.
     fn prepare(
         &mut self,
         hook: Hook,
@@ -166,7 +167,7 @@ impl<T: Target> SwitchEngine<T> {
         packet: &[u8],
         depth_bytes: u64,
     ) -> Result<(), p4::Error> {
-        // The CNP goes back to where the packet came from.
+        // The CNP returns to the port of the packet.
         let back = packet.get(6..12).and_then(|mac| <[u8; 6]>::try_from(mac).ok()).map(Mac);
         let port = if hook == Hook::Egress { HOST } else { WORLD };
         let mac = back.filter(|_| hook == Hook::Ingress || is_fast).map(|address| MacRoute { address, port });
@@ -203,7 +204,7 @@ impl<T: Target> SwitchEngine<T> {
         self.target.get_mut().control().run(&Command::Write(entry))
     }
 
-    /// Depth of the packet's queue in front of it, bytes; the virtual queue has it afterwards.
+    /// Depth in front of the packet, bytes; adds the packet to the virtual queue.
     fn queue_up(&mut self, roce: &Roce, now_ns: u64, frame_bytes: u64) -> u64 {
         let config = &self.params.config;
         let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
@@ -225,7 +226,7 @@ impl<T: Target> SwitchEngine<T> {
         backlog_bytes.unwrap_or(queued.depth_bytes)
     }
 
-    /// Sends a packet through: what became of it, and what was sent next to it.
+    /// Sends a packet through: its result, and the packets emitted with it.
     fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
         let (from, to) = if hook == Hook::Egress { (HOST, WORLD) } else { (WORLD, HOST) };
@@ -274,7 +275,7 @@ impl<T: Target> SwitchEngine<T> {
         Ok(tickets != released)
     }
 
-    /// Packets that were dropped, and those that the notification point answered or had to answer.
+    /// Packets dropped, and packets that the notification point answered or should answer.
     fn fates(&mut self) -> Result<Fates, p4::Error> {
         let consumes = self.params.config.scalars.cnp_consume != 0;
         let mut reader = Reader::new(self.target.get_mut().control(), &self.program);
@@ -296,11 +297,11 @@ fn is_marked(packet: &[u8]) -> bool {
     classify(&mut Packet(packet)).is_ok_and(|roce| roce.congests() && roce.ecn().is_ce())
 }
 
-/// What left the switch.
+/// Output of the switch.
 struct Passed {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
-    /// What was sent next to it.
+    /// Emitted packets.
     beside: Vec<Vec<u8>>,
 }
 

@@ -24,7 +24,7 @@ pub struct Reference {
     tables: Tables,
 }
 
-/// What the kernel keeps in maps.
+/// Contents of the kernel's maps.
 struct Tables {
     counters: [Counters; 3],
     queues: [u64; QUEUES as usize],
@@ -41,7 +41,7 @@ struct Tables {
 }
 
 impl Reference {
-    /// Empty tables of `sizes`, and a random sequence that begins after `seed`.
+    /// Empty tables of `sizes`, and a random sequence seeded with `seed`.
     #[must_use]
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Self {
         let tables = Tables {
@@ -199,17 +199,17 @@ impl<'a> Env<'a> for View<'a> {
 
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let empty_at = self.tables.queues.get_mut(index as usize)?;
-        // One CPU: it shares everything, and needs no more to know it.
+        // A single CPU: all of its state is shared.
         let next = update(*empty_at, Share::NONE);
         *empty_at = next.empty_at;
         Some(next.depth_bytes)
     }
 
-    /// Only a controller wants to know.
+    /// Used by controllers only.
     fn count_ingress(&mut self, _ingress_ifindex: u32, _queue: usize, _bytes: u64) {}
 
     fn rp_set(&mut self, index: u32) -> Option<Shared> {
-        // SAFETY: the set is there for longer than this view, and nobody else has it.
+        // SAFETY: the set outlives this view, which has exclusive access.
         self.tables.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
 
@@ -241,7 +241,7 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.cm.get(id).copied()
     }
 
-    /// Memory is not bounded here, as it is in the kernel.
+    /// Memory is not bounded here, unlike in the kernel.
     fn is_handed_on(&mut self) -> bool {
         false
     }
@@ -263,7 +263,7 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.pairs.remove(id);
     }
 
-    /// No pacer listens to an engine.
+    /// An engine has no pacer to notify.
     fn announce(&mut self, _cut: Cut) {}
 
     fn record(&mut self, interval_ns: u64, event: Event) {
@@ -273,7 +273,7 @@ impl<'a> Env<'a> for View<'a> {
     }
 }
 
-/// A packet as a hook sees it; XDP leaves everything but the bytes alone.
+/// A packet as a hook sees it; XDP changes only the bytes.
 struct Packet<'a> {
     bytes: Vec<u8>,
     ingress_ifindex: u32,
@@ -351,12 +351,12 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.flow_hash = hash;
     }
 
-    /// An engine's packets have no socket.
+    /// Packets of an engine have no socket.
     fn is_from_process(&self) -> bool {
         false
     }
 
-    /// An engine is every host.
+    /// An engine represents every host.
     fn is_for_other_host(&self, _: &Roce) -> bool {
         false
     }
@@ -366,7 +366,7 @@ impl<'a> Skb<'a> for Packet<'a> {
         true
     }
 
-    /// Like `bpf_skb_change_tail`, which also lengthens: the smallest data packets are shorter than a CNP.
+    /// Like `bpf_skb_change_tail`, which can also lengthen: the smallest data packets are shorter than a CNP.
     fn rebuild<const N: usize>(
         &mut self,
         at: usize,
@@ -380,6 +380,6 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.write(at, &bytes)
     }
 
-    /// Captures and test runs have their tags in the packet.
+    /// Captures and test runs have their tags inside the packet.
     fn set_tag_priority(&mut self, _pcp: u8) {}
 }

@@ -1,8 +1,8 @@
 //! `dcqcn-lab replay`: a capture through any engine.
 //!
-//! Time is the capture's, shifted so that the first packet comes at `BASE_NS`. Every packet meets the same hook, as
-//! if it came in on interface 1, alone, with tables that were empty at the start. What the hook sends next to it goes
-//! through the egress hook.
+//! Time is the capture's, shifted so that the first packet arrives at `BASE_NS`. Every packet enters the same hook
+//! alone, as if it arrived on interface 1, with initially empty tables. Packets that the hook emits pass the egress
+//! hook.
 
 mod capture;
 mod departures;
@@ -32,11 +32,11 @@ use departures::Departures;
 use line::{Bytes, Emitted, Flow, Left, Line};
 pub use summary::Summary;
 
-/// When the first packet comes, in the time of the run, ns: later than every packet that a capture may have out of order.
+/// Time of the first packet, in the time of the run, ns: enough for captures with unordered packets.
 pub(crate) const BASE_NS: u64 = 1_000_000_000;
-/// Rate of the link where the configuration has none: the paper's, 40 Gb/s. A capture does not tell.
+/// Default link rate: the paper's, 40 Gbit/s. A capture does not contain it.
 pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
-/// The interface of a replay: the loopback interface has this number in every network namespace.
+/// Interface of a replay: the loopback has this index in every network namespace.
 const IFINDEX: u32 = 1;
 
 /// What runs the hooks.
@@ -53,18 +53,18 @@ pub enum EngineKind {
     Bmv2,
 }
 
-/// What to replay, and how.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A pcap or pcapng file.
     pub input: PathBuf,
-    /// Where the packets meet the data plane.
+    /// Hook.
     pub hook: Hook,
-    /// What runs it.
+    /// Engine.
     pub engine: EngineKind,
-    /// The parameters; `None` = [`default_config`]. Where they have no `link_rate` it is [`DEFAULT_LINK_RATE_BPS`].
+    /// Parameters; `None` = [`default_config`]. Without `link_rate`, [`DEFAULT_LINK_RATE_BPS`] is used.
     pub config: Option<Config>,
-    /// Where the random sequence begins.
+    /// Seed of the random sequence.
     pub seed: u64,
     /// A pcap file for the packets as they leave.
     pub out: Option<PathBuf>,
@@ -72,7 +72,7 @@ pub struct Options {
     pub summary_line: bool,
 }
 
-/// Why a replay fails.
+/// Error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The capture.
@@ -84,21 +84,21 @@ pub enum Error {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The lines cannot be written.
+    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     /// The file of departures cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
     Out {
-        /// Which file.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         reason: String,
     },
 }
 
-/// What applies without a configuration: each hook does all it can. Egress marks and paces (`fq`), ingress takes
-/// CNPs and answers marks.
+/// Default configuration: each hook does everything it can. Egress marks and paces (`fq`), ingress processes CNPs and
+/// answers marks.
 #[must_use]
 pub fn default_config() -> Config {
     let mut config = Config::DEFAULT;
@@ -108,9 +108,9 @@ pub fn default_config() -> Config {
     config
 }
 
-/// Replays a capture: one line of JSON for each packet goes to `output`.
+/// Replays a capture, and writes one line of JSON per packet to `output`.
 ///
-/// A capture that is damaged is replayed as far as it goes; the summary says where it ended.
+/// A damaged capture is replayed up to the damage; the summary reports where it ended.
 ///
 /// # Errors
 /// The capture cannot be read at all, the parameters are invalid, the engine does not start, or an output cannot be
@@ -123,7 +123,7 @@ pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error>
     let sizes = Sizes::default();
     let params = Params::new(&config, Port::new(IFINDEX, sizes.rp_sets(), sizes.np_sets()))?;
     let capture = Capture::open(&options.input)?;
-    // A sequence that begins at 0 stays there.
+    // The sequence of seed 0 is constant.
     let seed = if options.seed == 0 { u64::MAX } else { options.seed };
     match options.engine {
         EngineKind::Reference => {
@@ -165,7 +165,7 @@ fn replay(
             packet => packet?,
         };
         let epoch_ns = *first_ns.get_or_insert(packet.time_ns);
-        // Time never is 0, which means "never" in the tables.
+        // Time is never 0, which means "never" in the tables.
         let now_ns = BASE_NS
             .saturating_add(packet.time_ns.saturating_sub(epoch_ns))
             .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
@@ -215,7 +215,7 @@ fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
     }
 }
 
-/// A packet's way through the hook, with what stood in the tables before and after.
+/// Passage of a packet through the hook, with the table state before and after.
 struct Seen {
     outcome: Outcome,
     marked: bool,
@@ -301,7 +301,7 @@ fn depth(
     Ok(Some(drain.depth_bytes(engine.queue(u32::from(tc))?, now_ns)))
 }
 
-/// The flow whose state the hook keeps for a packet.
+/// The flow whose state the hook uses for a packet.
 fn flow(
     engine: &impl Engine,
     params: &Params,
@@ -333,7 +333,7 @@ fn flow(
     Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
-/// The flow that a CNP complains of.
+/// The flow that a CNP is about.
 fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {

@@ -1,12 +1,11 @@
-//! `dcqcn-lab trace`: CNPs and packets of one flow, event by event, through the rate machine and the pacer of the data plane.
+//! `dcqcn-lab trace`: one flow through the data plane's rate machine and pacer, event by event.
 //!
-//! The engine `reference` is the library, the engine `kernel` the loaded eBPF object; both are given the same packets,
-//! and nothing here computes a rate: rows show what [`RateMachine`] says. Where a row tells of an instant at which the
-//! data plane has nothing to do (a `sample`, an event inside the machine), a copy of the machine is advanced to it, as
-//! `dcqcn flows` does.
+//! The engine `reference` is the library, the engine `kernel` the loaded eBPF object; both process the same packets,
+//! and no rate is computed here: rows show the state of [`RateMachine`]. For an instant without work for the data plane
+//! (a `sample`, an internal event of the machine), a copy of the machine is advanced, as in `dcqcn flows`.
 //!
-//! A `send` longer than [`MAX_PACKET`](crate::MAX_PACKET) is sent as several packets of equal size (a byte more
-//! or less) at one instant. Unless the byte counter raises the rate in between, that is the same as one long packet.
+//! A `send` longer than [`MAX_PACKET`](crate::MAX_PACKET) becomes several simultaneous packets of equal size (a byte
+//! more or less). Unless the byte counter raises the rate in between, that is equivalent to one long packet.
 
 mod flow;
 mod input;
@@ -25,13 +24,13 @@ pub use input::{Event, Events, InputError, Kind, Problem};
 pub use plot::Picture;
 pub use row::{Format, HEADER, Row};
 
-/// When the trace begins, in the time of the run: 0 means "never" in the tables, and pacing looks back by up to a second.
+/// Start of the trace: 0 means "never" in the tables, and pacing credit looks back up to a second.
 const EPOCH_NS: u64 = 10_000_000_000;
-/// How far ahead packets may leave: no bound, but for what fits. (A data plane that lets packets wait for seconds has
-/// lost its way; a trace asks what the rates come to.)
+/// Pacing horizon: unlimited up to the type's range. (A data plane with a delay of seconds is broken; a trace shows the
+/// consequence of the rates.)
 const HORIZON_NS: u64 = 1 << 62;
 
-/// What runs the machine. (The P4 program keeps time in microseconds: `dcqcn-lab replay` has it.)
+/// Engine. (The P4 program keeps time in microseconds: use `dcqcn-lab replay`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineKind {
     /// The library, in this process.
@@ -40,20 +39,20 @@ pub enum EngineKind {
     Kernel,
 }
 
-/// What to trace, and how.
+/// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What runs the flow.
+    /// Engine.
     pub engine: EngineKind,
     /// The parameters; [`config`] makes them.
     pub config: Config,
-    /// A row for each event inside the machine, too.
+    /// Whether to add rows for internal events of the machine.
     pub expand: bool,
-    /// How rows are written.
+    /// Output format.
     pub format: Format,
 }
 
-/// Why a trace fails.
+/// Error of a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The events.
@@ -62,28 +61,28 @@ pub enum Error {
     /// The parameters.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// The parameters do not tell the line rate.
-    #[error("the line rate is not known: give it, as in `--line-rate 40gbit`")]
+    /// The line rate is unknown.
+    #[error("the line rate is unknown: set it, as in `--line-rate 40gbit`")]
     NoLineRate,
     /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The kernel did not make the flow.
+    /// The kernel did not create the flow.
     #[error(
-        "the data plane keeps no flow for the packets of the trace: the object belongs to another version of dcqcn"
+        "the data plane has no flow for the packets of the trace: the object belongs to another version of dcqcn"
     )]
     NoFlow,
-    /// The rows cannot be written.
+    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
 
-/// The parameters of a trace: a lone reaction point, with departure times that follow from the rates alone. Unless they
-/// are set, `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant,
-/// which has no such guard: every CNP cuts.
+/// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
+/// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
+/// lacks such a guard: every CNP cuts.
 ///
 /// # Errors
-/// The settings make no configuration.
+/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;
@@ -102,7 +101,7 @@ pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     Ok(config)
 }
 
-/// Runs the events of `input`, which messages call `file`: rows go to `output`, and into `picture` if there is one.
+/// Runs the events of `input`, called `file` in messages: writes rows to `output`, and to `picture` if given.
 ///
 /// # Errors
 /// A line is wrong, the parameters are invalid, the engine does not start, or the output cannot be written.
@@ -117,7 +116,7 @@ pub fn run(
     if params.rp.line_rate_bps == 0 {
         return Err(Error::NoLineRate);
     }
-    // Beyond what can be set, and with it no packet passes unpaced.
+    // Beyond the parameter's range, so that no packet passes unpaced.
     params.config.scalars.pacing_horizon_ns = HORIZON_NS;
     params.config.scalars.pacing_horizon_drop = 1;
     let sink = Sink { output, format: options.format, expand: options.expand, picture };
@@ -171,13 +170,13 @@ fn trace<F: Flow, R: BufRead, W: Write>(
     Ok(())
 }
 
-/// Whether the byte counter expired between two states of one instant, and not at the line rate, where that is no news.
+/// Whether the byte counter expired between two states of one instant; not at the line rate, where it has no effect.
 fn increased(rp: &RpParams, before: &RateMachine, after: &RateMachine) -> bool {
     let is_at_line = before.rate_bps == rp.line_rate_bps && before.target_bps == rp.line_rate_bps;
     before.byte_stage != after.byte_stage && !is_at_line
 }
 
-/// The flow's machine as rows show it: advanced to an instant, whatever the data plane has done yet.
+/// The flow's machine as shown in rows: advanced to an instant, independent of the data plane's progress.
 struct View<'a> {
     rp: &'a RpParams,
     machine: RateMachine,
@@ -190,8 +189,7 @@ impl View<'_> {
         self.now_ns = now_ns;
     }
 
-    /// Goes to the next instant, `until_ns` at the latest, at which something happens inside the machine, and tells; false
-    /// if there is none.
+    /// Advances to the next internal event, at `until_ns` at the latest, and writes its row; `false` if there is none.
     fn step(&mut self, until_ns: u64, sink: &mut Sink<'_, impl Write>) -> Result<bool, Error> {
         let due = self.machine.due(self.rp, self.now_ns);
         // In the order in which they happen at one instant.
@@ -212,7 +210,7 @@ impl View<'_> {
     }
 }
 
-/// Where rows go.
+/// Destination of rows.
 struct Sink<'a, W> {
     output: &'a mut W,
     format: Format,
@@ -221,18 +219,18 @@ struct Sink<'a, W> {
 }
 
 impl<W: Write> Sink<'_, W> {
-    /// Whether anybody wants to know what happens inside the machine.
+    /// Whether rows of internal events are needed.
     const fn wants_internal(&self) -> bool {
         self.expand || self.picture.is_some()
     }
 
-    /// A row of an event inside the machine.
+    /// Writes a row of an internal event.
     fn internal(&mut self, row: &Row) -> io::Result<()> {
         self.draw(row);
         if self.expand { self.format.write(self.output, row) } else { Ok(()) }
     }
 
-    /// A row of an event of the input.
+    /// Writes a row of an input event.
     fn event(&mut self, row: &Row) -> io::Result<()> {
         self.draw(row);
         self.format.write(self.output, row)

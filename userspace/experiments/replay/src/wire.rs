@@ -6,7 +6,7 @@ use dcqcn_p4::{Error, Result};
 
 use crate::frames::RawSocket;
 
-/// Of the wires: any Ethernet frame the raw sockets take.
+/// MTU of the wires: any Ethernet frame of the raw sockets fits.
 pub(crate) const MTU: u32 = 9_500;
 
 /// The switch's end of the wire to `port`.
@@ -15,7 +15,7 @@ pub fn inner(port: u16) -> String {
     format!("sw{port}")
 }
 
-/// Makes the wire to `port` in a namespace, and a socket at its outer end.
+/// Creates the wire to `port` in a namespace, and a socket at its outer end.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -33,7 +33,7 @@ pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
     netns.run(|| RawSocket::open(index)).map_err(failed)?.map_err(failed)
 }
 
-/// What went wrong outside P4.
+/// Wraps an error from outside P4.
 pub(crate) fn failed(error: impl std::fmt::Display) -> Error {
     Error::Ports { reason: format!("{error:#}") }
 }

@@ -1,8 +1,8 @@
-//! The engine of a single bottleneck: one loop over all events in order of time.
+//! The engine of a single bottleneck: a loop over all events in order of time.
 //!
-//! Packets on links with a constant delay are in queues of their own; only events with their own time (departures, timers) are in the
-//! agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. The network engine
-//! visits each node in each window of a link delay, which is three times slower with 1,000 senders.
+//! Packets on links with a constant delay are in separate queues; only events with their own time (departures, timers)
+//! are in the agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. The
+//! network engine visits each node in each window of a link delay, which is three times slower with 1,000 senders.
 
 mod agenda;
 mod collect;
@@ -28,15 +28,15 @@ use self::tcp::Tcp;
 use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
 use crate::network::{Packet, PacketKind, Random, Recovery, Transport, Turn};
 
-/// Events between two reports of progress: some ten milliseconds.
+/// Events between two progress reports: some ten milliseconds.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// Runs `scenario`. `progress` is told the simulated time now and then, and may stop the run.
+/// Runs `scenario`. `progress` is called with the simulated time at intervals, and may stop the run.
 ///
-/// The outcome depends on nothing but the scenario.
+/// The outcome depends on the scenario only.
 ///
 /// # Errors
-/// The scenario is invalid, its work is done before statistics begin, or `progress` stopped the run.
+/// The scenario is invalid, all work is done before statistics start, or `progress` stopped the run.
 pub fn run(
     scenario: &Scenario,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -61,7 +61,7 @@ struct Simulation<'s> {
     over: bool,
     agenda: Agenda,
     random: Random,
-    /// One per RoCE group: they differ in their pacing credit.
+    /// One per RoCE group, as their pacing credits differ.
     params: Vec<Params>,
     /// By RoCE group.
     transports: Vec<Transport>,
@@ -70,7 +70,7 @@ struct Simulation<'s> {
     qps: Vec<Qp>,
     tcps: Vec<Tcp>,
     senders: Vec<Sender>,
-    /// NP state where CNPs are not limited per QP: by sender, or of all.
+    /// NP state if CNPs are not limited per QP: by sender, or for all.
     nps: HashMap<u32, NpFlow>,
     port: Port,
     /// Sender to switch, per distinct delay.
@@ -79,9 +79,9 @@ struct Simulation<'s> {
     down: Lanes<Packet>,
     /// Receiver to sender, per distinct delay.
     back: Lanes<Reply>,
-    /// By RoCE group: its flows, with their time from its start on, if it waits for another group.
+    /// By RoCE group: its flows with their time after its start, if it waits for another group.
     held: Vec<Vec<(u32, u64)>>,
-    /// By RoCE group: messages of flows that send one which are not complete; and of all groups.
+    /// Incomplete messages of flows that send a single one: by RoCE group, and in total.
     unfinished: Vec<u32>,
     all_unfinished: u64,
     counters: Counters,
@@ -89,7 +89,7 @@ struct Simulation<'s> {
 }
 
 impl Simulation<'_> {
-    /// Handles some events; says how far it got, or `None` if time is up.
+    /// Processes some events and returns the time reached, or `None` at the end.
     fn some_events(&mut self) -> Option<u64> {
         for _ in 0..REPORT_EVERY {
             if self.over {
@@ -100,8 +100,7 @@ impl Simulation<'_> {
         Some(self.now_ns)
     }
 
-    /// What happens next. Of several at one time: first what the agenda has, then the port, then the lanes from the receiver
-    /// back.
+    /// The next event. Simultaneous events are ordered: the agenda, the port, then the lanes from the receiver back.
     #[inline(always)]
     fn step(&mut self) {
         let (down_ns, up_ns, back_ns) = (self.down.next_ns(), self.up.next_ns(), self.back.next_ns());
@@ -156,7 +155,7 @@ impl Simulation<'_> {
                 }
             }
             Event::End => {
-                // Entered long before the sample of the same time.
+                // Scheduled long before the sample of the same time.
                 if self.collector.next_sample_ns() == Some(now_ns) {
                     self.sample();
                 }
@@ -169,13 +168,13 @@ impl Simulation<'_> {
         self.collector.sample(self.now_ns, &self.params, &self.qps, &self.tcps, &mut self.port);
     }
 
-    /// The index of a TCP flow in `tcps`; `None`: it is a RoCE flow.
+    /// Index of a TCP flow in `tcps`; `None` for a RoCE flow.
     #[inline]
     fn tcp_index(&self, flow: u32) -> Option<usize> {
         (flow as usize).checked_sub(self.qps.len())
     }
 
-    /// An answer reaches its sender.
+    /// An acknowledgement reaches its sender.
     #[inline]
     fn on_reply(&mut self, Reply { flow, answer }: Reply) {
         let now_ns = self.now_ns;
@@ -234,8 +233,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// `count` messages of a group whose flows send one are complete: groups that wait for all of them start, and with the
-    /// last of all the simulation is over.
+    /// `count` messages of a group whose flows send a single one are complete. With the last one of a group, dependent
+    /// groups start; with the last one of all, the simulation ends.
     fn on_completed(&mut self, group: usize, count: u32) {
         self.unfinished[group] -= count;
         self.all_unfinished -= u64::from(count);

@@ -1,24 +1,23 @@
-//! A second look at the fixed point: one flow from one CNP to the next, without the fluid model's averaging.
+//! An alternative fixed point: one flow from one CNP to the next, without the fluid model's averaging.
 //!
-//! The fluid model multiplies means: the mean cut with the mean rate of increases. In fact they are correlated: after a cut
-//! the first increase comes a fixed time T later and makes up for half of it, the next for half of the rest, and long
-//! gaps between CNPs gain more than short ones lose. Counted event by event, with marks at random:
+//! The fluid model multiplies means: the mean cut and the mean rate of increases. They are correlated, however: after a
+//! cut the first increase comes a fixed time T later and recovers half of it, the next half of the rest, and long gaps
+//! between CNPs gain more than short ones lose. Event by event, with random marks:
 //!
-//! - From one CNP to the next passes X = τ + the time to the next mark, which is exponential with mean 1/(pR): the NP
-//!   is silent for τ.
-//! - n = ⌊X/T⌋ increases happen in it: F-1 of fast recovery, then k = n-F+1 of additive increase. The cut has then left
-//!   R α/2 · 2^-n, and the increases have brought R_AI (k - 1 + 2^-k).
+//! - The time from one CNP to the next is X = τ + the time to the next mark, which is exponential with mean 1/(pR): the
+//!   NP sends no CNPs for τ.
+//! - It contains n = ⌊X/T⌋ increases: F-1 of fast recovery, then k = n-F+1 of additive increase. They leave R α/2 ·
+//!   2^-n of the cut, and add R_AI (k - 1 + 2^-k).
 //! - α is 1 / (1 + E⌊X/τ'⌋): it rises by g(1-α) with each CNP and falls by gα with each τ' without.
 //! - At the fixed point both balance: R α/2 · E\[2^-n\] = R_AI · E\[k - 1 + 2^-k\].
 //!
-//! p is taken to be the same all the time, and the byte counter is left out: at the rates in question it is far slower
-//! than the timer.
+//! p is assumed constant, and the byte counter is omitted: at these rates it is far slower than the timer.
 
 use dcqcn_common::params::Config;
 
 use dcqcn_params::fluid::{Bottleneck, FixedPoint, bisect, seconds};
 
-/// What one flow is like.
+/// Parameters of one flow.
 #[derive(Clone, Copy, Debug)]
 struct Cycle {
     /// R = C/N, bit/s, and packets per second.
@@ -32,9 +31,9 @@ struct Cycle {
     threshold: u64,
 }
 
-/// A sum over the events of a cycle ends where they are less likely than this.
+/// Sums over the events of a cycle end where their probability is below this.
 const NEGLIGIBLE: f64 = 1e-12;
-/// And at the latest here: marks so rare that it matters are below every p* there is.
+/// Upper limit of the sums: marks that rare are below any p*.
 const MAX_EVENTS: u64 = 1_000_000;
 
 impl Cycle {
@@ -57,7 +56,7 @@ impl Cycle {
         mean
     }
 
-    /// What a cycle takes from the rate less what it brings, bit/s; grows with `p`.
+    /// Decrease of the rate per cycle minus its increase, bit/s; grows with `p`.
     fn loss_bps(&self, p: f64) -> f64 {
         let mark_gap = 1.0 / (p * self.packet_rate);
         let halvings = |n: u64| (-(n as f64)).exp2();
@@ -73,7 +72,7 @@ impl Cycle {
 
 /// The fixed point, for those that [`fluid::fixed_point`](dcqcn_params::fluid::fixed_point) takes.
 ///
-/// `None` where that is, and without the increase timer.
+/// `None` where that is, and without an increase timer.
 #[must_use]
 pub(crate) fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
     let wred = bottleneck.marking()?;
@@ -91,7 +90,7 @@ pub(crate) fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
         increase_period: seconds(scalars.rpg_time_reset_ns),
         threshold: scalars.rpg_threshold,
     };
-    // By bisection between a mark in a million packets and every packet; both ends stand for themselves.
+    // By bisection between a mark in a million packets and every packet; the limits count as results.
     let marking_probability = bisect(1e-6, 1.0, |low, high| (low * high).sqrt(), |p| cycle.loss_bps(p) < 0.0);
     Some(FixedPoint::new(wred, marking_probability))
 }
@@ -104,7 +103,7 @@ mod tests {
         Bottleneck { config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 }
     }
 
-    /// Against a cycle drawn at random, millions of times: the same balance, by another way.
+    /// Compared with millions of random cycles: the same balance by another method.
     #[test]
     fn the_balance_is_that_of_random_cycles() {
         let cycle = Cycle {
@@ -120,7 +119,7 @@ mod tests {
         let mark_gap = 1.0 / (p * cycle.packet_rate);
         let mut random = 1u64;
         let (mut rate, mut decays, cycles) = (0.0, 0u64, 400_000);
-        // A cut of 1 and additive steps of 1: their means are what `loss_bps` weighs.
+        // A cut of 1 and additive steps of 1: their means are weighed by `loss_bps`.
         let mut gained = 0.0;
         for _ in 0..cycles {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -24,7 +24,7 @@ use super::knobs::SetupError;
 use super::presets::{self, Preset, Setting, Setup};
 use super::scenario::SizeWeight;
 
-/// A complete file with every kind of entry, and what each means.
+/// A complete file with every kind of entry and its meaning.
 pub const EXAMPLE: &str = "\
 # A simulation for `dcqcn-lab sim FILE`. Names and quantities are those of the flags (`dcqcn-lab sim incast --help`), and what
 # is not said has their default; flags on the command line count over the file.
@@ -102,16 +102,16 @@ const FLOW_SIZES: &str = "flow-sizes";
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
-/// Reads the scenario file `path` on top of the defaults of an incast. File names in it are relative to it.
+/// Reads the scenario file `path` on top of the defaults of an incast. Its file names are relative to it.
 ///
 /// # Errors
-/// It cannot be read, is not TOML, names what does not exist, or gives a value that is none: each with its line.
+/// The file cannot be read, is not TOML, or has unknown keys or invalid values, each reported with its line.
 pub fn read(path: &Path) -> Result<Setup> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))?)
 }
 
-/// Reads the text of a file called `name`; `base` is where its flow-size files are.
+/// Parses `text` from the file called `name`; `base` is the directory of its flow-size files.
 ///
 /// # Errors
 /// As [`read`].
@@ -170,7 +170,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Parameters called `prefix` and the key; `wred.3.kmin` may be written as tables in tables.
+    /// Parameters called `prefix` plus the key; `wred.3.kmin` may be written as nested tables.
     fn params(&mut self, prefix: &str, value: &Value<'_>) {
         let Some(table) = value.get_ref().as_table() else {
             return self.refuse(value.span(), format_args!("`{PARAMS}` is a table: write [{PARAMS}]"));
@@ -264,7 +264,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value as its text; anything but a string, number or boolean is refused.
+    /// The text of a scalar value; other types are rejected.
     fn scalar(&mut self, name: &str, value: &Value<'_>) -> Option<String> {
         let text = match value.get_ref() {
             DeValue::String(text) => Some(text.to_string()),
@@ -284,11 +284,11 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a flow-size file: lines `BYTES,WEIGHT`, where a length occurs as often as its weight says; blank lines and what
-/// follows `#` do not count.
+/// Reads a flow-size file: lines `BYTES,WEIGHT` with the relative frequency of each length; blank lines and comments
+/// after `#` are ignored.
 ///
 /// # Errors
-/// It cannot be read, says nothing, or has a line that is none.
+/// The file cannot be read, is empty, or has a malformed line.
 pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;

@@ -1,6 +1,6 @@
-//! What a simulation found.
+//! Outcome of a simulation.
 //!
-//! Unless a field says otherwise it is of the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end.
+//! Fields cover the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end, unless stated otherwise.
 
 use serde::Serialize;
 
@@ -15,13 +15,13 @@ pub struct Outcome {
     pub stats_from_ns: u64,
     /// Rate of the bottleneck.
     pub port_rate_bps: u64,
-    /// Share of that time in which the port was sending, 0 to 1.
+    /// Fraction of that time in which the port was sending, 0 to 1.
     pub link_utilisation: f64,
-    /// Time from the last start of a RoCE flow with bulk data to the end of the last window in which those flows were not
-    /// fair; `None`: they still were not in the end, or there are fewer than two.
+    /// Time from the last start of a RoCE bulk flow to the end of the last window in which those flows were unfair;
+    /// `None`: they still were at the end, or there are fewer than two.
     ///
     /// A window is 1/50 of the time from that start to the end of the simulation; fair means that Jain's index of the
-    /// flows' goodput in it is at least 0.95. Flows that have stopped do not count.
+    /// flows' goodput in it is at least 0.95. Stopped flows do not count.
     pub convergence_ns: Option<u64>,
     /// Per group, RoCE before TCP, in the scenario's order.
     pub groups: Vec<GroupOutcome>,
@@ -29,11 +29,11 @@ pub struct Outcome {
     pub flows: Vec<FlowOutcome>,
     /// Every class that has a group, lowest first.
     pub classes: Vec<ClassOutcome>,
-    /// Messages of flows that send one which were not complete in the end.
+    /// Incomplete messages, at the end, of flows that send a single one.
     pub unfinished_messages: u64,
     /// Work done, over the whole time.
     pub counters: Counters,
-    /// Time series over the whole time, if the scenario wants them.
+    /// Time series over the whole time, if requested.
     pub series: Option<Series>,
 }
 
@@ -42,7 +42,7 @@ pub struct Outcome {
 pub struct GroupOutcome {
     /// Name in the scenario.
     pub name: String,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
     /// Its class.
     pub class: u8,
@@ -50,17 +50,17 @@ pub struct GroupOutcome {
     pub flows: u32,
     /// Payload delivered, per second.
     pub goodput_bps: f64,
-    /// Jain's fairness index of its flows' goodput: 1/flows to 1; 1 also if nobody got anything.
+    /// Jain's fairness index of its flows' goodput: 1/flows to 1; 1 without any goodput.
     pub jain: f64,
     /// Sums over its flows.
     pub totals: FlowCounters,
-    /// Completion times of all its messages; `None`: no message was completed.
+    /// Completion times of all its messages; `None`: none completed.
     pub fct: Option<Fct>,
     /// Completion times by message length, in the order of `Work::Messages`.
     pub fct_by_size: Vec<FctOfSize>,
 }
 
-/// What kind of flows a group has.
+/// Kind of flows in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -81,7 +81,7 @@ pub struct FlowOutcome {
     pub group: u32,
     /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
     pub goodput_bps: f64,
-    /// What it did.
+    /// Its counters.
     pub counters: FlowCounters,
     /// Rate at the end: R_C of a RoCE flow, window over smoothed round-trip time of a TCP flow.
     pub rate_bps: u64,
@@ -96,7 +96,7 @@ pub struct FlowCounters {
     pub bytes: u64,
     /// Packets sent, retransmissions included.
     pub sent_packets: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmitted_packets: u64,
     /// Packets dropped at the port.
     pub dropped_packets: u64,
@@ -117,8 +117,8 @@ pub struct FlowCounters {
 pub struct FctOfSize {
     /// Length.
     pub bytes: u64,
-    /// Completion times, each from the message's being ready at the sender to its acknowledgement there; percentiles are at most
-    /// 1 in 32 too large. `None`: none was completed.
+    /// Completion times, from a message's being ready at the sender to its acknowledgement there; percentiles are at
+    /// most 1 in 32 too large. `None`: none completed.
     pub fct: Option<Fct>,
 }
 
@@ -141,7 +141,7 @@ pub struct ClassOutcome {
     pub tx_packets: u64,
     /// Bytes of them, layer 2.
     pub tx_bytes: u64,
-    /// Share of all bytes the port sent, 0 to 1.
+    /// Fraction of all bytes that the port sent, 0 to 1.
     pub tx_share: f64,
 }
 
@@ -154,9 +154,9 @@ pub struct Depth {
     pub mean_bytes: f64,
     /// Standard deviation.
     pub deviation_bytes: f64,
-    /// Half of the time it was no deeper.
+    /// Median.
     pub p50_bytes: u64,
-    /// 99 % of the time it was no deeper.
+    /// 99th percentile.
     pub p99_bytes: u64,
     /// Deepest.
     pub max_bytes: u64,
@@ -171,11 +171,11 @@ pub struct Counters {
     pub received_packets: u64,
     /// Packets dropped at the port.
     pub dropped_packets: u64,
-    /// Packets on a link, in the queues or being sent when time was up.
+    /// Packets on a link, in the queues or being sent at the end.
     pub in_flight_packets: u64,
-    /// Passages of a packet over one link: sender to switch, switch to receiver.
+    /// Transmissions of a packet over one link: sender to switch, switch to receiver.
     pub hops: u64,
-    /// Events handled.
+    /// Events processed.
     pub events: u64,
 }
 
@@ -184,7 +184,7 @@ pub struct Counters {
 pub struct Series {
     /// When each sample was taken.
     pub t_ns: Vec<u64>,
-    /// Per flow, as many as requested for.
+    /// Per flow, up to the requested number.
     pub flows: Vec<FlowSeries>,
     /// Per group.
     pub groups: Vec<GroupSeries>,

@@ -12,16 +12,16 @@ use super::outcome::Series;
 use super::presets::roce_class;
 use super::scenario::Scenario;
 
-/// Curves of a simulation are dense, and a PNG of them large.
+/// PNG scale: dense curves make large files.
 pub(crate) const PNG_SCALE: u32 = 1;
 
-/// The files that `--plot PATH` stands for: `PATH` itself if its name ends in a format, otherwise one of each.
+/// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
 #[must_use]
 pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
         return vec![path.to_owned()];
     }
-    // Not `with_extension`: a stem may have a dot in it.
+    // Not `with_extension`: a stem may contain a dot.
     let with = |extension: &str| PathBuf::from(format!("{}.{extension}", path.display()));
     vec![with("svg"), with("png")]
 }
@@ -61,7 +61,7 @@ fn curve(
     thin_out(points.map(|(t_ns, value)| (*t_ns as f64 / unit_ns, *value as f64 / unit)), end, reduce)
 }
 
-/// The greatest value from `from` on: a start at line rate would flatten all that comes after it.
+/// The maximum from `from` on: a start at line rate would flatten everything after it.
 fn top(lines: &[Line], from: f64) -> f64 {
     let points = lines.iter().flat_map(|line| &line.curve).filter(|point| point.0 >= from);
     points.map(|point| point.1).fold(0.0, f64::max)
@@ -72,7 +72,7 @@ fn rates(scenario: &Scenario, series: &Series) -> Chart {
     let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
-    // Of a RoCE flow its rate, which is what DCQCN steers; of TCP the goodput of the group.
+    // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
     let flows = series.flows.iter().filter(|flow| roce(flow.group));
     for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
         let values = if scenario.control { &flow.rate_bps } else { &flow.goodput_bps };
@@ -112,7 +112,7 @@ fn queues(scenario: &Scenario, series: &Series) -> Chart {
             top = top.max(kb);
         }
     }
-    let caption = "depth of the bottleneck's queues, the largest of each stretch".to_owned();
+    let caption = "depth of the bottleneck's queues, the maximum of each interval".to_owned();
     Chart { caption, across, up: "kB", end, top: top * 1.05, lines, ..Chart::default() }
 }
 

@@ -1,4 +1,4 @@
-//! What a simulation is told, by flags, files and sweeps alike: settings, and the presets they start from.
+//! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
 pub mod knobs;
 mod set;
@@ -18,25 +18,25 @@ pub(super) use set::set_class;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const GBIT: u64 = 1_000_000_000;
-/// Samples of a time series by default: more than a picture shows.
+/// Default number of samples of a time series: more than a picture shows.
 const SAMPLES: u64 = 2_000;
-/// Flows with a time series of their own. `stability` wants all, to add their rates up.
+/// Number of flows with their own time series. `stability` needs all, to sum their rates.
 const SERIES_FLOWS: u32 = 16;
 const STABILITY_SERIES_FLOWS: u32 = 1_000;
 /// Class of RoCE, of the rest, and of CNPs (DSCP 26, default, 48).
 const ROCE_CLASS: u8 = 3;
 const TCP_CLASS: u8 = 0;
 
-/// What a simulation starts from.
+/// Preset of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
     /// N senders, one receiver.
     Incast,
     /// Two flows, then one more every `step`.
     Staircase,
-    /// An incast that is looked at for oscillation.
+    /// An incast, evaluated for oscillation.
     Stability,
-    /// Storage reads next to TCP.
+    /// Storage reads alongside TCP.
     Coexist,
 }
 
@@ -53,7 +53,7 @@ impl Preset {
     }
 }
 
-/// A RoCE group of a file: what it says differs from the rest.
+/// A RoCE group of a file: its differences to the other settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// Its settings.
@@ -62,20 +62,20 @@ pub struct Group {
     pub sizes: Vec<SizeWeight>,
 }
 
-/// Flows of RoCE, as told.
+/// Settings of RoCE flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoceSetup {
-    /// All but what they send.
+    /// All but their work.
     pub group: RoceGroup,
-    /// Length of the one message; 0: no end.
+    /// Length of the single message; 0: endless.
     pub size_bytes: u64,
     /// Length of the blocks of a closed loop; 0: no closed loop.
     pub block_bytes: u64,
-    /// Blocks under way at a time.
+    /// Outstanding blocks.
     pub outstanding: u32,
-    /// Lengths of messages that come at random times; empty: none do.
+    /// Lengths of messages that arrive at random times; empty: none.
     pub sizes: Vec<SizeWeight>,
-    /// Payload offered by those messages, as a share of the link, by all flows together.
+    /// Payload offered by those messages of all flows, as a share of the link.
     pub load_ppm: u64,
 }
 
@@ -101,7 +101,7 @@ impl RoceSetup {
     }
 }
 
-/// Mean time between two messages of one of `flows` flows that offer `load_ppm` of the link together.
+/// Mean interval between messages of one of `flows` flows that offer `load_ppm` of the link together.
 fn mean_gap_ns(sizes: &[SizeWeight], flows: u32, link_bps: u64, load_ppm: u64) -> u64 {
     let weights: f64 = sizes.iter().map(|size| size.weight as f64).sum();
     let bytes: f64 = sizes.iter().map(|size| size.bytes as f64 * size.weight as f64).sum();
@@ -109,10 +109,10 @@ fn mean_gap_ns(sizes: &[SizeWeight], flows: u32, link_bps: u64, load_ppm: u64) -
     (bytes / weights * 8e9 / flow_bps) as u64
 }
 
-/// Everything a simulation is told.
+/// All settings of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// What it started from.
+    /// Preset.
     pub preset: Preset,
     /// Network, time and seed; flows, control and parameters are replaced when it is built.
     pub scenario: Scenario,
@@ -120,9 +120,9 @@ pub struct Setup {
     pub sender_link_bps: Option<u64>,
     /// Time to simulate, if not the preset's or, where all flows have an end, until they are complete.
     pub duration_ns: Option<u64>,
-    /// Start that the figures leave out, if not a third of the time, or none where all flows have an end.
+    /// Warm-up excluded from statistics; by default a third of the time, or none if all flows are finite.
     pub warm_up_ns: Option<u64>,
-    /// Time between two samples, if not a 2000th of the time.
+    /// Interval between samples, if not a 2000th of the time.
     pub sample_ns: Option<u64>,
     /// Time between two joins of `staircase`.
     pub step_ns: u64,
@@ -134,22 +134,22 @@ pub struct Setup {
     pub xoff_bytes: u64,
     /// XON.
     pub xon_bytes: u64,
-    /// The RoCE flows; what groups of a file differ from.
+    /// RoCE flows, and defaults of a file's groups.
     pub roce: RoceSetup,
-    /// The TCP flows; what groups of a file differ from.
+    /// TCP flows, and defaults of a file's groups.
     pub tcp: TcpGroup,
-    /// Groups of a file, each with what it says.
+    /// RoCE groups of a file.
     pub roce_groups: Vec<Group>,
-    /// TCP groups of a file, each with what it says.
+    /// TCP groups of a file.
     pub tcp_groups: Vec<Vec<Setting>>,
-    /// The DCQCN parameters to start from.
+    /// Profile of the DCQCN parameters.
     pub profile: Profile,
-    /// Changes of them.
+    /// Changes of the parameters.
     pub changes: Vec<Assignment>,
 }
 
 impl Setup {
-    /// The preset as it is unless something is said.
+    /// The unmodified preset.
     #[must_use]
     pub fn new(preset: Preset) -> Self {
         let mut scenario = Scenario::new(40 * GBIT, Config::DEFAULT);
@@ -204,28 +204,28 @@ impl Setup {
         self.tcp.flows = 4;
     }
 
-    /// Start that the figures leave out.
+    /// Warm-up excluded from statistics.
     pub(super) fn warm_up_ns(&self) -> u64 {
         let default_ns = || if self.finite_ns().is_some() { 0 } else { self.duration_ns() / 3 };
         self.warm_up_ns.unwrap_or_else(default_ns)
     }
 
-    /// Time between two samples.
+    /// Interval between samples.
     pub(super) fn sample_ns(&self) -> u64 {
         let span_ns = || self.finite_ns().unwrap_or_else(|| self.duration_ns());
         self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(US))
     }
 
-    /// Time to simulate, at most.
+    /// Maximum time to simulate.
     pub(super) fn duration_ns(&self) -> u64 {
-        // It ends when all is sent: the limit is for what never is.
+        // It ends when all is sent: the limit is for simulations that never end.
         let patience_ns =
             |span_ns: u64| span_ns.saturating_mul(100).saturating_add(1_000 * MS).min(MAX_DURATION_NS);
         let default_ns = || self.finite_ns().map_or(self.scenario.duration_ns, patience_ns);
         self.duration_ns.unwrap_or_else(default_ns)
     }
 
-    /// Twice the time that the port needs for all flows once they have started; `None`: not all of them have an end.
+    /// Twice the port's time for all flows after their start; `None`: some are endless.
     fn finite_ns(&self) -> Option<u64> {
         let groups = self.roce_groups().ok()?;
         if !all_finite(&groups) {
@@ -244,8 +244,8 @@ impl Setup {
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
-    /// The DCQCN parameters. In the `paper` machine every CNP cuts, as in the paper: `rate_reduce_monitor_period`, a guard
-    /// against forged CNPs that the paper does not have, is off unless set.
+    /// The DCQCN parameters. In the `paper` machine every CNP cuts, as in the paper: `rate_reduce_monitor_period`, a
+    /// guard against forged CNPs that the paper lacks, is off unless set.
     fn config(&self, sender_rate_bps: u64) -> Result<Config> {
         let settings =
             Settings { profile: Some(self.profile), changes: self.changes.clone(), ..Settings::default() };
@@ -257,7 +257,7 @@ impl Setup {
         Ok(config)
     }
 
-    /// The RoCE groups that were told of, by a file or else by the preset.
+    /// The RoCE groups of a file, or else of the preset.
     fn roce_groups(&self) -> Result<Vec<RoceGroup>> {
         let link_bps = self.scenario.port_rate_bps;
         if self.roce_groups.is_empty() {
@@ -295,10 +295,10 @@ impl Setup {
         groups.collect()
     }
 
-    /// The scenario; with time series where `series` says so or the preset's figures are made from them.
+    /// The scenario; with time series if `series`, or if the preset's metrics need them.
     ///
     /// # Errors
-    /// Settings contradict each other.
+    /// Settings are inconsistent.
     pub fn scenario(&self, series: bool) -> Result<Scenario> {
         let mut scenario = self.scenario.clone();
         scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);
@@ -317,7 +317,7 @@ impl Setup {
             }
         }
         if self.preset == Preset::Coexist && self.classes {
-            // A pool for each, as switches' RoCE configurations have them: TCP must not keep RoCE out of the buffer.
+            // Separate pools, as in switches' RoCE configurations: TCP must not exclude RoCE from the buffer.
             for class in [ROCE_CLASS, TCP_CLASS] {
                 if let Some(class) = scenario.classes.get_mut(usize::from(class)) {
                     class.limit_bytes = Some((scenario.buffer_bytes / 2).max(MAX_FRAME_BYTES.into()));
@@ -339,7 +339,7 @@ impl Setup {
         Ok(scenario)
     }
 
-    /// Sets the classes of `scenario` that a file described.
+    /// Sets the classes of `scenario` from a file.
     pub(super) fn class_mut(&mut self, class: usize) -> Option<&mut Class> {
         self.scenario.classes.get_mut(class)
     }

@@ -1,4 +1,4 @@
-//! Figures of a simulation: for people, as JSON, and as rows of a sweep's table.
+//! Report of a simulation, as text, as JSON, and as rows of a sweep's table.
 
 mod text;
 
@@ -19,51 +19,51 @@ use super::outcome::{ClassOutcome, GroupOutcome, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
 use super::scenario::{Marking, Scenario, Work};
 
-/// One simulation: what was requested and what came out.
+/// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What it started from.
+    /// Preset.
     pub preset: &'static str,
-    /// Settings, raw, with their unit in the name; groups of a file may differ from them.
+    /// Settings, raw, with their unit in the name; groups of a file may differ.
     pub settings: Map<String, Value>,
-    /// DCQCN parameters that differ from the profile, as they are written.
+    /// DCQCN parameters that differ from the profile, as text.
     pub parameters: Map<String, Value>,
-    /// What happened.
+    /// Outcome.
     pub outcome: Outcome,
-    /// What the fluid model says, where it applies.
+    /// Fixed point of the fluid model, where it applies.
     pub fixed_point: Option<FixedPoint>,
-    /// The same counted event by event (`cycle`), without the model's averaging.
+    /// Fixed point by counting events (`cycle`), without the model's averaging.
     pub cycle_fixed_point: Option<FixedPoint>,
-    /// What the fluid model's queue settles into, where it applies; of `stability` only.
+    /// The fluid model's queue over time, where it applies; of `stability` only.
     pub fluid_settled: Option<Settled>,
-    /// How far from steady the bottleneck was; `None` without RoCE.
+    /// Stability of the bottleneck; `None` without RoCE.
     pub oscillation: Option<Oscillation>,
-    /// Shares of the flows between two joins; empty unless flows start at several times.
+    /// Shares of the flows between joins; empty unless flows start at several times.
     pub stages: Vec<Stage>,
-    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the next.
+    /// Wall-clock time of the simulation, s. Differs between runs, as does the next.
     pub wall_seconds: f64,
     /// Packet hops simulated per second of it.
     pub hops_per_second: f64,
 }
 
-/// How far from steady the bottleneck was.
+/// Stability of the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Oscillation {
     /// Standard deviation of the RoCE queue over its mean.
     pub queue_variation: f64,
-    /// Share of the time in which the port had nothing to send, 0 to 1.
+    /// Fraction of the time in which the port was idle, 0 to 1.
     pub idle_share: f64,
-    /// Between the 1st and the 99th percentile of the sum of all rates R_C, as a share of the link; `None` if not every
-    /// flow has a time series.
+    /// From the 1st to the 99th percentile of the sum of all rates R_C, as a share of the link; `None` if some flow has
+    /// no time series.
     pub rate_swing: Option<f64>,
 }
 
-/// What each flow got from one join to the next.
+/// Goodput of each flow from one join to the next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
-    /// When the stage began.
+    /// Start of the stage.
     pub from_ns: u64,
-    /// When it ended.
+    /// End of the stage.
     pub to_ns: u64,
     /// Mean goodput over its second half, of each flow that had started.
     pub goodput_bps: Vec<f64>,
@@ -72,7 +72,7 @@ pub struct Stage {
 }
 
 impl Report {
-    /// Puts figures together. Takes the time series out of `outcome`: they are long, and have files of their own.
+    /// Assembles the report. Takes the time series out of `outcome`: they are long, and have separate files.
     #[must_use]
     pub fn new(setup: &Setup, scenario: &Scenario, mut outcome: Outcome, wall: Duration) -> Self {
         let series = outcome.series.take();
@@ -159,7 +159,7 @@ fn parameters(setup: &Setup) -> Map<String, Value> {
         .collect()
 }
 
-/// `scenario` as the models take it, if they do: bulk flows of one group that have the port to themselves, marked on leaving.
+/// The models' input for `scenario`, if they apply: bulk flows of one group alone at the port, marked on departure.
 fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
     let [group] = scenario.roce.as_slice() else { return None };
     let alone = scenario.tcp.is_empty() && group.flows >= 2 && group.flows_per_sender == 1;
@@ -210,7 +210,7 @@ fn rate_swing(scenario: &Scenario, series: &Series, flows: u32) -> Option<f64> {
     Some((at(99)? - at(1)?) as f64 / scenario.port_rate_bps as f64)
 }
 
-/// From each start of a RoCE group to the next; none if all start together.
+/// From each start of a RoCE group to the next; empty if all start together.
 fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
     let mut starts: Vec<u64> = scenario.roce.iter().map(|group| group.start_ns).collect();
     starts.sort_unstable();
@@ -254,9 +254,9 @@ pub(super) fn size(bytes: f64) -> String {
 pub(crate) const SERIES_HEADER: &str =
     "t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,max_queue_bytes";
 
-/// Writes time series, a line per sample and series, in the order of time: `flow:NAME` has rate (R_C), target (R_T) and
-/// goodput since the last sample, `group:NAME` goodput, `class:N` the depth of its queue now and the greatest since the
-/// last sample.
+/// Writes time series, a line per sample and series, in order of time: `flow:NAME` has rate (R_C), target (R_T) and
+/// goodput since the last sample, `group:NAME` goodput, `class:N` the current depth of its queue and the maximum since
+/// the last sample.
 ///
 /// # Errors
 /// `out` cannot be written to.
@@ -280,7 +280,7 @@ pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
     Ok(())
 }
 
-/// What a picture of `setup` is called.
+/// Caption of a picture of `setup`.
 #[must_use]
 pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.scenario.port_rate_bps as f64);

@@ -1,6 +1,6 @@
-//! What is simulated: plain types without a file format, which `sim::file` and the command line fill.
+//! Scenario types without a file format, filled by `sim::file` and the command line.
 //!
-//! One bottleneck: senders, each with a link of its own into a switch, one output port with a queue per class, one
+//! One bottleneck: senders, each with its own link into a switch, one output port with a queue per class, and one
 //! receiver behind it.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!          ◄──────────── ACK, NAK, CNP, TCP ACK: delayed, never queued ────────────
 //! ```
 //!
-//! The way back is taken to be uncongested: what the receiver answers arrives after the delays of both links, in order,
-//! and is never lost.
+//! The reverse path is assumed uncongested: replies of the receiver arrive after the delays of both links, in order,
+//! and are never lost.
 
 mod validate;
 
@@ -21,71 +21,71 @@ use dcqcn_params::quantity::OutOfRange;
 
 pub use crate::network::{Marking, Schedule};
 
-/// Longest simulated time: one hour.
+/// Maximum simulated time: one hour.
 pub(crate) const MAX_DURATION_NS: u64 = 3_600_000_000_000;
-/// Longest delay of one link, or of a reply: 1 s.
+/// Maximum delay of one link, or of a reply: 1 s.
 pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
-/// Most flows of a scenario.
+/// Maximum number of flows.
 pub(crate) const MAX_FLOWS: u32 = 100_000;
-/// Largest frame, payload and headers together: a jumbo frame.
+/// Maximum frame, payload and headers together: a jumbo frame.
 pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
-/// Largest buffer of the switch: 1 GB.
+/// Maximum buffer of the switch: 1 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
-/// Largest message, block or flow: 1 TB.
+/// Maximum message, block or flow: 1 TB.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
-/// Most different delays of the senders' links.
+/// Maximum number of different delays of the senders' links.
 pub(crate) const MAX_DELAYS: usize = 64;
-/// Most samples of a time series; a shorter interval is lengthened to this many.
+/// Maximum samples of a time series; a shorter interval is lengthened accordingly.
 pub(crate) const MAX_SAMPLES: u64 = 10_000;
 
-/// A simulation: same scenario, same outcome to the last bit.
+/// A simulation. Equal scenarios have bit-identical outcomes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Seed of marking, start times and message sizes.
     pub seed: u64,
-    /// Simulated time, at most an hour. Where all RoCE flows send one message, the simulation ends when the last
-    /// is complete, if that is sooner.
+    /// Simulated time, at most an hour. If all RoCE flows send a single message, the simulation ends when the last is
+    /// complete, if that is sooner.
     pub duration_ns: u64,
-    /// Statistics are of what happens from here on; below `duration_ns`.
+    /// Start of the statistics; below `duration_ns`.
     pub stats_from_ns: u64,
     /// Rate of the switch's port to the receiver: the bottleneck.
     pub port_rate_bps: u64,
-    /// Rate of every sender's link. It takes the place of `link_rate` in `config`, and so is the flows' line rate.
+    /// Rate of every sender's link. It replaces `link_rate` in `config`, and so is the flows' line rate.
     pub sender_rate_bps: u64,
-    /// One-way delay of a sender's link; a group may have its own.
+    /// One-way delay of a sender's link; groups may override it.
     pub sender_delay_ns: u64,
     /// One-way delay of the receiver's link.
     pub receiver_delay_ns: u64,
-    /// Time the receiver takes for every answer (ACK, NAK, CNP).
+    /// Time until the receiver sends each reply (ACK, NAK, CNP).
     pub reply_delay_ns: u64,
-    /// The switch's buffer for this port, shared by all classes; what does not fit is dropped.
+    /// The switch's buffer for this port, shared by all classes; packets that do not fit are dropped.
     pub buffer_bytes: u64,
-    /// The port's queues. A class is its own queue here: `dscp_to_tc` and `tc_to_queue` of `config` do not matter.
+    /// The port's queues, one per class: `dscp_to_tc` and `tc_to_queue` of `config` are ignored.
     pub classes: [Class; CLASSES],
-    /// Which depth decides over a mark.
+    /// Queue depth that decides on a mark.
     pub marking: Marking,
-    /// DCQCN: the rate machine, the CNP interval and WRED of each class (`ecn = false` there marks nothing). Every link
-    /// spends `wire_overhead` on each frame. `np_enable` and `rp_enable` count, `cp_enable` and `fast_cnp` do not.
+    /// DCQCN: the rate machine, the CNP interval and WRED of each class (`ecn = false` disables marking). Every link
+    /// adds `wire_overhead` to each frame. `np_enable` and `rp_enable` apply, `cp_enable` and `fast_cnp` do not.
     ///
-    /// `pacer` is always `fq` here, as a NIC keeps departure times, and `pacing_credit` the time of one packet of each QP of
-    /// the NIC, which is what a packet may have to wait for its link.
+    /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet of
+    /// each QP of the NIC, the longest wait for its link.
     pub config: Config,
-    /// Whether receivers answer marks with CNPs and senders slow down; `false`: RoCE flows send at their line rate.
+    /// Whether receivers answer marks with CNPs and senders slow down; `false`: RoCE flows send at line rate.
     pub control: bool,
     /// RoCE flows.
     pub roce: Vec<RoceGroup>,
     /// TCP flows.
     pub tcp: Vec<TcpGroup>,
-    /// Time series to keep; `None`: none.
+    /// Time series to record; `None`: none.
     pub series: Option<SeriesRequest>,
 }
 
 /// One queue of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Longest queue of this class; `None`: only the shared buffer limits it.
+    /// Maximum queue of this class; `None`: only the shared buffer limits it.
     pub limit_bytes: Option<u64>,
-    /// Its turn.
+    /// Scheduling.
     pub schedule: Schedule,
     /// Priority flow control (IEEE 802.1Qbb) towards every sender of this class; `None`: off.
     pub pfc: Option<Pfc>,
@@ -94,12 +94,12 @@ pub struct Class {
 /// Thresholds of priority flow control.
 ///
 /// They are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
-/// one sender-link delay after it rises above XOFF, and go on one delay after it falls to XON.
+/// one sender-link delay after it rises above XOFF, and resume one delay after it falls to XON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pfc {
     /// Above this depth the class is paused.
     pub xoff_bytes: u64,
-    /// At this depth it may go on; at most XOFF.
+    /// At this depth it resumes; at most XOFF.
     pub xon_bytes: u64,
 }
 
@@ -110,40 +110,40 @@ pub struct RoceGroup {
     pub name: String,
     /// Number of flows.
     pub flows: u32,
-    /// How many of them share a sender (its link, round robin), 1 or more.
+    /// Flows per sender (sharing its link in round robin), 1 or more.
     pub flows_per_sender: u32,
     /// Class, 0 to 7.
     pub class: u8,
-    /// The group, by name, whose messages must all be complete first; `None`: none.
+    /// Name of the group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
-    /// When they start; with `after`, counted from then.
+    /// Start time, relative to the end of `after` if given.
     pub start_ns: u64,
-    /// Each starts up to this much later, at random. Flows that start together and are never cut send in lockstep: then
-    /// the same ones lose all the time when the buffer is full.
+    /// Maximum random delay of each start. Flows that start together and are never cut send in lockstep: when the
+    /// buffer is full, the same ones lose every time.
     pub start_jitter_ns: u64,
-    /// When they stop sending anything new; `None`: never.
+    /// When they stop sending new data; `None`: never.
     pub stop_ns: Option<u64>,
     /// One-way delay of their senders' links, if not the scenario's.
     pub sender_delay_ns: Option<u64>,
-    /// What they send.
+    /// Work.
     pub work: Work,
     /// Payload of a full packet (the path MTU).
     pub payload_bytes: u32,
-    /// What a frame has besides: Ethernet, IP, UDP, BTH, ICRC, FCS; 0 makes packets of the fluid model.
+    /// Overhead of a frame: Ethernet, IP, UDP, BTH, ICRC, FCS; 0 makes packets of the fluid model.
     pub header_bytes: u32,
-    /// The receiver acknowledges every so many packets, and the last one of each message.
+    /// Packets per acknowledgement; the last one of each message is always acknowledged.
     pub ack_every: u32,
-    /// A sender that hears nothing for so long goes back to the first packet not acknowledged.
+    /// Retransmission timeout.
     pub retransmit_timeout_ns: u64,
 }
 
-/// What a RoCE flow sends.
+/// Data of a RoCE flow.
 ///
-/// A message ends with its acknowledgement at the sender. For an RDMA READ take the responder as the sender: the next
+/// A message ends with its acknowledgement at the sender. For an RDMA READ the responder is the sender: the next
 /// request reaches it when an acknowledgement would.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// Data without an end.
+    /// Endless data.
     Bulk,
     /// One message.
     Once {
@@ -154,28 +154,28 @@ pub enum Work {
     Blocks {
         /// Length of a block.
         bytes: u64,
-        /// Blocks under way at a time.
+        /// Outstanding blocks.
         outstanding: u32,
     },
     /// An open loop: messages of random length at random times (a Poisson process), in order on the QP.
     Messages {
         /// Lengths, each as likely as its weight.
         sizes: Vec<SizeWeight>,
-        /// Mean time between the arrivals of two messages of one flow.
+        /// Mean interval between messages of one flow.
         mean_gap_ns: u64,
     },
 }
 
-/// A message length and how often it occurs.
+/// A message length and its frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeWeight {
     /// Length.
     pub bytes: u64,
-    /// Its share, in relation to the other weights.
+    /// Frequency, relative to the other weights.
     pub weight: u64,
 }
 
-/// Equal TCP flows with data without an end, each with a sender of its own.
+/// Equal TCP flows with endless data, each with its own sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpGroup {
     /// Name in the outcome.
@@ -184,21 +184,21 @@ pub struct TcpGroup {
     pub flows: u32,
     /// Class, 0 to 7.
     pub class: u8,
-    /// When they start.
+    /// Start time.
     pub start_ns: u64,
-    /// Each starts up to this much later, at random.
+    /// Maximum random delay of each start.
     pub start_jitter_ns: u64,
-    /// When they stop sending anything new; `None`: never.
+    /// When they stop sending new data; `None`: never.
     pub stop_ns: Option<u64>,
     /// One-way delay of their senders' links, if not the scenario's.
     pub sender_delay_ns: Option<u64>,
-    /// Window growth.
+    /// Congestion control.
     pub law: TcpLaw,
     /// Whether CUBIC sends ECT packets (DCTCP always does).
     pub ecn: bool,
     /// Payload of a segment (the MSS).
     pub payload_bytes: u32,
-    /// What a frame has besides.
+    /// Overhead of a frame.
     pub header_bytes: u32,
     /// The receiver's window.
     pub max_window_bytes: u64,
@@ -206,7 +206,7 @@ pub struct TcpGroup {
     pub min_rto_ns: u64,
 }
 
-/// How a TCP sender's window grows and shrinks.
+/// Congestion control of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpLaw {
     /// CUBIC, RFC 9438.
@@ -215,46 +215,46 @@ pub enum TcpLaw {
     Dctcp,
 }
 
-/// Which time series are kept.
+/// Recorded time series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesRequest {
-    /// Time between two samples; goodput is averaged over it.
+    /// Interval between samples; goodput is averaged over it.
     pub interval_ns: u64,
-    /// Flows with a series of their own, from the first on; groups always have one.
+    /// Number of flows with their own series, from the first on; groups always have one.
     pub max_flows: u32,
 }
 
-/// Why a scenario cannot run or did not finish.
+/// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
     /// A value is outside its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// There is nothing to simulate.
-    #[error("no flow in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
+    /// The scenario has no flows.
+    #[error("no flows in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
     NoFlows,
-    /// A group waits for what never comes.
+    /// A group waits for an event that never comes.
     #[error("group `{group}` cannot start after `{after}`: {why}")]
     After {
         /// The group.
         group: String,
-        /// What it waits for.
+        /// Group it waits for.
         after: String,
-        /// Why that does not work.
+        /// Cause.
         why: &'static str,
     },
-    /// The DCQCN parameters contradict each other.
+    /// The DCQCN parameters are inconsistent.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// All was done before statistics began.
+    /// All work was done before statistics started.
     #[error(
-        "all work is done after {}, and the warm-up that figures leave out is {}: nothing is left to measure; leave the warm-up out, or send more",
+        "all work is done after {}, before the warm-up of {} ends: nothing is left to measure; shorten the warm-up, or send more",
         Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
     )]
     NothingMeasured {
-        /// When all was done.
+        /// When all work was done.
         now_ns: u64,
-        /// When statistics would have begun.
+        /// When statistics would have started.
         stats_from_ns: u64,
     },
     /// The caller asked to stop.
@@ -266,15 +266,15 @@ pub enum SimError {
 }
 
 impl Default for Class {
-    /// DWRR with weight 1, no limit of its own, no PFC.
+    /// DWRR with weight 1, no separate limit, no PFC.
     fn default() -> Self {
         Self { limit_bytes: None, schedule: Schedule::Dwrr(1), pfc: None }
     }
 }
 
 impl Scenario {
-    /// A port and senders of `rate_bps` without flows: 100 ms of which the first 20 do not count, 1 us of delay per link,
-    /// 12 MB of buffer, every class DWRR with weight 1, DCQCN on.
+    /// A port and senders of `rate_bps` without flows: 100 ms including a warm-up of 20 ms, 1 us of delay per link, 12
+    /// MB of buffer, every class DWRR with weight 1, DCQCN on.
     #[must_use]
     pub(crate) fn new(rate_bps: u64, config: Config) -> Self {
         Self {
@@ -297,7 +297,7 @@ impl Scenario {
         }
     }
 
-    /// Whether all that RoCE flows are to send has an end.
+    /// Whether all RoCE flows are finite.
     #[must_use]
     pub(crate) fn is_finite(&self) -> bool {
         all_finite(&self.roce)

@@ -1,4 +1,4 @@
-//! Many simulations on all cores, with progress and Ctrl-C.
+//! Running many simulations on all cores, with progress and Ctrl-C.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -14,12 +14,12 @@ use super::knobs::SetupError;
 use super::presets::Setting;
 use super::{Outcome, Scenario, SimError, run};
 
-/// How often the progress line moves and Ctrl-C is looked for.
+/// Interval of updating the progress line and checking for Ctrl-C.
 const TICK: Duration = Duration::from_millis(20);
-/// Most combinations of one sweep.
+/// Maximum number of combinations of one sweep.
 pub(crate) const MAX_RUNS: usize = 10_000;
 
-/// A setting and the values it takes, as in `kmax=200KB,400KB,1MB`.
+/// A setting and its values, as in `kmax=200KB,400KB,1MB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
     /// The setting with each value, in order.
@@ -41,10 +41,10 @@ impl std::str::FromStr for Axis {
     }
 }
 
-/// Every combination of the axes' values; the last axis changes fastest. One, empty, if there is no axis.
+/// All combinations of the axes' values; the last axis changes fastest. Without axes, a single empty one.
 ///
 /// # Errors
-/// There are too many, or an axis is given twice.
+/// There are too many combinations, or an axis is given twice.
 pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     let key = |axis: &Axis| axis.settings.first().map(|setting| setting.key.clone()).unwrap_or_default();
     for (index, axis) in axes.iter().enumerate() {
@@ -70,17 +70,17 @@ pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     Ok(combinations)
 }
 
-/// What became of one scenario.
+/// Result of one scenario.
 #[derive(Debug)]
 pub struct Run {
-    /// What came out.
+    /// Outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Duration.
     pub wall: Duration,
 }
 
-/// Runs every scenario, as many at a time as there are cores, and shows a progress line on stderr. On Ctrl-C the rest has
-/// no run, and those under way have none either.
+/// Runs every scenario, as many at a time as there are cores, with a progress line on stderr. After Ctrl-C, the
+/// remaining and interrupted ones have no result.
 ///
 /// # Errors
 /// A scenario is invalid, or the system has no file descriptor or thread left.
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_swept_is_refused() {
+    fn invalid_axes_rejected() {
         for (text, says) in [
             ("kmax", "is not KEY=VALUE,VALUE"),
             ("kmax=", "is not KEY=VALUE,VALUE"),

@@ -1,4 +1,4 @@
-//! Figures of a sweep: a row per run, as a table and as CSV.
+//! Report of a sweep: a row per run, as a table and as CSV.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,9 +22,9 @@ pub struct SweepReport {
 /// One combination.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepRun {
-    /// Its settings, as written.
+    /// Settings, as text.
     pub at: Map<String, Value>,
-    /// What came out.
+    /// Results.
     #[serde(flatten)]
     pub report: Report,
 }
@@ -38,11 +38,11 @@ impl SweepRun {
     }
 }
 
-/// A figure of a run as the sweep's table and its CSV show it.
+/// A column of the sweep's table and its CSV.
 struct Column {
     heading: &'static str,
     csv: &'static str,
-    /// Raw; NaN where there is none.
+    /// Raw value; NaN if there is none.
     value: fn(&Report) -> f64,
     text: fn(f64) -> String,
 }
@@ -187,7 +187,7 @@ impl SweepReport {
         first.map_or_else(Vec::new, |run| run.at.keys().map(String::as_str).collect())
     }
 
-    /// The figures that some run has. Events that none has take no room; drops do, since their absence is news.
+    /// Columns with a value in some run. Drops are always included, since their absence is informative.
     fn columns(&self) -> Vec<&'static Column> {
         let rare = ["roce_retransmitted_packets", "pauses"];
         let shown = |column: &&Column| {
@@ -198,8 +198,8 @@ impl SweepReport {
         COLUMNS.iter().filter(shown).collect()
     }
 
-    /// Writes a line per run: the settings that differ, then raw figures, units in their names; empty where there is none.
-    ///
+    /// Writes a line per run: the settings that differ, then raw values, with units in the names; empty if there is
+    /// none.
     /// # Errors
     /// `out` cannot be written to.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -1,8 +1,8 @@
-//! `tune`: searches parameters for a fabric and its traffic in the simulator.
+//! `tune`: searches parameters for a fabric and its traffic by simulation.
 //!
-//! A candidate is a profile with some of its parameters replaced by random values. The best candidates and the published presets are
-//! simulated again with seeds the search has not seen; the second result decides. Random search, as a tree-structured Parzen
-//! estimator with the same budget found nothing better (docs/how-to/find-parameters.md).
+//! A candidate is a profile with random values of some parameters. The best candidates and the published presets are
+//! simulated again with new seeds; the second result decides. The search is random: a tree-structured Parzen estimator
+//! with the same budget found nothing better (docs/how-to/find-parameters.md).
 
 mod fragment;
 mod judge;

@@ -1,4 +1,4 @@
-//! What Ultra Ethernet's htsim says of the same flows (docs/measured/judges.md has more of it).
+//! Comparison with Ultra Ethernet's htsim for equal flows (docs/measured/judges.md has more).
 
 use std::ops::ControlFlow;
 

@@ -6,7 +6,7 @@ use dcqcn_sim::presets::{Preset, Setup};
 use dcqcn_sim::report::Report;
 use dcqcn_sim::run;
 
-/// Runs `preset` with `settings`, at 10 Gb/s and with packets of 1 KB unless they say otherwise.
+/// Runs `preset` with `settings`, by default at 10 Gbit/s and with packets of 1 KB.
 fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
     let mut setup = Setup::new(preset);
     for (key, value) in [("link", "10gbit"), ("mtu", "1000B"), ("header", "0")].iter().chain(settings) {
@@ -20,7 +20,7 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
 /// The slope of 5/200 KB and 1 %, far beyond the fixed point. Six seeds were 1 to 9 % above the event model.
 #[test]
 fn queue_at_event_model_fixed_point() {
-    // The model answers the first mark after an interval, and forgets those within it.
+    // The model answers the first mark after an interval, and ignores those within it.
     let ramp = [
         ("flows", "2"),
         ("kmax", "1955KB"),
@@ -40,7 +40,7 @@ fn queue_at_event_model_fixed_point() {
     assert!(report.outcome.link_utilisation > 0.98);
 }
 
-/// Single rates wander by 10 % with the paper's parameters; Jain's index tells fair from unfair all the same.
+/// Single rates fluctuate by 10 % with the paper's parameters; Jain's index still distinguishes fair from unfair.
 #[test]
 fn flows_that_join_get_their_share() {
     // CNPs at the start of each window only. (At its end too, the third flow took 188 ms.)

@@ -20,22 +20,22 @@ pub struct Bmv2 {
     netns: Netns,
     program: Program,
     description: p4::Switch,
-    // Ends with this.
+    // Exits on drop.
     process: Process,
 }
 
-/// Somebody who reads the switch.
+/// A concurrent reader of the switch.
 #[derive(Debug)]
 pub(super) struct Probe {
     session: Session,
     program: Program,
     packet_bytes: u64,
-    /// The most that was found: what is on its way inside the switch is not yet lost.
+    /// Maximum loss so far, as packets in transit inside the switch are not yet lost.
     drops: u64,
 }
 
 impl Bmv2 {
-    /// Starts the switch in `netns`: port `i` is `ports[i]`, with a host behind it. `packet_bytes` is what a data packet has, layer 2.
+    /// Starts the switch in `netns`, with a host behind each of `ports`; `packet_bytes` is layer 2.
     pub(super) fn start(
         netns: &Netns,
         ports: &[(String, &Host)],
@@ -62,7 +62,7 @@ impl Bmv2 {
         };
         let netns = Netns::open(netns.name())?;
         let switch = Self { netns, program: Program::embedded()?, description, process };
-        // Classes are counted where there is a congestion point, marking or not.
+        // Classes are counted at a congestion point, even if it does not mark.
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = link_bps;
         (config.scalars.cp_enable, config.scalars.np_enable, config.scalars.rp_enable) = (1, 0, 0);
@@ -71,7 +71,7 @@ impl Bmv2 {
         Ok(switch)
     }
 
-    /// Puts parameters active.
+    /// Activates parameters.
     pub(super) fn configure(&self, config: &Config) -> Result<()> {
         self.push(&mut self.session()?, config)
     }
@@ -86,7 +86,7 @@ impl Bmv2 {
         Ok(self.netns.run(|| Session::open(self.process.thrift_port()))??)
     }
 
-    /// A reader of its own.
+    /// A separate reader.
     pub(super) fn probe(&self) -> Result<Probe> {
         let (session, program) = (self.session()?, self.program.clone());
         Ok(Probe { session, program, packet_bytes: self.description.packet.0, drops: 0 })
@@ -94,18 +94,18 @@ impl Bmv2 {
 }
 
 impl Probe {
-    /// What the switch reads like.
+    /// A reading of the switch.
     pub(super) fn reader(&mut self) -> Reader<'_> {
         Reader::new(&mut self.session, &self.program)
     }
 
-    /// Bytes in the bottleneck's RoCE queue as its last packet left it, and packets lost before it since the switch started.
+    /// Bytes in the bottleneck's RoCE queue after its last departure, and packets lost since the switch started.
     ///
-    /// BMv2 counts no drops: what came in and neither went out nor waits is gone.
+    /// BMv2 counts no drops: a packet that arrived, has not left and is not queued was lost.
     pub(super) fn bottleneck(&mut self) -> Result<(u64, u64)> {
         let packet_bytes = self.packet_bytes;
         let mut reader = self.reader();
-        // First, so that what comes in in the meantime does not look lost.
+        // Read first, so that later arrivals do not count as lost.
         let came = reader.stat(Stat::RoceData)?;
         let kept_back = reader.waiting()? + reader.stat(Stat::RpHorizonDrop)?;
         let depth = reader.depth_packets(BOTTLENECK, ROCE_TC)?;

@@ -1,15 +1,15 @@
-//! Sorting the bottleneck's other traffic into its class where the data plane does not.
+//! Classification of the bottleneck's other traffic if the data plane does not do it.
 
 use anyhow::{Context, Result};
 use dcqcn_netlink::tc::Handle;
 use netlink_packet_route::tc::{TcFilterU32Option, TcHandle, TcU32Key, TcU32Selector, TcU32SelectorFlags};
 
-/// `IPPROTO_TCP` at its place in the word of the header that holds it: bytes 8 to 11 of IPv4 (TTL, protocol,
-/// checksum), 4 to 7 of IPv6 (payload length, next header, hop limit).
+/// `IPPROTO_TCP` in the header word that contains it: bytes 8 to 11 of IPv4 (TTL, protocol, checksum), 4 to 7 of IPv6
+/// (payload length, next header, hop limit).
 const MATCHES: [(i32, i32, u32, u32); 2] =
     [(libc::ETH_P_IP, 8, 0x0006_0000, 0x00ff_0000), (libc::ETH_P_IPV6, 4, 0x0000_0600, 0x0000_ff00)];
 
-/// Sends TCP at interface `ifindex` of the calling thread's namespace to `class` of its root qdisc.
+/// Maps TCP at interface `ifindex` of the calling thread's namespace to `class` of its root qdisc.
 pub(super) fn tcp_to(ifindex: u32, class: Handle) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -32,7 +32,7 @@ pub(super) fn tcp_to(ifindex: u32, class: Handle) -> Result<()> {
                 .u32(&[TcFilterU32Option::ClassId(class), TcFilterU32Option::Selector(selector)])?
                 .execute()
                 .await
-                .context("cannot sort TCP into its class: the kernel needs the u32 classifier (cls_u32)")?;
+                .context("cannot classify TCP: the kernel needs the u32 classifier (cls_u32)")?;
         }
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What an incast is like.
+//! Configuration of an incast.
 
 use std::fmt;
 
@@ -14,35 +14,35 @@ use super::topology::{MAX_SENDERS, SwitchKind};
 pub struct IncastConfig {
     /// Sender hosts, 1 to 250.
     pub senders: u16,
-    /// Queue pairs of each sender, 1 to 64.
+    /// QPs per sender, 1 to 64.
     pub qps_per_sender: u16,
     /// Rate of every link, the bottleneck included, bit/s. 1 Mb/s to 100 Gb/s.
     pub link_bps: u64,
-    /// How long traffic runs, ns.
+    /// Duration of traffic, ns.
     pub duration_ns: u64,
-    /// Start-up that steady-state figures leave out, ns. Less than the duration.
+    /// Start-up excluded from the steady state, ns. Less than the duration.
     pub warm_up_ns: u64,
     /// RDMA path MTU, bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu_bytes: u32,
     /// Length of each message, bytes. 1 to 2^30.
     pub message_bytes: u32,
-    /// Most unacknowledged packets of a queue pair. 1 to 2^20.
+    /// Maximum unacknowledged packets of a QP. 1 to 2^20.
     pub window_packets: u32,
-    /// An acknowledgement is requested every so many packets, at least 1.
+    /// Packets per requested acknowledgement, at least 1.
     pub ack_every_packets: u32,
-    /// Retransmit timeout, ns. At least 1 ms; it must exceed the time a window takes at a cut rate.
+    /// Retransmission timeout, ns. At least 1 ms; it must exceed the time of a window at a cut rate.
     pub timeout_ns: u64,
     /// Buffer of the bottleneck's RoCE queue, bytes. At least two frames.
     pub buffer_bytes: u32,
-    /// Bulk TCP flows that share the bottleneck in a class of their own, 0 to 64.
+    /// Bulk TCP flows that share the bottleneck in a separate class, 0 to 64.
     pub tcp_flows: u16,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// BMv2 is the switch instead of Linux.
+    /// Whether the switch is BMv2 instead of Linux.
     pub bmv2: bool,
-    /// The bottleneck's queues are those of `dcqcn attach --queues`.
+    /// Whether the bottleneck's queues are those of `dcqcn attach --queues`.
     pub queues: bool,
-    /// One more host floods the port with what is not RoCE, DSCP 0.
+    /// Whether one more host floods the port with non-RoCE traffic, DSCP 0.
     pub flood: bool,
 }
 
@@ -71,12 +71,12 @@ impl Default for IncastConfig {
 }
 
 impl IncastConfig {
-    /// Frames of BMv2's switch: an RDMA payload of the path MTU, and what RC puts around it in the middle of a message.
+    /// Frames of BMv2's switch: an RDMA payload of the path MTU, with the headers of a middle RC packet.
     const RC_OVERHEAD_BYTES: u32 = 58;
     /// The largest path MTU that fits the lab's links around BMv2.
     const BMV2_MTU_BYTES: u32 = 1_024;
 
-    /// An incast that BMv2 can switch: it forwards some thousand packets a second, and its queues hold 64.
+    /// An incast for BMv2, which forwards some thousand packets a second with queues of 64.
     #[must_use]
     pub fn bmv2() -> Self {
         let mtu_bytes = Self::BMV2_MTU_BYTES;
@@ -93,7 +93,7 @@ impl IncastConfig {
         }
     }
 
-    /// What forwards.
+    /// Switch.
     #[must_use]
     pub(crate) const fn switch(&self) -> SwitchKind {
         match self.bmv2 {
@@ -105,7 +105,7 @@ impl IncastConfig {
     /// Checks every field against its range.
     ///
     /// # Errors
-    /// Names the first field out of range, its value and the range.
+    /// The first field out of range, with value and range.
     pub fn validate(&self) -> Result<()> {
         // Named as on the command line.
         let ranges: [(&str, u64, u64, u64, Unit); 11] = [

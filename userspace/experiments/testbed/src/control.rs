@@ -1,4 +1,4 @@
-//! The data plane in the lab: attached as on any host, with the same calls as `dcqcn attach`.
+//! The data plane in the lab, attached as by `dcqcn attach`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use super::host::{self as lab, ROCE_TC};
 use super::task::Task;
 use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
 
-/// Flows each table holds: many times the lab's most.
+/// Flows per table: many times the lab's maximum.
 const FLOWS: u32 = 4_096;
 /// Hooks in the counter map.
 const INGRESS: usize = 1;
 const EGRESS: usize = 2;
 
-/// Where the hosts' notification and reaction points are.
+/// Location of the hosts' notification and reaction points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum RpPlace {
     /// In the hosts, in eBPF.
@@ -40,11 +40,11 @@ pub enum RpPlace {
 /// DCQCN on every host of the lab.
 #[derive(Clone, Debug)]
 pub struct DataPlane {
-    /// Rate of every link: a veth pair does not know its own.
+    /// Rate of every link, which a veth pair does not report.
     pub link_bps: u64,
-    /// Parameters beyond the profile, for hosts and switch alike.
+    /// Parameters on top of the profile, for hosts and switch.
     pub settings: Settings,
-    /// Where the hosts' points are; in the switch only if that is BMv2.
+    /// Location of the hosts' points; in the switch only if that is BMv2.
     pub rp: RpPlace,
 }
 
@@ -95,7 +95,7 @@ impl DataPlane {
 }
 
 impl DataPlane {
-    /// Attaches to the bottleneck's port alone.
+    /// Attaches only the bottleneck's port.
     pub(super) fn attach_port(&self, network: &Topology) -> Result<Alone> {
         match self.attach_switch(network)? {
             SwitchSide::Linux { port, .. } => Ok(Alone(*port)),
@@ -103,14 +103,14 @@ impl DataPlane {
         }
     }
 
-    /// Attaches to a sender alone, which acts on pauses of the class of RoCE.
+    /// Attaches only a sender, which honours pauses of RoCE's class.
     pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<Alone> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
         Ok(Alone(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
     }
 
-    /// The switch attached, the hosts not yet.
+    /// Attaches the switch, not the hosts.
     fn hosts(&self, network: &Topology) -> Result<Hosts> {
         Ok(Hosts {
             switch: self.attach_switch(network)?,
@@ -164,7 +164,7 @@ impl DataPlane {
     }
 }
 
-/// What BMv2's queue of 64 packets wants instead of the profile's thresholds for a buffer of hundreds.
+/// Thresholds for BMv2's queue of 64 packets, as the profile's are for a buffer of hundreds.
 fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
     let changes = [
         ("link_rate", format!("{link_bps}bit")),
@@ -205,7 +205,7 @@ impl Alone {
     }
 }
 
-/// The data plane on the switch only: the hosts react to nothing but PFC.
+/// The data plane on the switch only: hosts react to PFC alone.
 pub(super) struct SwitchAlone(pub(super) DataPlane);
 
 impl Control for SwitchAlone {
@@ -214,7 +214,7 @@ impl Control for SwitchAlone {
     }
 }
 
-/// An attached interface; detached when dropped.
+/// An attached interface; detached on drop.
 struct Host {
     netns: Netns,
     iface: String,
@@ -252,26 +252,26 @@ enum SwitchSide {
     Linux {
         /// The one to the receiver.
         port: Box<Host>,
-        /// Those to the senders, if what goes back is counted.
+        /// Senders' ports, if the reverse traffic is counted.
         back: Vec<Host>,
     },
-    /// A switch that is not the lab's.
+    /// An external switch.
     Unseen,
     /// A BMv2 switch, which may have the hosts' points too.
     Bmv2(Box<P4Switch>),
 }
 
-/// What is known of a configured BMv2 switch.
+/// State of a configured BMv2 switch.
 struct P4Switch {
     config: Config,
     probe: Probe,
     rp: RpPlace,
-    /// Where flows have their registers.
+    /// Register indices of the flows.
     places: HashMap<FlowId, u64>,
 }
 
 impl P4Switch {
-    /// Adds what the switch counted, and the rates of its reaction points.
+    /// Adds the switch's counters, and the rates of its reaction points.
     fn sample(&mut self, flows: &[(usize, FlowId)], sample: &mut ControlSample) -> Result<()> {
         let mut reader = self.probe.reader();
         sample.ce_marks = reader.stat(Stat::CpEcnMarked)?;
@@ -299,7 +299,7 @@ struct Hosts {
     switch: SwitchSide,
     /// The settings of the whole lab.
     said: Config,
-    /// `None` if the points of the hosts are in the switch; then there are no senders either.
+    /// `None` if the points of the hosts are in the switch; the senders are empty then.
     receiver: Option<Host>,
     senders: Vec<Host>,
     /// Sender and identity of each flow.
@@ -311,7 +311,7 @@ impl Attached for Hosts {
         let config = match &self.switch {
             SwitchSide::Linux { port, .. } => &port.params.config,
             SwitchSide::Bmv2(switch) => &switch.config,
-            // What it is told to be set to.
+            // The presumed settings.
             SwitchSide::Unseen => &self.said,
         };
         let wred = &config.wred[ROCE_TC];

@@ -1,17 +1,17 @@
-//! How busy the machine was.
+//! CPU utilisation of the machine.
 
-/// The part of machine-wide CPU time that is not idle, from `/proc/stat`.
+/// Measures the non-idle fraction of machine-wide CPU time, from `/proc/stat`.
 pub(super) struct CpuMeter {
     start: Option<(u64, u64)>,
 }
 
 impl CpuMeter {
-    /// Starts to measure.
+    /// Starts the measurement.
     pub(super) fn start() -> Self {
         Self { start: busy_and_total() }
     }
 
-    /// Share of the CPUs busy since the start, 0 to 1; 0 if the kernel does not say.
+    /// Fraction of CPU time busy since the start, 0 to 1; 0 if unavailable.
     pub(super) fn share(&self) -> f64 {
         match (self.start, busy_and_total()) {
             (Some((busy, total)), Some((busy_now, total_now))) if total_now > total => {
@@ -22,7 +22,7 @@ impl CpuMeter {
     }
 }
 
-/// Ticks of all CPUs: not idle, and all of them (proc_stat(5): user nice system idle iowait irq softirq steal).
+/// Ticks of all CPUs: non-idle, and total (proc_stat(5): user nice system idle iowait irq softirq steal).
 fn busy_and_total() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> = stat

@@ -1,7 +1,6 @@
-//! The hosts' RoCEv2 endpoints: what would be a NIC's transport engine, one thread per host.
+//! The hosts' RoCEv2 endpoints, in place of a NIC's transport engine: one thread per host.
 //!
-//! They speak RC over the wire and nothing else. A CE mark or a CNP changes nothing in them: congestion control is
-//! what the data plane below them does, or fails to do.
+//! They implement RC only. Neither CE marks nor CNPs affect them: congestion control is left to the data plane below.
 
 mod flooder;
 mod pauses;
@@ -31,19 +30,19 @@ pub(super) use sender::Sender;
 
 /// DSCP of RoCE data and its acknowledgements (traffic class 3).
 pub(crate) const ROCE_DSCP: u8 = 26;
-/// Longest an endpoint sleeps before it looks at the stop flag, ns.
+/// Maximum sleep before an endpoint checks the stop flag, ns.
 const NAP_NS: u64 = 20_000_000;
 
-/// When a run starts and ends, on the run's clock, and whether it was called off.
+/// Start and end of a run, on the run's clock, and cancellation.
 #[derive(Debug)]
 pub(super) struct Schedule<'a> {
-    /// First moment of traffic, CLOCK_MONOTONIC ns.
+    /// Start of traffic, CLOCK_MONOTONIC ns.
     pub(super) start_ns: u64,
-    /// How long traffic runs, ns.
+    /// Duration of traffic, ns.
     pub(super) duration_ns: u64,
-    /// How much of that is start-up, ns.
+    /// Start-up part of the duration, ns.
     pub(super) warm_up_ns: u64,
-    /// Set to end everything early.
+    /// Set to end the run early.
     pub(super) stop: &'a AtomicBool,
 }
 
@@ -58,7 +57,7 @@ impl Schedule<'_> {
         self.elapsed_ns() >= self.duration_ns || self.is_stopped()
     }
 
-    /// Whether the run was called off.
+    /// Whether the run was cancelled.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -69,7 +68,7 @@ impl Schedule<'_> {
     }
 }
 
-/// A queue pair: both its ends.
+/// A QP with both ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePair {
     /// QPN at the sender, which CNPs and acknowledgements carry.
@@ -89,7 +88,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// One for packets that nobody answers.
+    /// A QP for unanswered packets.
     pub(crate) fn between(from: &Host, to: &Host) -> Self {
         Self {
             sender_qpn: 0,
@@ -102,13 +101,13 @@ impl QueuePair {
         }
     }
 
-    /// What data packets look like.
+    /// Template of data packets.
     pub(crate) fn forward(&self, sender: &Host) -> Path {
         let (src, dst) = (self.sender_address, self.receiver_address);
         self.path(sender, sender.gateway_mac, (src, dst), self.receiver_qpn)
     }
 
-    /// What acknowledgements look like.
+    /// Template of acknowledgements.
     fn back(&self, receiver: &Host) -> Path {
         let (src, dst) = (self.receiver_address, self.sender_address);
         self.path(receiver, self.way_back, (src, dst), self.sender_qpn)
@@ -138,7 +137,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Ethernet type of a host's traffic.
+/// EtherType of a host's traffic.
 pub(crate) const fn ethertype(host: &Host) -> u16 {
     match host.address {
         IpAddr::V4(_) => EtherType::IPV4.0,
@@ -146,11 +145,11 @@ pub(crate) const fn ethertype(host: &Host) -> u16 {
     }
 }
 
-/// Occupies the RoCEv2 port of a host. Its stack gets a copy of every packet too, and would answer each with an ICMP
-/// port unreachable if nobody listened; this socket takes them and, its buffer once full, loses them.
+/// Binds the RoCEv2 port of a host. Its stack gets a copy of every packet too, and would answer each with an ICMP port
+/// unreachable without a listener; this socket discards them once its buffer is full.
 fn occupy_roce_port(host: &Host) -> Result<Option<UdpSocket>> {
     if host.is_port_of_machine() {
-        // The addresses in its packets are not the machine's, whose stack drops them.
+        // The addresses in its packets are not the machine's, so its stack drops them.
         return Ok(None);
     }
     let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).with_context(|| {
@@ -163,7 +162,7 @@ fn occupy_roce_port(host: &Host) -> Result<Option<UdpSocket>> {
 /// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`NAP_NS`] at most.
 fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
     let wait_ns = at_ns.saturating_sub(monotonic_ns()).min(NAP_NS);
-    // Rounded up: waking a little late is better than not sleeping at all.
+    // Rounded up: waking slightly late is better than not sleeping.
     let timeout = PollTimeout::try_from(wait_ns.div_ceil(1_000_000)).unwrap_or(PollTimeout::ZERO);
     match poll(fds, timeout) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),

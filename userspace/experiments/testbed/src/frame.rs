@@ -1,4 +1,4 @@
-//! Whole RoCEv2 frames, as a NIC would send them: Ethernet, IPv4 or IPv6, UDP, BTH, extension header, payload, ICRC.
+//! Whole RoCEv2 frames as sent by a NIC: Ethernet, IPv4 or IPv6, UDP, BTH, extension header, payload, ICRC.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
@@ -12,16 +12,16 @@ use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 
 use super::rc::{Psn, RemoteRegion, Reply, ReplyKind, Segment, WritePacket};
 
-/// Bytes at the start of a payload that hold the time it was sent. Shorter payloads carry none.
+/// Bytes at the start of a payload with the send time. Shorter payloads have none.
 const STAMP_LEN: usize = size_of::<u64>();
-/// Most bytes around the payload of a data packet: Ethernet, IPv6, UDP, BTH, RETH, pad and ICRC.
+/// Maximum overhead of a data packet: Ethernet, IPv6, UDP, BTH, RETH, pad and ICRC.
 pub(crate) const MAX_OVERHEAD_BYTES: usize =
     Ethernet::LEN + Ipv6::LEN + Udp::LEN + Bth::LEN + Reth::LEN + 3 + icrc::LEN;
 
-/// UDP port of what nobody is to answer (RFC 863).
+/// UDP port of unanswered traffic (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
-/// Source and destination, of one family.
+/// Source and destination address of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
     /// IPv4.
@@ -40,7 +40,7 @@ pub(crate) enum Addresses {
     },
 }
 
-/// What all packets of a queue pair in one direction have in common.
+/// Common fields of all packets of a QP in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// Own Ethernet address.
@@ -55,12 +55,12 @@ pub(crate) struct Path {
     pub dscp: u8,
     /// ECN codepoint.
     pub ecn: Ecn,
-    /// The peer's queue pair, 24 bits.
+    /// Destination QPN, 24 bits.
     pub dest_qpn: u32,
 }
 
 impl Path {
-    /// Makes `frame` the frame of a WRITE packet, with `sent_at_ns` at the start of its payload.
+    /// Builds a WRITE packet in `frame`, with `sent_at_ns` at the start of its payload.
     pub(crate) fn write_request(&self, frame: &mut BytesMut, packet: &WritePacket, sent_at_ns: u64) {
         let opcode = match packet.segment {
             Segment::First => Opcode::RC_RDMA_WRITE_FIRST,
@@ -82,7 +82,7 @@ impl Path {
         self.write(frame, bth, &extension, &packet.payload, Some(sent_at_ns));
     }
 
-    /// Makes `frame` a UDP datagram that is not RoCE, with `payload_bytes` of zeros.
+    /// Builds a non-RoCE UDP datagram in `frame`, with `payload_bytes` of zeros.
     pub(crate) fn write_other(&self, frame: &mut BytesMut, payload_bytes: usize) {
         let length = (Udp::LEN + payload_bytes) as u16;
         frame.clear();
@@ -94,7 +94,7 @@ impl Path {
         frame.put_bytes(0, payload_bytes);
     }
 
-    /// Makes `frame` the frame of an ACK or NAK.
+    /// Builds an ACK or NAK in `frame`.
     pub(crate) fn write_reply(&self, frame: &mut BytesMut, reply: &Reply) {
         let syndrome = match reply.kind {
             ReplyKind::Ack => Syndrome::ACK,
@@ -173,37 +173,37 @@ impl Path {
     }
 }
 
-/// A frame that arrived, as far as an endpoint cares.
+/// The relevant fields of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Ethernet destination.
     pub dst_mac: MacAddr,
-    /// The queue pair it is for, 24 bits.
+    /// Destination QPN, 24 bits.
     pub dest_qpn: u32,
     /// Sequence number.
     pub psn: Psn,
-    /// Some congestion point marked it.
+    /// Whether it is marked CE.
     pub ce: bool,
-    /// Its DSCP, 0 to 63.
+    /// DSCP, 0 to 63.
     pub dscp: u8,
-    /// What it is.
+    /// Kind.
     pub body: Body,
 }
 
-/// The kinds of packet an endpoint tells apart.
+/// Kinds of packet distinguished by an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// RDMA WRITE.
     Write {
-        /// Place in its message.
+        /// Position in its message.
         segment: Segment,
         /// The A bit.
         ack_request: bool,
-        /// What the RETH says, if there is one.
+        /// RETH, if present.
         region: Option<RemoteRegion>,
         /// Payload without pad, bytes.
         payload_bytes: u32,
-        /// CLOCK_MONOTONIC of its sending, if the payload is long enough to say.
+        /// Send time, CLOCK_MONOTONIC, if the payload contains it.
         sent_at_ns: Option<u64>,
     },
     /// Positive acknowledgement.
@@ -212,24 +212,24 @@ pub(crate) enum Body {
     NakSequence,
     /// Congestion notification.
     Cnp,
-    /// RoCEv2, but nothing the lab sends.
+    /// Any other RoCEv2 packet.
     Other,
 }
 
-/// Why a frame is of no use to an endpoint.
+/// Reason why an endpoint ignores a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
-    /// Not RoCEv2 over plain IPv4 or IPv6, or shorter than it claims.
+    /// Not RoCEv2 over plain IPv4 or IPv6, or truncated.
     NotRoce,
-    /// RoCEv2, but damaged: the ICRC does not match.
+    /// RoCEv2 with a wrong ICRC.
     BadIcrc,
 }
 
 impl Received {
-    /// Reads a frame and checks its ICRC.
+    /// Parses a frame and checks its ICRC.
     ///
     /// # Errors
-    /// Says why the frame cannot be used.
+    /// The reason why the frame is ignored.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Unusable> {
         let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(Unusable::NotRoce)?;
         if !icrc::verify(packet) {
@@ -246,7 +246,7 @@ impl Received {
     }
 }
 
-/// What of a frame's headers is needed further on.
+/// Parsed parts of a frame.
 struct Headers<'a> {
     dst_mac: MacAddr,
     /// TOS or traffic class.
@@ -254,7 +254,7 @@ struct Headers<'a> {
     /// From the IP header on.
     packet: &'a [u8],
     bth: Bth<'a>,
-    /// What lies between BTH and ICRC.
+    /// Bytes between BTH and ICRC.
     rest: &'a [u8],
 }
 
@@ -274,7 +274,7 @@ fn headers(frame: &[u8]) -> Option<Headers<'_>> {
         }
         _ => return None,
     };
-    // An Ethernet frame may be longer than the packet in it.
+    // An Ethernet frame may be longer than its packet.
     let (udp, rest) = Udp::parse(datagram.get(..datagram_len)?)?;
     if udp.dst_port() != udp::ROCE_V2_PORT {
         return None;
@@ -317,8 +317,8 @@ fn body(bth: Bth<'_>, rest: &[u8]) -> Option<Body> {
     })
 }
 
-/// A message of `length` bytes to send over and over. Its content is of no importance; it is not all zeros so that
-/// damage shows.
+/// A message of `length` bytes to send repeatedly. Its content is arbitrary, but not all zeros, so that damage is
+/// visible.
 #[must_use]
 pub(crate) fn message(length: usize) -> Bytes {
     (0..length).map(|index| (index % 251) as u8).collect()

@@ -19,21 +19,21 @@ pub struct Host {
     pub ifindex: u32,
     /// Ethernet address of that interface.
     pub mac: [u8; 6],
-    /// Ethernet address of the switch port it is joined to.
+    /// Ethernet address of its switch port.
     pub gateway_mac: [u8; 6],
     /// IP address.
     pub address: IpAddr,
-    /// The switch's port it is joined to; empty if the switch is not the lab's.
+    /// Its switch port; empty if the switch is external.
     pub(super) port: String,
 }
 
 impl Host {
-    /// Whether it is a port of this machine, and not a namespace of the lab.
+    /// Whether it is a port of this machine instead of a namespace.
     pub(super) const fn is_port_of_machine(&self) -> bool {
         self.port.is_empty()
     }
 
-    /// The port of the lab's switch in `netns` that it is joined to, as a host.
+    /// Its port of the lab's switch in `netns`, as a host.
     pub(super) fn neighbour(&self, netns: &Netns) -> Result<Self> {
         let ifindex = Netlink::connect_in(netns)?.link(&self.port)?.index;
         Ok(Self {
@@ -47,7 +47,7 @@ impl Host {
         })
     }
 
-    /// A port of this machine as a host. The address is in its packets only; `peer` is the port it sends to.
+    /// A port of this machine as a host. The address is only used in its packets; `peer` is the destination port.
     pub(super) fn port_of_machine(
         netlink: &Netlink,
         name: &str,

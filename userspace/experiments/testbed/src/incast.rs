@@ -1,4 +1,4 @@
-//! Runs an incast: network, data plane, endpoints, and the watch over them.
+//! Execution of an incast: network, data plane, endpoints, and measurements.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +23,21 @@ use super::report::{IncastReport, RunReport};
 use super::topology::{Topology, TopologyConfig};
 use super::{Attached, Control, measure, plot, tcp};
 
-/// Time for all threads to open their sockets before traffic starts, ns.
+/// Time before traffic starts, in which all threads open their sockets, ns.
 const LEAD_TIME_NS: u64 = 300_000_000;
-/// How often the progress line moves and Ctrl-C is looked for.
+/// Interval of updating the progress line and checking for Ctrl-C.
 const TICK: Duration = Duration::from_millis(100);
-/// First QPN at the senders, and at the receiver: different, so that nothing works by mixing them up.
+/// First QPN at the senders, and at the receiver: different, to detect a confusion.
 const FIRST_SENDER_QPN: u32 = 0x0011;
 const FIRST_RECEIVER_QPN: u32 = 0x0211;
-/// First PSN: soon wraps, as real ones do.
+/// First PSN: it wraps soon, as real ones do.
 const FIRST_PSN: u32 = 0x00ff_f000;
-/// What the receiver would have handed out. Nothing is written there.
+/// Memory region that the receiver would advertise. It is not written.
 const REMOTE_ADDRESS: u64 = 0x7f00_0000_0000;
 const RKEY: u32 = 0x0000_1234;
 
-/// Runs the incast once for each entry of `controls`: with the data plane it names, or without for `None`. Shows a progress
-/// line on stderr, ends cleanly on Ctrl-C, and draws the plots if `plots` names a directory for them.
+/// Runs the incast for each entry of `controls`: with that data plane, or without for `None`. Shows a progress line on
+/// stderr, ends cleanly on Ctrl-C, and draws plots to the directory `plots`, if given.
 ///
 /// # Errors
 /// As `run_incast`, or a plot cannot be written.
@@ -60,7 +60,7 @@ pub fn incast(
     Ok(IncastReport { config: config.clone(), runs: records.iter().map(RunReport::from).collect() })
 }
 
-/// A progress line on stderr, invisible if that is no terminal.
+/// A progress line on stderr, hidden if that is not a terminal.
 pub(super) fn progress_line(run: &'static str) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template("{prefix:>5}  {wide_bar}  {percent:>3} %  {msg}")?;
     Ok(ProgressBar::new(1).with_style(style).with_prefix(run))
@@ -69,7 +69,7 @@ pub(super) fn progress_line(run: &'static str) -> Result<ProgressBar> {
 /// Builds the lab, runs the incast once, with the data plane if `control` is given, and removes the lab.
 ///
 /// # Errors
-/// The configuration is out of range, another lab runs, the kernel refuses a step, or Ctrl-C came.
+/// The configuration is out of range, another lab is running, the kernel rejects a step, or Ctrl-C.
 pub(crate) fn run_incast(
     config: &IncastConfig,
     control: Option<&dyn Control>,
@@ -93,7 +93,7 @@ pub(crate) fn run_incast(
     run_in(config, &network, control, interrupt, progress)
 }
 
-/// Runs the incast once in a network that there is.
+/// Runs the incast once in an existing network.
 ///
 /// # Errors
 /// As [`run_incast`].
@@ -120,7 +120,7 @@ pub(crate) fn run_in(
     record
 }
 
-/// All queue pairs, sender by sender.
+/// All QPs, sender by sender.
 fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
     let pair = |host: &Host, flow: u32| QueuePair {
         sender_qpn: FIRST_SENDER_QPN + flow,
@@ -129,7 +129,7 @@ fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
         receiver_address: network.receiver.address,
         way_back: if host.is_port_of_machine() { host.mac } else { network.receiver.gateway_mac },
         first_psn: Psn::new(FIRST_PSN + flow),
-        // The upper quarter of the ports, as RoCE NICs choose them.
+        // The upper quarter of the ports, as used by RoCE NICs.
         udp_src_port: 0xc000 | (flow.wrapping_mul(0x0d0d) & 0x3fff) as u16,
     };
     let qps = u32::from(config.qps_per_sender);
@@ -168,7 +168,7 @@ fn traffic(
     let thresholds = attached.as_ref().map(|attached| attached.thresholds());
 
     thread::scope(|scope| {
-        // However this closure ends, the threads end too: the scope waits for them.
+        // Threads end whenever this closure does: the scope waits for them.
         let _end = StopOnDrop(&stop);
         let crew = Crew { scope, schedule };
         let host = &network.receiver;
@@ -244,7 +244,7 @@ fn traffic(
     })
 }
 
-/// What tables and plots call a flow: its host, and its queue pair if the host has several.
+/// Name of a flow in tables and plots: its host, and its QP if the host has several.
 fn flow_name(config: &IncastConfig, flow: usize) -> String {
     let qps = usize::from(config.qps_per_sender);
     match qps {
@@ -253,7 +253,7 @@ fn flow_name(config: &IncastConfig, flow: usize) -> String {
     }
 }
 
-/// Moves the progress line until the schedule ends. Returns whether Ctrl-C ended it.
+/// Updates the progress line until the schedule ends. Returns whether Ctrl-C ended it.
 fn show_progress(schedule: &Schedule<'_>, interrupt: &Interrupt, progress: &ProgressBar) -> Result<bool> {
     progress.set_length(schedule.duration_ns / 1_000_000);
     progress.set_message("traffic");
@@ -266,7 +266,7 @@ fn show_progress(schedule: &Schedule<'_>, interrupt: &Interrupt, progress: &Prog
     Ok(false)
 }
 
-/// Calls the run off when dropped.
+/// Cancels the run on drop.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -275,7 +275,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Starts the lab's threads. One that fails ends the run for all.
+/// Starts the lab's threads. A failing one ends the run for all.
 #[derive(Clone, Copy)]
 struct Crew<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
@@ -283,7 +283,7 @@ struct Crew<'scope, 'env> {
 }
 
 impl<'scope> Crew<'scope, '_> {
-    /// Runs `work` on a thread of its own, inside the namespace of `host` if there is one.
+    /// Runs `work` on a new thread, inside the namespace of `host` if given.
     fn start<T: Send + 'scope>(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
-//! `dcqcn-lab`: the closed loop in network namespaces of its own.
+//! Library of `dcqcn-lab`: a closed loop in separate network namespaces.
 //!
 //! A lab is a [`Topology`] (hosts around a switch with a shaped port), endpoints that drive RoCEv2 traffic through it,
-//! a thread that watches the bottleneck, and, if requested, the data plane attached as on any host ([`Control`]).
-//! What happened is a [`RunRecord`]; figures, tables and plots are made from that.
+//! a thread that samples the bottleneck, and, if requested, the data plane attached as on any host ([`Control`]).
+//! Results are stored in a [`RunRecord`], from which metrics, tables and plots are derived.
 
 mod bmv2;
 mod classify;
@@ -35,12 +35,12 @@ pub use topology::{SwitchKind, Topology};
 
 use dcqcn_netlink::tc::Handle;
 
-/// The data plane, as the lab sees it: something to attach to the network.
+/// A data plane that can be attached to the network.
 pub trait Control {
     /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
     /// when this returns.
     ///
-    /// # Errors
+    /// The kernel rejects a step. Previous steps are undone.
     /// The kernel refuses a step. What was attached before it is detached again.
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> anyhow::Result<Box<dyn Attached>>;
 }
@@ -50,16 +50,16 @@ pub trait Attached: Send {
     /// The marking thresholds active.
     fn thresholds(&self) -> Thresholds;
 
-    /// The class of the bottleneck's qdisc that has RoCE; `None` where it is the lab's own.
+    /// The class of the bottleneck's qdisc for RoCE; `None` for the lab's own.
     fn roce_class(&self) -> Option<Handle>;
 
-    /// Reads the state of the moment from the maps. Called about every millisecond while traffic runs.
+    /// Reads the current state from the maps. Called about every millisecond while traffic runs.
     ///
     /// # Errors
     /// A map cannot be read.
     fn sample(&mut self) -> anyhow::Result<ControlSample>;
 
-    /// Detaches from everything. Called once traffic has ended and before the network is removed.
+    /// Detaches everything. Called after traffic has ended and before the network is removed.
     ///
     /// # Errors
     /// The kernel refuses a step.

@@ -1,4 +1,4 @@
-//! Watching the bottleneck while traffic runs.
+//! Sampling of the bottleneck while traffic runs.
 
 use std::thread;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
 
-/// Time between two samples, ns.
+/// Interval between samples, ns.
 const INTERVAL_NS: u64 = 1_000_000;
-/// Time between two samples of a BMv2 switch, ns: each is a dozen calls of its control program.
+/// Interval between samples of a BMv2 switch, ns: each takes a dozen CLI calls.
 const BMV2_INTERVAL_NS: u64 = 50_000_000;
 
-/// Where the bottleneck's queue is read.
+/// Source of the bottleneck's queue depth.
 enum Bottleneck {
     /// The port's qdisc.
     Linux { netlink: Netlink, ifindex: u32, class: Handle },
     /// The switch's registers.
     Bmv2(Probe),
-    /// The switch is not the lab's: its queues cannot be seen.
+    /// An external switch, whose queues are invisible.
     Unseen,
 }
 

@@ -1,20 +1,20 @@
-//! One CPU for everything.
+//! Restriction to one CPU.
 
 use anyhow::{Context as _, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The calling thread, and what it starts, on one CPU, until this is dropped.
+/// Restricts the calling thread, and threads it starts, to one CPU until dropped.
 ///
-/// A veth has a queue for each CPU in which something is sent (`netif_rx`). What passes by one CPU overtakes what waits in the
-/// other's, and RC takes that for a loss. Timers of qdiscs and softirqs stay on the CPU that began them.
+/// A veth has a queue per sending CPU (`netif_rx`). A packet sent on one CPU may overtake one queued on another, which
+/// RC treats as a loss. Timers of qdiscs and softirqs stay on the CPU that started them.
 #[derive(Debug)]
 pub(crate) struct OneCpu {
     before: CpuSet,
 }
 
 impl OneCpu {
-    /// Takes the first CPU that the thread may use.
+    /// Selects the first CPU that the thread may use.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -32,7 +32,7 @@ impl OneCpu {
 
 impl Drop for OneCpu {
     fn drop(&mut self) {
-        // What it may use again it could use before.
+        // Restores the previous set.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
     }
 }

@@ -1,4 +1,4 @@
-//! Rate and queue depth of a lab's runs over time, as SVG and PNG.
+//! Rates and queue depth of a lab's runs over time, as SVG and PNG.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use plotters::style::{Color, RGBColor};
 
 use super::record::{BIN_NS, Binned, RunRecord, Sample};
 
-/// Goodput is averaged over this many bins, 50 ms: as long as a message takes at a fair share of a lab's link.
+/// Bins for averaging goodput, 50 ms: the time of a message at a fair share of a lab's link.
 const RATE_BINS: usize = 5;
 const REAL_QUEUE: RGBColor = COLOURS[0];
 const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 
-/// Writes `NAME.svg` and `NAME.png` into `directory`, which is made if need be. The runs are stacked in order.
+/// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -34,7 +34,7 @@ fn rates(run: &RunRecord) -> Chart {
     let link_mbps = run.link_bps as f64 / 1e6;
     let mut lines = Vec::new();
     for (index, (flow, colour)) in run.flows.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        // Behind its goodput: what the flow's reaction point allows it.
+        // Behind its goodput: the rate allowed by the flow's reaction point.
         let limits = run.samples.iter().filter_map(|sample| rate_limit_mbps(sample, index));
         let curve = thin_out(limits, seconds, mean);
         lines.push(Line { label: None, curve, colour: colour.mix(0.4), width: 1, dashed: false });
@@ -49,8 +49,8 @@ fn rates(run: &RunRecord) -> Chart {
     let fair_mbps = run.roce_bps as f64 / 1e6 / run.flows.len().max(1) as f64;
     lines.push(Line::level("fair share", seconds, fair_mbps));
     let caption = match run.control {
-        Some(_) => "DCQCN: goodput of each queue pair, and faintly the rate it is allowed",
-        None => "Off: goodput of each queue pair",
+        Some(_) => "DCQCN: goodput of each QP, with its allowed rate in a light colour",
+        None => "Off: goodput of each QP",
     };
     chart(run, caption.to_owned(), "Mb/s", link_mbps * 1.1, lines)
 }
@@ -65,8 +65,8 @@ fn queue(run: &RunRecord) -> Chart {
         thin_out(points, seconds, largest)
     };
     let mut lines = vec![Line::new("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
-    // The real queue never exceeds the buffer, so with this all runs have one scale. A virtual queue may be deeper: it has
-    // no buffer.
+    // The real queue never exceeds the buffer, so all runs have this scale. A virtual queue has no buffer, and may be
+    // deeper.
     let mut levels = vec![("buffer", run.buffer_bytes)];
     if let Some(thresholds) = run.control {
         let depth = |sample: &Sample| sample.control.as_ref()?.virtual_queue_bytes;
@@ -82,17 +82,17 @@ fn queue(run: &RunRecord) -> Chart {
         lines.push(Line::level(label, seconds, bytes as f64 / 1e3));
     }
     let state = if run.control.is_some() { "DCQCN" } else { "Off" };
-    let caption = format!("{state}: depth of the bottleneck's RoCE queue, the largest of each stretch");
+    let caption = format!("{state}: depth of the bottleneck's RoCE queue, the maximum of each interval");
     chart(run, caption, "kB", top_kb, lines)
 }
 
-/// The rate a flow's reaction point allows at a sample, Mb/s.
+/// Rate allowed by a flow's reaction point at a sample, Mbit/s.
 fn rate_limit_mbps(sample: &Sample, flow: usize) -> Option<(f64, f64)> {
     let limit_bps = (*sample.control.as_ref()?.rates_bps.get(flow)?)?;
     Some((sample.at_ns as f64 / 1e9, limit_bps as f64 / 1e6))
 }
 
-/// A byte counter as a rate, Mb/s, at the middle of each stretch of [`RATE_BINS`].
+/// A byte counter as a rate, Mbit/s, at the middle of each of [`RATE_BINS`] intervals.
 fn rate_mbps(bytes: &Binned) -> Curve {
     let bins: Vec<_> = bytes.iter().collect();
     let stretch = |bins: &[(u64, u64)]| {

@@ -1,6 +1,6 @@
-//! What SONiC's RoCEv2 test plans demand of a switch, run against one: in namespaces of this machine, or between its ports.
+//! SONiC's RoCEv2 test plans for a switch, in namespaces of this machine or between its ports.
 //!
-//! The generator is the lab's: endpoints that speak RC, obey PFC as a NIC does, and have `dcqcn` for their reaction to marks.
+//! The generator's endpoints implement RC, obey PFC as NICs do, and use `dcqcn` to react to marks.
 
 mod incast;
 mod marking;
@@ -40,13 +40,13 @@ pub use report::{Check, Outcome, QualifyReport, Taken};
 pub enum Case {
     /// N:1 at full load: no loss, no NAK, shares by weight.
     Incast,
-    /// The share of packets marked at each depth, against theory.
+    /// Marking probability by depth, compared with theory.
     Marking,
     /// Storage, N:1: DCQCN against PFC.
     Storage,
-    /// CNPs and ACKs in their classes.
+    /// Classes of CNPs and ACKs.
     Classes,
-    /// The watchdog against storms of PFC.
+    /// Watchdog against PFC storms.
     Watchdog,
 }
 
@@ -62,44 +62,44 @@ impl fmt::Display for Case {
     }
 }
 
-/// What is qualified.
+/// Device under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     /// Linux, as a switch in a namespace.
     Linux,
     /// BMv2's `simple_switch` with the P4 program.
     Bmv2,
-    /// What is between these ports of the machine: all but the last send to the last. With three and more, the last but one
-    /// sends what is not RoCE where that is part of the case.
+    /// The device between these ports of the machine: all but the last send to the last. With three or more, the last
+    /// but one sends non-RoCE traffic where a case needs it.
     Ports(Vec<String>),
 }
 
-/// How it is qualified.
+/// Options of a qualification.
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
-    /// What is qualified.
+    /// Device under test.
     pub against: Against,
-    /// What is run.
+    /// Cases to run.
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
     pub incast: IncastConfig,
     /// Rounds of the case `marking`.
     pub rounds: u32,
-    /// No progress line.
+    /// Whether to hide the progress line.
     pub quiet: bool,
-    /// Parameters of switch and hosts. Those of a switch that is not the lab's are what it is said to be set to.
+    /// Parameters of switch and hosts. For an external switch, its presumed settings.
     pub settings: Settings,
 }
 
-/// The watchdog, which is off unless requested.
+/// The watchdog, off by default.
 const WATCHDOG: [(&str, &str); 2] =
     [("pfc_wd_detection_time", "200ms"), ("pfc_wd_restoration_time", "400ms")];
 
-/// Rates below which nothing is qualified here: a packet takes longer than the times that are looked at.
+/// Minimum rate: below it a packet takes longer than the times under test.
 const MIN_LINK_BPS: u64 = 1_000_000;
 
 impl QualifyConfig {
-    /// The incast that is run unless something else is said: without PFC, what all senders have in flight fits the buffer.
+    /// The default incast: without PFC, all data in flight fits the buffer.
     #[must_use]
     pub fn incast() -> IncastConfig {
         IncastConfig {
@@ -113,7 +113,7 @@ impl QualifyConfig {
         }
     }
 
-    /// The settings with the profile they start from.
+    /// The settings with their profile.
     fn all_settings(&self) -> Result<Settings> {
         let profile = match self.incast.link_bps {
             bps if bps > Profile::MAX_LAB_RATE_BPS => Profile::Paper,
@@ -126,11 +126,12 @@ impl QualifyConfig {
     }
 }
 
-/// Runs the cases. Shows a progress line on stderr, and ends cleanly on Ctrl-C.
+/// Runs the cases, with a progress line on stderr; ends cleanly on Ctrl-C.
 ///
 /// # Errors
-/// The configuration is out of range, or a port cannot be used. What the switch does wrong is not an error, nor is a case that cannot be run (another lab
-/// runs, the kernel refuses a step): both are failures in the report. After Ctrl-C the report has what was found until then.
+/// The configuration is out of range, or a port cannot be used. Wrong behaviour of the switch, or a case that cannot be
+/// run (another lab is running, the kernel rejects a step), is a failure in the report instead. After Ctrl-C the report
+/// has the results so far.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     if config.incast.link_bps < MIN_LINK_BPS {
         bail!("link rate: {} bit/s, choose {MIN_LINK_BPS} and more", config.incast.link_bps);
@@ -152,7 +153,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     };
     for &case in &config.cases {
         let begun = Instant::now();
-        // Hours may have gone into the cases before this one.
+        // Do not lose the previous cases, which may have taken hours.
         let checks = match bench.run(case) {
             Ok(checks) => checks,
             Err(why) => vec![Check::of(case, "can be run", "yes".into(), format!("{why:#}"), false)],
@@ -167,11 +168,11 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     Ok(report)
 }
 
-/// Everything that a case needs.
+/// Context of a case.
 struct Bench<'a> {
     config: &'a QualifyConfig,
     settings: Settings,
-    /// The parameters of the switch.
+    /// Parameters of the switch.
     said: Config,
     interrupt: &'a Interrupt,
     progress: &'a ProgressBar,
@@ -183,7 +184,7 @@ impl Bench<'_> {
         match &self.config.against {
             Against::Linux => format!("Linux {}, ports of {link}", release()),
             Against::Bmv2 => format!("BMv2, ports of {link}"),
-            Against::Ports(ports) => format!("what is between {}, ports of {link}", ports.join(", ")),
+            Against::Ports(ports) => format!("device between {}, ports of {link}", ports.join(", ")),
         }
     }
 
@@ -200,7 +201,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Why a case cannot be run here at all.
+    /// The reason why a case cannot be run here.
     fn cannot(&self, case: Case) -> Result<Option<String>> {
         let missing = |qdisc: &str| format!("this kernel has no {qdisc}");
         if self.config.against == Against::Bmv2 {
@@ -298,7 +299,7 @@ impl Bench<'_> {
         checks.extend(incast::reaction(case, &record, self.switch()));
         checks.push(incast::unpaused(case, &record, self.switch()));
         let incast = incast::config(&base, queue_pairs, STORAGE_MESSAGE_BYTES, false)?;
-        // What was found so far is not lost with it.
+        // Keep the results so far.
         match self.storage_by_pfc(&incast) {
             Ok(by_pfc) => checks.extend(by_pfc),
             Err(why) => {
@@ -314,7 +315,7 @@ impl Bench<'_> {
         Ok(checks)
     }
 
-    /// The same without DCQCN, in a buffer for half of what is in flight: PFC alone keeps the rest from being lost.
+    /// Without DCQCN, in a buffer for half of the data in flight: only PFC prevents losses.
     fn storage_by_pfc(&self, incast: &IncastConfig) -> Result<Vec<Check>> {
         let case = Case::Storage;
         let named = |mut check: Check| {
@@ -347,9 +348,9 @@ impl Bench<'_> {
         let data_plane = DataPlane { settings: self.settings.clone().then(settings), ..self.data_plane() };
         let alone = SwitchAlone(data_plane);
         let record = run_in(&incast, &network, Some(&alone), self.interrupt, self.progress)?;
-        let mut checks = vec![Check::some(case, "pauses that the senders heard", record.answers.pauses)];
+        let mut checks = vec![Check::some(case, "pauses that the senders received", record.answers.pauses)];
         checks.extend(incast::lossless(case, &record, self.switch()));
-        // Not who gets what: a pause is for all queue pairs of a port, whoever fills the queue.
+        // Shares are not checked: a pause affects all QPs of a port, regardless of the cause.
         checks.push(incast::load(case, &record));
         Ok(checks.into_iter().map(named).collect())
     }
@@ -388,9 +389,9 @@ impl Bench<'_> {
     }
 }
 
-/// Packets that each queue pair may have in flight while PFC holds the senders, and not a window.
+/// Packets in flight per QP when PFC, not a window, limits the senders.
 const PFC_WINDOW: u32 = 64;
-/// Queue pairs of each storage target, and what it sends for a read.
+/// QPs per storage target, and bytes per read.
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 

@@ -1,11 +1,11 @@
 //! The reliable-connection (RC) transport as a pure state machine.
 //!
-//! The part of a RoCEv2 NIC that RDMA WRITE needs: a [`Requester`] cuts messages into packets of one path MTU,
-//! keeps a window of unacknowledged packets and goes back N on a NAK or a timeout; a [`Responder`] accepts packets in
-//! PSN order only, acknowledges cumulatively when asked, and sends one NAK per gap (IBTA vol. 1, 9.7). Both windows are
-//! those of [`dcqcn_common::rc`], which the simulator uses too. Neither reads
-//! a clock nor touches a socket: time is an argument, packets are values, payload is a [`bytes::Bytes`] slice of the
-//! message, so that tests drive both ends through a pipe that loses, repeats and reorders.
+//! It implements RDMA WRITE as a RoCEv2 NIC does. A [`Requester`] segments messages by the path MTU, keeps a window of
+//! unacknowledged packets and goes back N on a NAK or a timeout. A [`Responder`] accepts packets in PSN order only,
+//! acknowledges cumulatively on request, and sends one NAK per gap (IBTA vol. 1, 9.7). Both use the windows of
+//! [`dcqcn_common::rc`], as the simulator does. Neither reads a clock nor touches a socket: time is an argument,
+//! packets are values, payload is a [`bytes::Bytes`] slice of the message, so tests can run both ends through a pipe
+//! that loses, repeats and reorders.
 
 mod requester;
 mod responder;
@@ -18,7 +18,7 @@ pub(crate) use requester::{Requester, RequesterConfig, RequesterStats, WritePack
 use responder::Verdict;
 pub(crate) use responder::{Reply, ReplyKind, Responder};
 
-/// Where a packet stands in its message: the four forms of every RC operation (IBTA vol. 1, 9.4.1).
+/// Position of a packet in its message: the four forms of every RC operation (IBTA vol. 1, 9.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     /// First of several. Carries the RETH.
@@ -45,7 +45,7 @@ impl Segment {
     }
 }
 
-/// What a RETH says: where in the peer's memory the message goes, and how long it is.
+/// Contents of a RETH: destination in the peer's memory, and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteRegion {
     /// Virtual address of the first byte in the peer's memory.

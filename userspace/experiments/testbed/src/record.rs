@@ -1,12 +1,12 @@
-//! What a run leaves behind: counters over time, from which every figure and every plot is made.
+//! Data of a run: counters over time, from which all metrics and plots are derived.
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_support::statistics::Histogram;
 
-/// Width of the bins that counters are kept in, ns.
+/// Width of the bins of counters, ns.
 pub(crate) const BIN_NS: u64 = 10_000_000;
 
-/// A counter over time: how much was added in each bin of `BIN_NS` since the start of the run.
+/// A counter over time: increments per bin of `BIN_NS` since the start of the run.
 #[derive(Clone, Debug)]
 pub struct Binned {
     bins: Vec<u64>,
@@ -16,11 +16,11 @@ impl Binned {
     /// Zero over a run of `duration_ns`.
     #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
-        // A run is minutes at most: thousands of bins.
+        // A run takes minutes at most: thousands of bins.
         Self { bins: vec![0; duration_ns.div_ceil(BIN_NS).max(1) as usize] }
     }
 
-    /// Adds `amount` at `at_ns` after the start. What comes after the end is not counted.
+    /// Adds `amount` at `at_ns` after the start. Increments after the end are ignored.
     pub(crate) fn add(&mut self, at_ns: u64, amount: u64) {
         if let Some(bin) = usize::try_from(at_ns / BIN_NS).ok().and_then(|bin| self.bins.get_mut(bin)) {
             *bin += amount;
@@ -39,7 +39,7 @@ impl Binned {
     }
 }
 
-/// A part of the run: ns since its start, the end not included.
+/// A part of the run: ns since its start, end exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     /// First moment.
@@ -62,18 +62,18 @@ impl Window {
     }
 }
 
-/// One queue pair of the run, seen from both ends.
+/// Data of one QP, from both ends.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
-    /// What the tables and plots call it.
+    /// Name in tables and plots.
     pub name: String,
-    /// What its receiver saw.
+    /// Data of its receiver.
     pub received: ReceivedRecord,
-    /// What its sender counted.
+    /// Data of its sender.
     pub sent: SentRecord,
 }
 
-/// What the receiving end of a flow saw.
+/// Data of a flow's receiving end.
 #[derive(Clone, Debug)]
 pub struct ReceivedRecord {
     /// Payload bytes delivered in order.
@@ -89,7 +89,7 @@ pub struct ReceivedRecord {
 }
 
 impl ReceivedRecord {
-    /// Nothing yet, over a run of `duration_ns`.
+    /// Empty, for a run of `duration_ns`.
     #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
         Self {
@@ -102,39 +102,39 @@ impl ReceivedRecord {
     }
 }
 
-/// What the sending end of a flow counted.
+/// Data of a flow's sending end.
 #[derive(Clone, Debug)]
 pub struct SentRecord {
     /// Data packets sent, retransmissions included.
     pub packets: Binned,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmissions: Binned,
     /// Retransmit timer expiries.
     pub timeouts: Binned,
-    /// NAKs acted upon.
+    /// NAKs that caused a retransmission.
     pub naks: Binned,
-    /// CNPs that reached the endpoint, which ignores them: congestion control is not its job.
+    /// CNPs that reached the endpoint, which ignores them: the data plane handles congestion control.
     pub cnps: Binned,
-    /// Sends the local queueing discipline refused (ENOBUFS).
+    /// Sends rejected by the local qdisc (ENOBUFS).
     pub refused: Binned,
 }
 
-/// What came back to the senders.
+/// Replies received by the senders.
 #[derive(Clone, Debug)]
 pub struct Answers {
     /// ACKs and NAKs, by their DSCP.
     pub acks_by_dscp: [u64; DSCPS],
     /// CNPs, by their DSCP.
     pub cnps_by_dscp: [u64; DSCPS],
-    /// PFC frames that told them to wait.
+    /// PFC frames with XOFF.
     pub pauses: u64,
 }
 
 impl Answers {
-    /// Nothing yet.
+    /// Empty.
     pub(crate) const NONE: Self = Self { acks_by_dscp: [0; DSCPS], cnps_by_dscp: [0; DSCPS], pauses: 0 };
 
-    /// Adds what came back to another sender.
+    /// Adds the replies of another sender.
     pub(crate) fn add(&mut self, other: &Self) {
         self.acks_by_dscp.iter_mut().zip(other.acks_by_dscp).for_each(|(all, more)| *all += more);
         self.cnps_by_dscp.iter_mut().zip(other.cnps_by_dscp).for_each(|(all, more)| *all += more);
@@ -143,7 +143,7 @@ impl Answers {
 }
 
 impl SentRecord {
-    /// Nothing yet, over a run of `duration_ns`.
+    /// Empty, for a run of `duration_ns`.
     #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
         let zero = Binned::new(duration_ns);
@@ -158,23 +158,23 @@ impl SentRecord {
     }
 }
 
-/// One look at the bottleneck and at the data plane.
+/// A sample of the bottleneck and of the data plane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When, ns since the start of the run.
+    /// Time, ns since the start of the run.
     pub at_ns: u64,
-    /// Bytes waiting in the bottleneck's RoCE queue, from the kernel.
+    /// Backlog of the bottleneck's RoCE queue, bytes, from the kernel.
     pub backlog_bytes: u64,
     /// Packets the bottleneck's RoCE queue has dropped since the start of the run.
     pub drops: u64,
-    /// What the data plane says; `None` without control.
+    /// State of the data plane; `None` without control.
     pub control: Option<ControlSample>,
 }
 
-/// What the data plane's maps say at one moment. Counters count from the start of the run.
+/// Sample of the data plane's maps. Counters start at the start of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlSample {
-    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` if it marks by the real one.
     pub virtual_queue_bytes: Option<u64>,
     /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
     pub rates_bps: Vec<Option<u64>>,
@@ -182,24 +182,24 @@ pub struct ControlSample {
     pub ce_marks: u64,
     /// CNPs the receiver's notification point sent.
     pub cnps_sent: u64,
-    /// CNPs the senders' reaction points acted upon.
+    /// CNPs that took effect at the senders' reaction points.
     pub cnps_handled: u64,
     /// CNPs the senders' reaction points ignored.
     pub cnps_ignored: u64,
-    /// RoCE packets that left by the switch's ports to the senders, by traffic class, where they are counted.
+    /// RoCE packets sent by the switch's ports to the senders, by traffic class, where counted.
     pub returned: [u64; CLASSES],
 }
 
-/// Where the switch's marking of RoCE begins and becomes certain.
+/// The switch's marking thresholds for RoCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Queue depth up to which nothing is marked, bytes.
+    /// Queue depth up to which no packet is marked, bytes.
     pub kmin_bytes: u64,
-    /// Queue depth above which everything is marked, bytes.
+    /// Queue depth above which every packet is marked, bytes.
     pub kmax_bytes: u64,
 }
 
-/// Everything a run leaves behind.
+/// All data of a run.
 #[derive(Clone, Debug)]
 pub struct RunRecord {
     /// The marking thresholds of the data plane; `None` if it was not attached.
@@ -208,32 +208,32 @@ pub struct RunRecord {
     pub senders: usize,
     /// Rate of the bottleneck, bit/s.
     pub link_bps: u64,
-    /// Rate its RoCE queue is sure of, bit/s.
+    /// Guaranteed rate of its RoCE queue, bit/s.
     pub roce_bps: u64,
     /// Buffer of that queue, bytes.
     pub buffer_bytes: u64,
-    /// How long traffic ran, ns.
+    /// Duration of traffic, ns.
     pub duration_ns: u64,
-    /// Start-up that the steady-state figures leave out, ns.
+    /// Start-up excluded from the steady state, ns.
     pub warm_up_ns: u64,
-    /// The queue pairs.
+    /// Per QP.
     pub flows: Vec<FlowRecord>,
     /// Bytes each TCP flow received.
     pub tcp_bytes: Vec<Binned>,
-    /// Bytes of all RoCE frames that the receiver got, layer 2.
+    /// Bytes of all RoCE frames at the receiver, layer 2.
     pub roce_bytes: Binned,
-    /// Bytes of the flooder's frames that the receiver got, layer 2.
+    /// Bytes of the flooder's frames at the receiver, layer 2.
     pub flood_bytes: Binned,
-    /// What came back to the senders.
+    /// Replies received by the senders.
     pub answers: Answers,
-    /// The bottleneck over time.
+    /// Samples of the bottleneck.
     pub samples: Vec<Sample>,
-    /// CPU time the whole machine spent, as a share of what it had (0 to 1).
+    /// CPU time of the machine, as a fraction (0 to 1).
     pub cpu_share: f64,
 }
 
 impl RunRecord {
-    /// All of the run.
+    /// The whole run.
     #[must_use]
     pub(crate) const fn whole(&self) -> Window {
         Window { start_ns: 0, end_ns: self.duration_ns }

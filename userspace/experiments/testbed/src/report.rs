@@ -1,4 +1,4 @@
-//! Figures of a run, and the table that sets runs side by side.
+//! Metrics of a run, and a table that compares runs.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use serde::Serialize;
 use super::config::IncastConfig;
 use super::record::{ControlSample, RunRecord, Sample, Window};
 
-/// More flows than this are summed up in the table by the slowest and the fastest.
+/// Maximum number of flows with rows of their own; more are summarised by the slowest and the fastest.
 const MAX_FLOW_ROWS: usize = 16;
 
-/// An incast, run in one or several ways.
+/// An incast, run in one or several modes.
 #[derive(Clone, Debug, Serialize)]
 pub struct IncastReport {
-    /// What was run.
+    /// Configuration.
     pub config: IncastConfig,
     /// The runs, in order.
     pub runs: Vec<RunReport>,
@@ -27,41 +27,41 @@ pub struct IncastReport {
 pub struct RunReport {
     /// Whether the data plane was attached.
     pub control: bool,
-    /// Figures without the warm-up.
+    /// Metrics without the warm-up.
     pub steady: Figures,
-    /// Figures from start to end.
+    /// Metrics from start to end.
     pub whole: Figures,
-    /// Share of the machine's CPU time that was busy, 0 to 1. Near 1 the figures say more about the machine than
-    /// about the network.
+    /// Fraction of the machine's CPU time that was busy, 0 to 1. Near 1, the metrics reflect the machine rather than
+    /// the network.
     pub cpu_share: f64,
 }
 
-/// The figures of a stretch of time.
+/// Metrics of a time window.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Its length, s.
+    /// Length, s.
     pub seconds: f64,
-    /// Each RoCE flow.
+    /// Per RoCE flow.
     pub flows: Vec<FlowFigures>,
     /// Payload delivered by all RoCE flows, bit/s.
     pub goodput_bps: f64,
     /// That goodput as a share of the bottleneck's rate, 0 to 1. Headers take 1 to 2 % at an MTU of 4096.
     pub link_share: f64,
-    /// Jain's fairness index of the flows' goodput: 1 if all are equal, 1/n if one has everything.
+    /// Jain's fairness index of the flows' goodput: 1 if all are equal, 1/n if one flow has everything.
     pub jain_index: f64,
     /// Packets the bottleneck's RoCE queue dropped.
     pub drops: u64,
     /// Data packets sent, retransmissions included.
     pub packets_sent: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmissions: u64,
-    /// Retransmit timer expiries.
+    /// Retransmission timeouts.
     pub timeouts: u64,
     /// NAKs (PSN sequence error).
     pub naks: u64,
     /// Data packets that reached the receiver with a CE mark.
     pub ce_received: u64,
-    /// What the data plane counted; `None` without it.
+    /// Counters of the data plane; `None` without it.
     pub control: Option<ControlFigures>,
     /// Depth of the bottleneck's RoCE queue, bytes.
     pub queue_bytes: Quantiles,
@@ -71,42 +71,42 @@ pub struct Figures {
     pub tcp_goodput_bps: Vec<f64>,
 }
 
-/// Figures of one RoCE flow.
+/// Metrics of one RoCE flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowFigures {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Payload delivered, bit/s.
     pub goodput_bps: f64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmissions: u64,
-    /// Retransmit timer expiries.
+    /// Retransmission timeouts.
     pub timeouts: u64,
 }
 
-/// What the data plane counted.
+/// Counters of the data plane.
 #[derive(Clone, Debug, Serialize)]
 pub struct ControlFigures {
     /// Packets the switch marked CE.
     pub ce_marks: u64,
     /// CNPs the receiver sent.
     pub cnps_sent: u64,
-    /// CNPs the senders acted upon.
+    /// CNPs that took effect at the senders.
     pub cnps_handled: u64,
     /// CNPs the senders ignored.
     pub cnps_ignored: u64,
-    /// Depth of the switch's virtual queue for RoCE, bytes; `None` where it marks by the real one.
+    /// Depth of the switch's virtual queue for RoCE, bytes; `None` if it marks by the real one.
     pub virtual_queue_bytes: Option<Quantiles>,
 }
 
-/// How a quantity was distributed.
+/// Distribution of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Quantiles {
-    /// Half of the values are not above this.
+    /// Median.
     pub p50: u64,
-    /// 99 % of the values are not above this.
+    /// 99th percentile.
     pub p99: u64,
-    /// The largest value.
+    /// Maximum.
     pub max: u64,
 }
 
@@ -141,7 +141,7 @@ impl From<&RunRecord> for RunReport {
 }
 
 impl Figures {
-    /// Figures of the part of a run inside `window`, which is all of it or all after the warm-up.
+    /// Metrics of a run inside `window`, which is all of it or all after the warm-up.
     fn of(record: &RunRecord, window: Window) -> Self {
         let per_second = |bytes: u64| bytes as f64 * 8.0 / window.seconds();
         let flows: Vec<_> = record
@@ -205,8 +205,8 @@ impl ControlFigures {
     }
 }
 
-/// By how much a counter rose over `samples`, which end with the last of the run. It counts from the last sample before
-/// them, or from zero if they start with the run.
+/// Increase of a counter over `samples`, which end with the last of the run. It starts at the last sample before them,
+/// or at zero if they start with the run.
 fn increase(record: &RunRecord, samples: &[&Sample], count: impl Fn(&Sample) -> u64) -> u64 {
     let Some((first, last)) = samples.first().zip(samples.last()) else { return 0 };
     let before = record.samples.iter().take_while(|sample| sample.at_ns < first.at_ns).last();
@@ -223,7 +223,7 @@ impl fmt::Display for IncastReport {
         let rows = rows(&columns);
 
         let label_width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
-        // Wide enough for any figure, and for the headings over all runs together.
+        // Wide enough for any value, and for the headings over all runs together.
         let width = 11.max(steady.len().div_ceil(runs.len().max(1)));
         write!(f, "{:label_width$}", "")?;
         let part_width = ((width + 2) * runs.len()).saturating_sub(2);

@@ -14,13 +14,13 @@ use pnet_datalink::{
 
 use super::host::Host;
 
-/// What a socket takes in.
+/// Frames that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receive {
-    /// Nothing: the socket only sends.
+    /// None: the socket only sends.
     Nothing,
-    /// Frames of this Ethernet type, with room for `buffer_bytes` of them. Frames this host sends are not among
-    /// them: the kernel shows those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
+    /// Frames of this EtherType, with a buffer of `buffer_bytes`. Frames sent by this host are excluded: the kernel
+    /// passes those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
     Type {
         /// Ethernet type, host order.
         ethertype: u16,
@@ -29,14 +29,14 @@ pub(super) enum Receive {
     },
 }
 
-/// What became of a frame handed to the kernel.
+/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// Accepted.
     Yes,
     /// The socket's buffer is full: try again when it is writable.
     Full,
-    /// The queueing discipline dropped it (ENOBUFS).
+    /// The qdisc dropped it (ENOBUFS).
     Refused,
 }
 
@@ -44,13 +44,13 @@ pub(super) enum Sent {
 pub(super) struct RawSocket {
     sender: Box<dyn DataLinkSender>,
     receiver: Box<dyn DataLinkReceiver>,
-    /// The same socket as pnet's, to be polled.
+    /// The underlying socket of pnet's, for polling.
     fd: OwnedFd,
 }
 
 impl RawSocket {
-    /// Opens a socket at `host`'s interface. The calling thread must be in the host's namespace. `send_buffer_bytes` is
-    /// how much the kernel holds before the socket is full, its own overhead included.
+    /// Opens a socket at `host`'s interface. The calling thread must be in the host's namespace. `send_buffer_bytes`
+    /// limits the kernel's buffer, including its overhead.
     pub(super) fn open(
         host: &Host,
         receive: Receive,
@@ -84,7 +84,7 @@ impl RawSocket {
             read_buffer_size: frame_bytes,
             read_timeout: Some(Duration::ZERO),
             write_timeout: Some(Duration::ZERO),
-            // pnet takes the protocol to bind to from here, for raw sockets too.
+            // pnet binds raw sockets to this protocol too.
             channel_type: ChannelType::Layer3(ethertype),
             promiscuous: false,
             socket_fd: Some(fd.try_clone()?.into_raw_fd()),
@@ -110,7 +110,7 @@ impl RawSocket {
         }
     }
 
-    /// The next frame that arrived, if there is one.
+    /// The next received frame, if any.
     pub(super) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         match self.receiver.next() {
             Ok(frame) => Ok(Some(frame)),

@@ -1,4 +1,4 @@
-//! What `dcqcn run` does for an attached interface, as far as the lab needs it.
+//! Tasks of `dcqcn run` for an attached interface, as far as the lab needs them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,21 +12,21 @@ use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_support::clock::monotonic_ns;
 
-/// Something of what `dcqcn run` does.
+/// A task of `dcqcn run`.
 pub(super) struct Task {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Task {
-    /// Keeps the classes of a host whose kernel has no fq.
+    /// Maintains the HTB classes of a host whose kernel has no fq.
     pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
         let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
         Ok(Self::start(move || pacer.turn()))
     }
 
-    /// Tells the congestion point how deep the port's queues are.
+    /// Publishes the depth of the port's queues to the congestion point.
     pub(super) fn feeder(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
         let netlink = Netlink::connect_in(netns)?;
@@ -37,7 +37,7 @@ impl Task {
         }))
     }
 
-    /// Asks the neighbours of the switch's other ports to wait.
+    /// Sends PFC to the neighbours of the switch's other ports.
     pub(super) fn asker(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
         let netlink = Netlink::connect_in(netns)?;
@@ -66,7 +66,7 @@ impl Task {
         Self { stop, thread }
     }
 
-    /// Ends it.
+    /// Ends the task.
     pub(super) fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("a thread of the lab's controller panicked"))?

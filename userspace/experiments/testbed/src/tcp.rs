@@ -1,4 +1,4 @@
-//! Bulk TCP flows next to the RoCE traffic: what storage and RPC traffic is to RDMA on a shared port.
+//! Bulk TCP flows alongside RoCE, like storage and RPC traffic on a shared port.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use super::endpoint::Schedule;
 use super::record::Binned;
 
-/// TCP port of the first flow; each has one of its own.
+/// TCP port of the first flow; each has its own.
 const FIRST_PORT: u16 = 5201;
-/// Longest a blocked call keeps a flow from seeing the end of the schedule.
+/// Time-out of blocking calls, after which a flow checks the schedule.
 const TIMEOUT: Duration = Duration::from_millis(100);
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Where flow `flow` is received.
+/// Address at which flow `flow` is received.
 const fn port(flow: u16) -> u16 {
     FIRST_PORT + flow
 }
@@ -68,7 +68,7 @@ pub(super) fn send(receiver: IpAddr, flow: u16, schedule: &Schedule<'_>) -> Resu
         match stream.write(&buffer) {
             Ok(_) => {}
             Err(error) if is_timeout(&error) => {}
-            // The receiving end saw the end of the schedule first.
+            // The receiving end noticed the end of the schedule first.
             Err(error) if schedule.is_over() && is_closed(&error) => break,
             Err(error) => return Err(error).context("cannot send a TCP flow"),
         }

@@ -1,4 +1,4 @@
-//! The lab's network: N sender hosts and a receiver, each in a namespace of its own, around a Linux switch.
+//! The lab's network: N sender hosts and a receiver, each in a separate namespace, around a Linux switch.
 //!
 //! ```text
 //!  dcqcn-lab-s0 [dlab-s0]--veth--[swp1]                          10.0.1.2   fd00::1:2
@@ -6,11 +6,11 @@
 //!   ...                                                          10.0.0.2   fd00::2
 //! ```
 //!
-//! The switch forwards at layer 3, as data-centre leaf switches do. That is not only for likeness: a bridge passes
-//! a packet on with its sender's socket still charged for it, so a queue in the switch would push back on a socket
-//! in another host, which no real switch can. `ip_rcv` drops that tie, as the wire would.
+//! The switch forwards at layer 3, as data-centre leaf switches do. A bridge would also forward a packet with its
+//! sender's socket still charged for it, so a queue in the switch would exert back-pressure on a socket in another
+//! host, which is impossible in reality. `ip_rcv` removes that association, as a wire would.
 //!
-//! Each sender has a NIC of the link's rate (a token bucket, and so back-pressure to the sockets). The switch's port to
+//! Each sender has a NIC of the link's rate (a token bucket, with back-pressure to the sockets). The switch's port to
 //! the receiver is the bottleneck: HTB at the link's rate, a class per queue, a bounded FIFO in each.
 
 use std::fs::{self, File};
@@ -28,21 +28,21 @@ use super::bmv2::Bmv2;
 use super::classify;
 use super::host::Host;
 
-/// What the names of all the lab's namespaces start with.
+/// Prefix of the names of the lab's namespaces.
 pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
-/// Held by the lab that runs; the kernel lets go of it when the process ends, however it ends.
+/// Lock file of the running lab; the kernel releases it when the process exits for any reason.
 const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
-/// MTU of every interface, bytes: what switches are set to for an RDMA MTU of 4096.
+/// MTU of every interface, bytes: usual in switches for an RDMA MTU of 4096.
 const LINK_MTU: u32 = 4200;
-/// MTU around BMv2, bytes: libpcap's buffers hold so few larger packets that a burst of them is lost.
+/// MTU around BMv2, bytes: libpcap's buffers have room for so few larger packets that bursts are lost.
 const BMV2_MTU: u32 = 1500;
 /// A frame of the larger MTU.
 const FRAME_BYTES: u32 = LINK_MTU + 14;
-/// What a token bucket may send at once: the time between two looks of the kernel at its queue, no more.
+/// Burst of a token bucket: the interval at which the kernel serves its queue.
 const BURST_BYTES: u32 = 2 * FRAME_BYTES;
-/// A sender NIC's queue, bytes. Socket buffers fill long before it does.
+/// Queue of a sender NIC, bytes. Socket buffers fill long before it does.
 const NIC_QUEUE_BYTES: u32 = 4 << 20;
-/// Buffer of the classes that are not RoCE, bytes.
+/// Buffer of the non-RoCE classes, bytes.
 const OTHER_BUFFER_BYTES: u32 = 256 << 10;
 
 /// Minor number of the switch port's class for a queue: the data plane puts a packet of queue `q` into class `1:q+1`.
@@ -51,26 +51,26 @@ const fn queue_class(queue: u16) -> Handle {
 }
 /// The port as a whole.
 const PORT: Handle = Handle::new(1, 0xff);
-/// Queue 0: everything that is not RoCE.
+/// Queue 0: non-RoCE traffic.
 const BEST_EFFORT: Handle = queue_class(0);
 /// Queue 3: RoCE data.
 pub(super) const ROCE: Handle = queue_class(3);
 /// Queue 6: CNPs.
 const CNP: Handle = queue_class(6);
 
-/// What forwards in the lab.
+/// Switch of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchKind {
     /// The kernel, with HTB and FIFOs at the bottleneck.
     Linux,
-    /// `simple_switch`, whose queues hold and send packets of this many bytes, layer 2, whatever their length is.
+    /// `simple_switch`, whose queues count packets, regarded as of this many bytes, layer 2.
     Bmv2 {
         /// Bytes of a data packet.
         packet_bytes: u32,
     },
 }
 
-/// What the lab's network is like.
+/// Configuration of the lab's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopologyConfig {
     /// Sender hosts, 1 to `MAX_SENDERS`.
@@ -79,21 +79,21 @@ pub(crate) struct TopologyConfig {
     pub link_bps: u64,
     /// Buffer of the bottleneck's RoCE queue, bytes.
     pub buffer_bytes: u32,
-    /// Other traffic shares the port: it has a class of its own, and RoCE is sure of half the link only.
+    /// Whether other traffic shares the port in a separate class; RoCE is then guaranteed only half the link.
     pub shared_with_tcp: bool,
-    /// Addresses of IPv6 instead of IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// What forwards.
+    /// Switch.
     pub switch: SwitchKind,
-    /// The bottleneck's queues are the data plane's own (`dcqcn attach --queues`), behind a token bucket of the link's rate.
+    /// Whether the bottleneck uses the data plane's queues (`--queues`), behind a token bucket.
     pub queues: bool,
-    /// One more host, which sends what is not RoCE.
+    /// Whether to add a host that sends non-RoCE traffic.
     pub flooder: bool,
-    /// The hosts send as fast as this machine can, not at the link's rate.
+    /// Whether hosts send at full speed instead of the link's rate.
     pub fast_hosts: bool,
 }
 
-/// Most sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
+/// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
 pub(crate) const MAX_SENDERS: u16 = 250;
 
 /// The switch: a namespace with a port per host.
@@ -105,43 +105,43 @@ pub struct Switch {
     pub egress_ifname: String,
     /// Index of that port in the namespace.
     pub egress_ifindex: u32,
-    /// Rate the port's RoCE queue is sure of, bit/s.
+    /// Guaranteed rate of the port's RoCE queue, bit/s.
     pub roce_bps: u64,
     /// Buffer of that queue, bytes.
     pub buffer_bytes: u32,
-    /// The data plane brings the port's queues.
+    /// Whether the data plane provides the port's queues.
     pub queues: bool,
     /// The switch's process, if it is BMv2.
     pub bmv2: Option<Bmv2>,
 }
 
-/// The network, which exists as long as this does.
+/// The network, which is removed on drop.
 #[derive(Debug)]
 pub struct Topology {
     /// The senders, in order.
     pub senders: Vec<Host>,
-    /// The host that sends what is not RoCE, if there is one.
+    /// The host that sends non-RoCE traffic, if any.
     pub flooder: Option<Host>,
     /// The receiver.
     pub receiver: Host,
-    /// The switch between them, if it is the lab's.
+    /// The switch between them, unless it is external.
     pub switch: Option<Switch>,
-    // Last, so that everything is gone before another lab may start.
+    // Last, so that everything is removed before another lab may start.
     _removal: Option<Removal>,
     _lock: Flock<File>,
 }
 
 impl Topology {
-    /// Builds the network. What a crashed lab left behind is removed first.
+    /// Builds the network, after removing the rest of a crashed lab.
     ///
     /// # Errors
-    /// Another lab runs, the configuration is out of range, or the kernel refuses a step.
+    /// Another lab is running, the configuration is out of range, or the kernel rejects a step.
     pub(crate) fn build(config: &TopologyConfig) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
             bail!("{} senders: the lab has room for 1 to {MAX_SENDERS}", config.senders);
         }
         let lock = lock()?;
-        remove_namespaces().context("cannot remove what an earlier lab left behind")?;
+        remove_namespaces().context("cannot remove the rest of an earlier lab")?;
         // From here on a failure removes what was built.
         let removal = Removal;
 
@@ -208,11 +208,11 @@ impl Topology {
         Ok(Self { senders, flooder, receiver, switch: Some(switch), _removal: Some(removal), _lock: lock })
     }
 
-    /// Ports of this machine around a switch that is not the lab's: `senders` send to `receiver`, and `flooder` what is not RoCE.
-    /// Nothing of them is changed.
+    /// Ports of this machine around an external switch: `senders` send to `receiver`, and `flooder` sends non-RoCE
+    /// traffic. They are not changed.
     ///
     /// # Errors
-    /// Another lab runs, or a port is not there.
+    /// Another lab is running, or a port does not exist.
     pub(crate) fn of_ports(senders: &[String], flooder: Option<&String>, receiver: &str) -> Result<Self> {
         let lock = lock()?;
         let netlink = Netlink::connect()?;
@@ -232,7 +232,7 @@ impl Topology {
     }
 }
 
-/// Removes the lab's namespaces, and with them all that is in them.
+/// Removes the lab's namespaces with their contents.
 #[derive(Debug)]
 struct Removal;
 
@@ -246,7 +246,7 @@ impl Drop for Removal {
 
 fn remove_namespaces() -> Result<()> {
     for name in Netns::list(NETNS_PREFIX)? {
-        // What a crashed lab left attached is pinned outside its namespaces and would outlive them.
+        // Attachments of a crashed lab are pinned outside its namespaces and would outlive them.
         Netns::open(&name)?.run(attach::detach_all)??;
         Netns::delete(&name)?;
     }
@@ -269,7 +269,7 @@ fn lock() -> Result<Flock<File>> {
         }
         Err(_) => {
             let holder = fs::read_to_string(LOCK_FILE).unwrap_or_default();
-            bail!("another lab runs (process {}); wait for it or stop it", holder.trim())
+            bail!("another lab is running (process {}); wait for it or stop it", holder.trim())
         }
     }
 }
@@ -277,7 +277,7 @@ fn lock() -> Result<Flock<File>> {
 fn create_netns(suffix: &str, ipv6: bool) -> Result<Netns> {
     let netns = Netns::create(&format!("{NETNS_PREFIX}{suffix}"))?;
     if !ipv6 {
-        // Neighbour discovery would be the only traffic of it.
+        // Neighbour discovery would be its only traffic.
         netns.run(|| write_sysctl("ipv6/conf/default/disable_ipv6", "1"))?.or_else(|error| {
             // A kernel without IPv6 has nothing to disable.
             if fs::exists("/proc/sys/net/ipv6").unwrap_or(false) { Err(error) } else { Ok(()) }
@@ -318,7 +318,7 @@ fn address(ipv6: bool, subnet: u8, end: u8) -> IpAddr {
     }
 }
 
-/// Makes a host and joins it to the switch.
+/// Creates a host and connects it to the switch.
 fn join(
     config: &TopologyConfig,
     switch: &Netns,
@@ -334,7 +334,7 @@ fn join(
     switch_netlink.add_veth(&port_end, &host_end)?;
 
     let host_address = address(config.ipv6, subnet, HOST_END);
-    // The host takes all the lab for its own link, so that it needs no route; the switch knows better.
+    // The host treats the whole lab as on-link, so it needs no route; the switch routes.
     let (host_prefix_len, port_prefix_len) = if config.ipv6 { (64, 112) } else { (16, 24) };
     let mtu = if config.switch == SwitchKind::Linux { LINK_MTU } else { BMV2_MTU };
     let host_netlink = Netlink::connect_in(&netns)?;
@@ -346,7 +346,7 @@ fn join(
     let port_index = switch_netlink.link(&port)?.index;
     switch_netlink.set_mtu(port_index, mtu)?;
     switch_netlink.set_up(port_index, true)?;
-    // The kernel is to leave BMv2's ports alone.
+    // The kernel must not process packets at BMv2's ports.
     if config.switch == SwitchKind::Linux {
         switch_netlink.add_address(port_index, address(config.ipv6, subnet, PORT_END), port_prefix_len)?;
         switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
@@ -355,11 +355,11 @@ fn join(
     Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address, port })
 }
 
-/// Makes the bottleneck.
+/// Creates the bottleneck.
 fn shape(config: &TopologyConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
     let link_bps = config.link_bps;
     let root = Handle::new(1, 0);
-    // Without the data plane nobody chooses a class, and what is not TCP is RoCE.
+    // Without the data plane no classes are selected, and all non-TCP traffic is RoCE.
     let htb = QdiscSpec::Htb { default_minor: ROCE.minor(), direct_qlen: 1000 };
     netlink.replace_root(ifindex, root, &htb)?;
     let class = |parent, handle, rate_bps, priority| HtbClass {
@@ -374,14 +374,14 @@ fn shape(config: &TopologyConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32
         overhead_bytes: 0,
     };
     netlink.replace_htb_class(ifindex, &class(root, PORT, link_bps, 0))?;
-    // CNPs go first and are few; the others share what is left by their rates.
+    // CNPs go first and are few; the others share the rest by their rates.
     let queues = [
         (CNP, link_bps / 10, 0, OTHER_BUFFER_BYTES),
         (ROCE, roce_bps, 1, config.buffer_bytes),
         (BEST_EFFORT, link_bps - roce_bps, 1, OTHER_BUFFER_BYTES),
     ];
     for (handle, rate_bps, priority, buffer_bytes) in queues {
-        // The class that gets nothing for sure still needs a rate to exist.
+        // A class without a guarantee still needs a rate.
         let rate_bps = rate_bps.max(link_bps / 100);
         netlink.replace_htb_class(ifindex, &class(PORT, handle, rate_bps, priority))?;
         let fifo = QdiscSpec::Bfifo { limit_bytes: buffer_bytes };

@@ -154,7 +154,7 @@ mod tests {
             ("", "unexpected end"),
             ("{\"v\":1", "unexpected end"),
             ("hello\n", "cannot parse"),
-            ("{\"v\":2,\"ok\":{}}\n", "of version 2"),
+            ("{\"v\":2,\"ok\":{}}\n", "its version is 2"),
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
         ] {
             let error = answered(answer).unwrap_err();

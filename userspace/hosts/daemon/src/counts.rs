@@ -46,7 +46,7 @@ pub(crate) fn take_each<T>(
     of: impl Fn(&Reading, Counts) -> T,
 ) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
-    let mut failing: Vec<Failing> = shared.snapshot().failing.iter().map(told).collect();
+    let mut failing: Vec<Failing> = shared.snapshot().failing.iter().map(failing_interface).collect();
     failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
         interface: unreadable.interface.clone().unwrap_or_default(),
         error: unreadable.error.clone(),
@@ -66,7 +66,7 @@ pub(crate) fn take_each<T>(
     (scrape.readings.iter().map(count).collect(), failing)
 }
 
-fn told(failing: &crate::shared_state::Failing) -> Failing {
+fn failing_interface(failing: &crate::shared_state::Failing) -> Failing {
     Failing { interface: failing.interface.clone(), error: failing.error.clone() }
 }
 

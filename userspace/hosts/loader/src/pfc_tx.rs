@@ -90,12 +90,12 @@ impl PfcSender {
                 let share = self.history.share(port.ifindex, queue, depth_bytes);
                 let asked = self.asked.entry((port.ifindex, priority)).or_default();
                 // Nobody goes on for what is not known.
-                let is_kept = !share.is_all && asked.is_waiting();
+                let is_kept = !share.is_all && asked.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
-                let until_ns = match asked.look(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
-                    Some(PauseAction::Wait) => Some(now_ns.saturating_add(lasts_ns)),
-                    Some(PauseAction::GoOn) => None,
+                let until_ns = match asked.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
+                    Some(PauseAction::Xoff) => Some(now_ns.saturating_add(lasts_ns)),
+                    Some(PauseAction::Xon) => None,
                     None => continue,
                 };
                 // One that is lost is said again, and a port that is gone has nobody to tell.
@@ -107,7 +107,7 @@ impl PfcSender {
 
     /// Has everybody go on who waits because of the egress port `ifindex`. Returns to how many that was said.
     pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
-        let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_waiting());
+        let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_paused());
         let told = waiting.filter(|((ingress, priority), _)| {
             let port = self.ports.iter().find(|port| port.ifindex == *ingress);
             port.is_some_and(|port| socket.hold(ifindex, port, *priority, None, now_ns).is_ok())

@@ -237,7 +237,7 @@ mod tests {
 
     /// Published values of another solver for the same equation: p* in percent, q* in KB.
     #[test]
-    fn known_probabilities_come_out() {
+    fn probabilities_match_known_values() {
         let config = paper(5 * KB, 200 * KB, 10_000);
         let percent = |config: Config, link| move |n| at(&config, link, n).marking_probability * 100.0;
         check(&[0.078], 3, "40G", percent(config, 40 * GBIT));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn known_queues_come_out() {
+    fn queues_match_known_values() {
         let kb = |config: Config, link| move |n| at(&config, link, n).queue_bytes / 1e3;
         let paper_40g = paper(5 * KB, 200 * KB, 10_000);
         check(&[20.2, 41.8, 93.8, 122.6], 1, "40G", kb(paper_40g, 40 * GBIT));

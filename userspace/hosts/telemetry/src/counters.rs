@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_come_first_and_zero_rows_are_hidden() {
+    fn totals_precede_rows_and_zeros_are_hidden() {
         let text = "\
 COUNTER                     TOTAL
 np_ecn_marked_roce_packets     40

@@ -1,4 +1,4 @@
-//! A running switch: written, compared, changed and read.
+//! A running switch: writing, comparing, changing and reading its configuration.
 
 use std::path::PathBuf;
 use std::{fmt, fs};
@@ -29,7 +29,7 @@ struct SwitchArgs {
     thrift_port: u16,
 }
 
-/// Make a running switch what a configuration says: only what differs is written, all is read back.
+/// Apply a configuration to a running switch: write only differences, and read all back.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Rates and depths of queues cannot be read back; they are written every time. Forwarding tables are left
@@ -66,7 +66,7 @@ struct PushReport {
     thrift_port: u16,
     #[serde(flatten)]
     pushed: Pushed,
-    /// Mirror sessions, queue rates and depths, which are written every time.
+    /// Mirror sessions, queue rates and depths, which are always written.
     queue_commands: usize,
     not_in_p4: Ignored,
 }
@@ -84,14 +84,14 @@ impl fmt::Display for PushReport {
     }
 }
 
-/// Check a configuration file that describes a switch, and say what is made of it.
+/// Check a configuration file of a switch, and summarise it.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   # exit code 1 if anything is wrong
   dcqcn-lab p4 check switch.toml")]
 pub(crate) struct CheckArgs {
-    /// The file.
+    /// Configuration file.
     file: PathBuf,
 }
 
@@ -109,7 +109,7 @@ impl CheckArgs {
 struct CheckReport {
     file: String,
     ports: usize,
-    /// Of its tables.
+    /// Table entries.
     entries: usize,
 }
 
@@ -120,14 +120,14 @@ impl fmt::Display for CheckReport {
     }
 }
 
-/// Show the parameters of a running switch, as they were pushed or set last.
+/// Show the parameters of a running switch, as last pushed or set.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-lab p4 get --thrift-port 9090
   dcqcn-lab p4 get wred.3.kmax rpg_ai_rate")]
 pub(crate) struct GetArgs {
-    /// The parameters; all if none is named.
+    /// Parameters [default: all].
     #[arg(value_name = "KEY")]
     keys: Vec<Key>,
     #[command(flatten)]
@@ -156,7 +156,7 @@ impl fmt::Display for GetReport {
     }
 }
 
-/// Change parameters of a running switch, all at once or not at all.
+/// Change parameters of a running switch, atomically.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 A change the switch refuses is reverted. What was changed is entered in the audit log.
@@ -164,7 +164,7 @@ A change the switch refuses is reverted. What was changed is entered in the audi
 Examples:
   dcqcn-lab p4 set wred.3.kmax=60KB --thrift-port 9090")]
 pub(crate) struct SetArgs {
-    /// What to set.
+    /// Assignments.
     #[arg(value_name = "KEY=VALUE", required = true, add = ArgValueCompleter::new(dcqcn_support::cli::key_value))]
     changes: Vec<Assignment>,
     #[command(flatten)]
@@ -177,7 +177,7 @@ impl SetArgs {
     }
 }
 
-/// Show flows, queues and counters of a running switch, as `dcqcn flows`, `queues` and `counters` show those of an interface.
+/// Show flows, queues and counters of a running switch, like `dcqcn flows`, `queues` and `counters`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 DEPTH is how many packets were behind the last one that left, times the size of a packet. The parameters
@@ -190,10 +190,10 @@ Examples:
 pub(crate) struct ReadArgs {
     #[command(flatten)]
     switch: SwitchArgs,
-    /// The configuration, where it was not pushed by this command.
+    /// Configuration, if it was not pushed by this command.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Show too what is zero.
+    /// Include zeros.
     #[arg(long)]
     all: bool,
 }
@@ -203,7 +203,7 @@ impl ReadArgs {
         let port = self.switch.thrift_port;
         let program = Program::embedded()?;
         let mut session = Session::open(port)?;
-        // Another switch may have had this port before, in this namespace or in one whose number is this one's now.
+        // Another switch may have used this port, in this namespace or in one with a reused number.
         let kept = match self.config {
             Some(config) => {
                 session.require(&program)?;
@@ -274,12 +274,12 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// How a switch is called where others have the name of an interface.
+/// Name of a switch in place of an interface name.
 fn target_name(port: u16) -> String {
     format!("bmv2:{port}")
 }
 
-/// A switch that was configured before.
+/// A configured switch.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     /// Port of the switch's Thrift server.
@@ -287,7 +287,7 @@ struct Target {
 }
 
 impl Target {
-    /// Its parameters, if the switch still has what was pushed.
+    /// Its parameters, if the switch still has the pushed configuration.
     fn config(self) -> anyhow::Result<(String, Config)> {
         let kept = Kept::load(self.port)?;
         let program = Program::embedded()?;
@@ -328,8 +328,8 @@ impl Target {
         let plan = Plan::new(program, &kept.config, &kept.switch)?;
         verify(session, &plan).with_context(|| {
             format!(
-                "the switch at port {0} has not what was pushed last: `dcqcn-lab p4 push --config FILE --thrift-port {0}` \
-                 makes it so",
+                "the switch at port {0} differs from the last push; run `dcqcn-lab p4 push --config FILE --thrift-port {0}` \
+                 to update it",
                 self.port
             )
         })

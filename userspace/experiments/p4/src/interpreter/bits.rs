@@ -1,9 +1,9 @@
-//! Fields as bits in a row, and what is computed over them.
+//! Bit strings of fields, and calculations over them.
 
-/// Bits in the order of a header: the most significant of the first field first.
+/// Bits in header order: the most significant bit of the first field first.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    /// Whole bytes; the last is filled with zeros.
+    /// Whole bytes; the last is padded with zeros.
     pub(super) bytes: Vec<u8>,
     free: u32,
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn known_checksums_are_computed() {
+    fn checksums_match_known_values() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         // The example of RFC 1071, and an odd length.
         assert_eq!(csum16(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);

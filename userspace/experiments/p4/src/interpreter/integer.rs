@@ -1,12 +1,12 @@
-//! The numbers of expressions.
+//! Integers of expressions.
 //!
-//! BMv2 computes in integers without bound and cuts a result where it is stored. The compiler masks the result of every
-//! operation that can leave the width of its type, which is at most 128 bits here. So arithmetic modulo 2^256 with a sign gives
-//! the same results.
+//! BMv2 computes in unbounded integers and truncates a result when it is stored. The compiler masks the result of every
+//! operation that can exceed the width of its type, which is at most 128 bits here. So signed arithmetic modulo 2^256
+//! gives the same results.
 
 use std::cmp::Ordering;
 
-/// A signed integer of 256 bits, in two's complement. The order of the fields is that of comparison.
+/// A signed integer of 256 bits, in two's complement. Field order is comparison order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Int {
     high: i128,
@@ -26,7 +26,7 @@ impl Int {
         self.low
     }
 
-    /// An amount to shift by, an index, a length: the largest `u32` if it does not fit one.
+    /// As a shift amount, index or length: saturates at the largest `u32`.
     pub(super) fn small(self) -> u32 {
         if self.high == 0 { self.low.try_into().unwrap_or(u32::MAX) } else { u32::MAX }
     }
@@ -97,7 +97,7 @@ impl Int {
         Self { high: !self.high, low: !self.low }
     }
 
-    /// The outcome of a comparison, as a number.
+    /// Result of a comparison, as a number.
     pub(super) fn compared(self, other: Self, is_it: impl Fn(Ordering) -> bool) -> Self {
         is_it(self.cmp(&other)).into()
     }
@@ -121,7 +121,7 @@ impl From<bool> for Int {
     }
 }
 
-/// As many ones, at most 128.
+/// A mask of this many ones, at most 128.
 pub(super) const fn ones(bits: u32) -> u128 {
     match bits {
         0 => 0,

@@ -1,4 +1,4 @@
-//! From the JSON to what is run: names become indices, and what is not known is refused.
+//! Loading of the JSON: names become indices, and unsupported features are rejected.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -15,12 +15,12 @@ use super::model::{
     Operation, Primitive, Register, Standard, State, Table, Transition,
 };
 
-/// The version of the format whose meaning is known here. A higher minor number may add what is refused anyway.
+/// The supported version of the format. A higher minor number may only add features, which are rejected anyway.
 const MAJOR_VERSION: u32 = 2;
 /// Widest field and key of a transition, bits.
 const MAX_BITS: u32 = 128;
 
-/// Names that were read so far, and the place that is being read.
+/// Names read so far, and the current position.
 pub(super) struct Load<'a> {
     place: String,
     fields: HashMap<(&'a str, &'a str), usize>,
@@ -32,7 +32,7 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// What the interpreter does not know.
+    /// An error for an unsupported feature.
     pub(super) fn refuse(&self, what: impl Display) -> Error {
         Error::NotInterpreted { place: self.place.clone(), what: what.to_string() }
     }
@@ -53,7 +53,7 @@ impl<'a> Load<'a> {
         if json.get("type").and_then(Value::as_str) == Some(kind) {
             return Ok(json.get("value").unwrap_or(&Value::Null));
         }
-        Err(self.refuse(format_args!("{json} in the place of a `{kind}`")))
+        Err(self.refuse(format_args!("{json} instead of a `{kind}`")))
     }
 
     /// The named object of a type value object.
@@ -83,7 +83,7 @@ impl<'a> Load<'a> {
             .map_err(|_| self.refuse(format_args!("`{}` with {} parameters", call.op, call.parameters.len())))
     }
 
-    /// Reads a type value object.
+    /// Parses a type value object.
     fn expression(&self, json: &Value) -> Result<Expression> {
         let value = json.get("value").unwrap_or(&Value::Null);
         match json.get("type").and_then(Value::as_str) {
@@ -212,7 +212,7 @@ impl<'a> Load<'a> {
         {
             return Err(self.refuse(format_args!("the parameter {index}")));
         }
-        // A jump back might never end.
+        // A backward jump might never end.
         for (at, primitive) in code.iter().enumerate() {
             if let Primitive::Jump(to) | Primitive::JumpIfZero(_, to) = primitive
                 && *to <= at
@@ -360,7 +360,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
     Ok(model)
 }
 
-/// Header instances become runs of fields. Validity is one more field of a header.
+/// Flattens header instances into ranges of fields. Validity is an extra field of a header.
 fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for header in &program.headers {
         load.place = format!("header `{}`", header.name);
@@ -414,7 +414,7 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
 fn arrays<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for array in &program.register_arrays {
         load.place = format!("register `{}`", array.name);
-        // What a controller reads and writes.
+        // Accessible to a controller.
         if !(1..=64).contains(&array.bitwidth) {
             return Err(load.refuse(format_args!("elements of {} bits", array.bitwidth)));
         }
@@ -570,9 +570,9 @@ fn names<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize> {
     items.iter().map(|item| name(item).as_str()).zip(0..).collect()
 }
 
-/// The text of a value.
+/// The text in a value.
 pub(super) fn text<'j>(load: &Load<'_>, json: &'j Value) -> Result<&'j str> {
-    json.as_str().ok_or_else(|| load.refuse(format_args!("{json} in the place of a text")))
+    json.as_str().ok_or_else(|| load.refuse(format_args!("{json} instead of a text")))
 }
 
 /// A number in hexadecimal, as `0x1f` or `-0x1`.

@@ -1,4 +1,4 @@
-//! A loaded program: what refers to something has its index.
+//! A loaded program, with references as indices.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub(super) struct Model {
     pub(super) standard: Standard,
     pub(super) states: Vec<State>,
     pub(super) start: Option<usize>,
-    /// The parser error of a packet that ends before its headers do.
+    /// The parser error of a packet that is shorter than its headers.
     pub(super) too_short: u32,
     /// Headers in the order in which they are written.
     pub(super) deparser: Vec<usize>,
@@ -46,7 +46,7 @@ pub(super) struct Header {
     pub(super) is_metadata: bool,
 }
 
-/// Fields of `standard_metadata` that the switch itself reads and writes.
+/// Fields of `standard_metadata` that the switch itself accesses.
 #[derive(Debug, Default)]
 pub(super) struct Standard {
     pub(super) ingress_port: usize,
@@ -68,7 +68,7 @@ pub(super) struct Standard {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) operations: Vec<Operation>,
-    /// Fields, each filled to whole bytes from the front.
+    /// Fields, each zero-padded at the front to whole bytes.
     pub(super) key: Vec<usize>,
     pub(super) transitions: Vec<Transition>,
     pub(super) otherwise: Option<usize>,
@@ -94,7 +94,7 @@ pub(super) struct Action {
     pub(super) code: Vec<Primitive>,
 }
 
-/// A step of an action. Fields that are written come first.
+/// A step of an action. Destination fields come first.
 #[derive(Debug)]
 pub(super) enum Primitive {
     Assign(usize, Expression),
@@ -160,12 +160,12 @@ pub(super) struct Table {
     pub(super) name: String,
     pub(super) key: Vec<Key>,
     pub(super) size: usize,
-    /// The actions by the names a controller knows them by.
+    /// Actions by their control plane names.
     pub(super) actions: BTreeMap<String, usize>,
     pub(super) next: Next,
     pub(super) default: Bound,
     pub(super) is_default_constant: bool,
-    /// Constant entries: if there are any, a controller writes none.
+    /// Constant entries, which exclude others.
     pub(super) entries: Vec<(Entry, Bound)>,
 }
 

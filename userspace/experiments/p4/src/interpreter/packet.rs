@@ -5,11 +5,11 @@ use super::integer::Int;
 use super::model::{Header, Model, Operation, State};
 
 pub(super) struct Packet {
-    /// Values of all fields of the program; of a header that the packet does not have, whatever they were.
+    /// Values of all fields of the program; undefined for headers that the packet lacks.
     pub(super) fields: Vec<Int>,
-    /// Bytes behind the headers that were parsed; all bytes before parsing.
+    /// Bytes after the parsed headers; all bytes before parsing.
     payload: Vec<u8>,
-    /// Length as it came in: what counters of bytes count.
+    /// Length on arrival, used by byte counters.
     pub(super) ingress_length: u32,
     /// Length with the headers added and removed since.
     pub(super) length: u32,
@@ -38,7 +38,7 @@ impl Packet {
         self.fields.get(field).copied().unwrap_or_default()
     }
 
-    /// Stores a value, cut to the width of the field.
+    /// Stores a value, truncated to the width of the field.
     pub(super) fn set(&mut self, model: &Model, field: usize, value: Int) {
         if let (Some(there), Some(field)) = (self.fields.get_mut(field), model.fields.get(field)) {
             *there = value.stored(field.bits, field.is_signed);
@@ -66,11 +66,11 @@ impl Packet {
         }
     }
 
-    /// Reads the headers; what is not one remains as payload.
+    /// Parses the headers; the rest remains as payload.
     pub(super) fn parse(&mut self, model: &Model) {
         let payload = std::mem::take(&mut self.payload);
         let (mut at, mut next) = (0, model.start);
-        // A state is entered at most once: a program may loop over header stacks only, which are refused.
+        // A state is entered at most once: only header stacks, which are rejected, allow loops.
         for _ in 0..model.states.len() {
             let Some(state) = next.and_then(|state| model.states.get(state)) else { break };
             if !self.enter(model, state, &payload, &mut at) {
@@ -84,7 +84,7 @@ impl Packet {
         self.payload = payload.get(at..).unwrap_or_default().to_vec();
     }
 
-    /// Carries out a state's operations; false if the packet ends before a header does.
+    /// Executes a state's operations; `false` if the packet is too short.
     fn enter(&mut self, model: &Model, state: &State, bytes: &[u8], at: &mut usize) -> bool {
         for operation in &state.operations {
             match operation {
@@ -134,7 +134,7 @@ impl Packet {
         }
         let mut bytes = written.bytes;
         bytes.extend_from_slice(&self.payload);
-        // BMv2 forgets a truncation when the packet goes round.
+        // BMv2 resets a truncation when the packet is recirculated.
         if let Some(length) = self.truncate_to
             && self.recirculate_with.is_none()
         {
@@ -143,7 +143,7 @@ impl Packet {
         bytes
     }
 
-    /// A copy with these fields of the metadata.
+    /// A copy with these metadata fields.
     pub(super) fn copied(&self, model: &Model, list: u32, instance_type: u32) -> Self {
         let mut copy = Self {
             fields: self.fields.clone(),

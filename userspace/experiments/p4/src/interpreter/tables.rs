@@ -1,4 +1,4 @@
-//! Entries of tables: written by a controller, found by packets.
+//! Table entries: written by a controller, matched by packets.
 
 use super::super::control::TableDump;
 use super::super::entry::{Entry, Match, Value};
@@ -11,7 +11,7 @@ use super::packet::Packet;
 pub(super) struct Tables(Vec<Entries>);
 
 struct Entries {
-    /// The default action as a controller sees it, and as it runs.
+    /// The default action for a controller, and for execution.
     default: (Entry, Bound),
     entries: Vec<(u64, Entry, Bound)>,
     next_handle: u64,
@@ -34,7 +34,7 @@ impl Tables {
         Self(model.tables.iter().map(entries).collect())
     }
 
-    /// The action for a packet, and where it goes on; `None` if there is no such table.
+    /// The action for a packet, and the next node; `None` if there is no such table.
     pub(super) fn look_up<'a>(
         &'a self,
         model: &'a Model,
@@ -112,22 +112,22 @@ impl Tables {
     fn of<'m>(&mut self, model: &'m Model, name: &str) -> Result<(&'m Table, &mut Entries)> {
         let tables = model.tables.iter().zip(&mut self.0);
         let found = tables.into_iter().find(|(table, _)| table.name == name);
-        found.ok_or_else(|| Error::Interpreter { reason: format!("there is no table `{name}`") })
+        found.ok_or_else(|| Error::Interpreter { reason: format!("no table `{name}`") })
     }
 }
 
 fn refused(entry: &Entry, reason: &str) -> Error {
-    Error::Interpreter { reason: format!("table `{}` does not take an entry: {reason}", entry.table) }
+    Error::Interpreter { reason: format!("table `{}` rejects an entry: {reason}", entry.table) }
 }
 
-/// The action of an entry. The program's own check has seen its parameters.
+/// The action of an entry, whose parameters the program's own check has validated.
 fn bound(table: &Table, entry: &Entry) -> Result<Bound> {
     let action = table.actions.get(&entry.action).copied();
     let action = action.ok_or_else(|| refused(entry, "it has no such action"))?;
     Ok(Bound { action, parameters: entry.params.iter().map(|value| Int::from(value.bits())).collect() })
 }
 
-/// The bits of a prefix that an entry matches a packet by: 0 with exact keys. `None` if it does not match.
+/// Length of the prefix by which an entry matches a packet: 0 with exact keys. `None` if it does not match.
 fn matched(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
     let mut prefix = 0;
     for (key, wanted) in table.key.iter().zip(entry.key.as_deref().unwrap_or_default()) {

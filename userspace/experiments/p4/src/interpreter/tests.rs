@@ -15,7 +15,7 @@ fn refusal(pointer: &str, value: Value) -> String {
     Interpreter::new(&changed(pointer, value), 1).err().unwrap().to_string()
 }
 
-/// A UDP packet to this address, of this DSCP.
+/// A UDP packet to this address, with this DSCP.
 fn packet(to: [u8; 4], dscp: u8) -> Vec<u8> {
     let mut packet = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]].concat();
     packet.extend([0x08, 0, 0x45, dscp << 2, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 9, 9]);
@@ -160,7 +160,7 @@ fn entries_are_written_once() {
 }
 
 #[test]
-fn mistakes_are_errors() {
+fn invalid_input_is_an_error() {
     let mut interpreter = Interpreter::embedded(1).unwrap();
     assert!(interpreter.register_at("np_qpn", 2_047).is_ok());
     let beyond = interpreter.register_at("np_qpn", 2_048).unwrap_err().to_string();

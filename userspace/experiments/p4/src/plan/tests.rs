@@ -32,7 +32,7 @@ fn small_table_rejected_before_writes() {
     };
     assert_eq!(lines(&plan(&ports(64)).unwrap(), "wred").len(), 512);
     let refused = plan(&ports(65)).unwrap_err().to_string();
-    assert!(refused.contains(".wred` has 512 places and this configuration needs 520"), "{refused}");
+    assert!(refused.contains(".wred` has 512 entries and this configuration needs 520"), "{refused}");
     assert!(refused.contains("at most 64 [[bmv2.port]] with `cp_enable`"), "{refused}");
     let route = |n: usize| format!("[[bmv2.route]]\nto = '10.{}.{}.0/24'\nport = 1\n", n / 256, n % 256);
     let macs = "src_mac = '02:00:00:00:00:01'\ndst_mac = '02:00:00:00:00:02'\n";
@@ -51,7 +51,7 @@ fn config_becomes_entries() {
     let wred = lines(&plan, "wred");
     assert_eq!(wred.len(), 16);
     assert!(wred.contains(&format!("set_wred 1 3 => 1 10 40 {slope} 0")), "{wred:?}");
-    // A million CNPs a second, and a hundredth of them at once.
+    // A million CNPs a second, with a burst of a hundredth.
     let np =
         ["set_np 1 => 50000 0 48 6 1 1 1 0 1000 9999000", "set_np 2 => 50000 0 48 6 0 1 1 0 1000 9999000"];
     assert_eq!(lines(&plan, "np"), np);

@@ -17,7 +17,7 @@ use super::{HOST, MAX_FRAME, Packet, Passed, SwitchEngine, Target, WORLD};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
-    /// As [`Engine::process`]: a switch clones on its own.
+    /// As [`Engine::process`]: a switch clones by itself.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
         Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
     }
@@ -42,7 +42,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
             Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
             _ => 0,
         };
-        // A packet that its own host made has no port to go back to.
+        // A packet sent by the host itself has no port to return to.
         let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
         self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
         let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
@@ -97,7 +97,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         Ok(())
     }
 
-    /// The program in P4 reads no pauses, so it has no storms of them.
+    /// The P4 program ignores pauses, so it has no storms.
     fn set_storms(&mut self, _: Storms, _: u64) -> Result<(), Error> {
         Ok(())
     }
@@ -110,7 +110,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         self.queues.get(index as usize).copied().ok_or(dataplane::Error::Missing("QUEUE").into())
     }
 
-    /// The flows that would be in this set, as many as it holds; a switch has sets of its own.
+    /// The flows that would be in this set, up to its size; a switch has other sets.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
         let mut target = self.target.borrow_mut();
         let mut reader = Reader::new(target.control(), &self.program);
@@ -136,7 +136,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         Ok(self.np_set_of(&flows))
     }
 
-    /// All under the hook that ran last: a switch has one pipeline.
+    /// All counters are attributed to the last hook: a switch has one pipeline.
     fn counters(&self) -> Result<[Counters; 3], Error> {
         let mut target = self.target.borrow_mut();
         let mut counters = [Counters::ZERO; 3];
@@ -169,7 +169,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
 }
 
 impl<T: Target> SwitchEngine<T> {
-    /// What was entered goes before what the switch has learned.
+    /// Added pairs take precedence over learned ones.
     fn all_pairs(&self) -> Result<HashMap<QpId, Pair>, p4::Error> {
         let mut target = self.target.borrow_mut();
         let mut pairs: HashMap<_, _> =

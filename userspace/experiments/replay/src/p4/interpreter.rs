@@ -11,11 +11,11 @@ use super::{SwitchEngine, Target};
 pub type P4 = SwitchEngine<Interpreter>;
 
 impl P4 {
-    /// Loads the program; its random numbers begin at `seed`. `packet_bytes` is the size that stands for one packet where
-    /// depths are in packets.
+    /// Loads the program, with `seed` for its random numbers. `packet_bytes` is the size of a packet where depths are
+    /// in packets.
     ///
     /// # Errors
-    /// The program does not have what the parameters need.
+    /// The program lacks something that the parameters need.
     pub fn new(params: &Params, packet_bytes: u64, seed: u64) -> Result<Self, crate::Error> {
         Self::over(Interpreter::embedded(seed)?, params, packet_bytes)
     }
@@ -35,7 +35,7 @@ impl Target for Interpreter {
         Ok(())
     }
 
-    /// No time passes in it: it runs until a packet leaves, or a bounded number of passes.
+    /// No time passes: it runs until a packet leaves, or a bounded number of passes.
     fn receive(&mut self, port: u16, _: Duration) -> Result<Option<Vec<u8>>, Error> {
         Interpreter::receive(self, port)
     }

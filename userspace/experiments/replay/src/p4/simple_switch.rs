@@ -1,4 +1,4 @@
-//! The program in `simple_switch`, in a network namespace of its own.
+//! The program in `simple_switch`, in a separate network namespace.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,13 +23,13 @@ pub struct SimpleSwitch {
     session: Session,
     host: RawSocket,
     world: RawSocket,
-    // Last, in this order: the switch ends, then its namespace goes.
+    // Last, in this order: the switch exits, then its namespace is removed.
     _process: Process,
     _namespace: Temporary,
 }
 
 impl Bmv2 {
-    /// Starts a switch. `packet_bytes` is the size that stands for one packet where depths are in packets.
+    /// Starts a switch. `packet_bytes` is the size of a packet where depths are in packets.
     ///
     /// # Errors
     /// BMv2 is not installed, the process is not root, or the program does not have what the parameters need.
@@ -38,7 +38,7 @@ impl Bmv2 {
         let namespace =
             Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
         let netns = &*namespace;
-        // No neighbour discovery among the packets.
+        // Prevents neighbour discovery among the packets.
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
             .map_err(wire::failed)?;

@@ -17,39 +17,39 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// What is wrong with a capture.
+/// Error in a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// It cannot be read at all.
     #[error("{}: {source}", path.display())]
     Open {
-        /// Which file.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It is something else.
+    /// It has another format.
     #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
     NotACapture {
-        /// Which file.
+        /// Path.
         path: PathBuf,
-        /// What its first bytes are not.
+        /// Deviation of its first bytes.
         reason: String,
     },
-    /// Its packets begin with nothing that is known here.
+    /// Its link type is unsupported.
     #[error(
         "link type {link_type:?} cannot be replayed; ETHERNET, RAW, NULL, LOOP, LINUX_SLL and LINUX_SLL2 can"
     )]
     LinkType {
-        /// What they begin with.
+        /// Link type.
         link_type: DataLink,
     },
-    /// It ends in the middle of a packet, or its structure is broken there. What came before has been read.
+    /// It ends within a packet, or its structure is damaged there. Previous packets were read.
     #[error("the capture is damaged or cut short after packet {packets}: {reason}")]
     Damaged {
-        /// How many packets came before.
+        /// Number of packets before the damage.
         packets: u64,
-        /// What is wrong.
+        /// Damage.
         reason: String,
     },
 }
@@ -57,15 +57,15 @@ pub enum CaptureError {
 /// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// When, in ns since 1970.
+    /// Time, in ns since 1970.
     pub time_ns: u64,
     /// Its length on the wire as an Ethernet frame, bytes.
     pub length: u32,
-    /// As much of it as was captured; another link header than Ethernet's has been replaced.
+    /// Captured bytes; other link headers are replaced by Ethernet.
     pub data: Vec<u8>,
 }
 
-/// A capture being read. Packets of simple packet blocks, which have no time, get that of the packet before.
+/// A capture being read. Simple packet blocks, which have no time, get the time of the previous packet.
 pub struct Capture {
     source: Source,
     packets: u64,
@@ -81,7 +81,7 @@ impl Capture {
     /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, is not a capture, or of packets whose link header is not known.
+    /// It cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
@@ -102,7 +102,7 @@ impl Capture {
     /// The next packet; `None` at the end.
     ///
     /// # Errors
-    /// The capture is damaged here, or goes on with packets whose link header is not known.
+    /// The capture is damaged here, or continues with an unsupported link type.
     pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
         let next = match &mut self.source {
             Source::Pcap { link, reader } => next_pcap(*link, reader),
@@ -143,8 +143,8 @@ fn reason(error: &PcapError) -> String {
     }
 }
 
-/// Record by record, unchecked: the library's own check refuses packets longer than the snapshot length, which every
-/// capture with one has.
+/// Reads raw records: the library's own check rejects packets longer than the snapshot length, which are normal in a
+/// capture with one.
 fn next_pcap(link: Link, reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
     let ns_per_unit = match reader.header().ts_resolution {
         TsResolution::MicroSecond => 1_000,
@@ -159,7 +159,7 @@ fn next_pcap(link: Link, reader: &mut PcapReader<File>) -> Option<Result<Capture
 
 fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<Captured, Failure>> {
     loop {
-        // The library takes every time for nanoseconds; it counts in units of the interface.
+        // The library assumes nanoseconds; convert from the interface's units.
         let (interface, units, length, data) = match reader.next_block()? {
             Err(error) => return Some(Err(Failure::Damaged(error))),
             Ok(Block::EnhancedPacket(packet)) => {
@@ -182,7 +182,7 @@ fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<C
         };
         let mut data = data;
         if units.is_none() {
-            // A simple block does not say how much of it is padding.
+            // A simple block does not contain the length of its padding.
             let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
             data.truncate(length.min(snaplen) as usize);
         }

@@ -1,4 +1,4 @@
-//! What a replay says of each packet, as one line of JSON.
+//! Output of a replay per packet: one line of JSON.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +29,7 @@ impl Frame for Bytes<'_> {
 }
 
 impl Bytes<'_> {
-    /// What the hooks take it for, and why they leave it alone if they do.
+    /// Its classification, or the counter if it is not processed.
     pub(super) fn classify(&self) -> Result<Roce, Stat> {
         classify(&mut Bytes(self.0))
     }
@@ -45,41 +45,41 @@ impl Bytes<'_> {
 pub(super) struct Line<'a> {
     /// `JSON_VERSION`.
     pub(super) json_version: u32,
-    /// Its number, from 0.
+    /// Number, from 0.
     pub(super) index: u64,
-    /// When, in the time of the run.
+    /// Time in the run.
     pub(super) time_ns: u64,
-    /// Bytes it had on the wire.
+    /// Length on the wire.
     pub(super) length: u32,
-    /// Bytes of them in the capture.
+    /// Captured bytes.
     pub(super) captured_length: usize,
-    /// What it is, if it is RoCEv2.
+    /// Headers, if it is RoCEv2.
     pub(super) parse: Option<Parse>,
-    /// Why it was left unchanged, if it was.
+    /// Reason for leaving it unchanged, if any.
     pub(super) left_alone: Option<&'static str>,
-    /// Where it met the data plane.
+    /// Hook.
     pub(super) hook: Hook,
     #[serde(flatten)]
     pub(super) left: Left,
     /// CE was set here.
     pub(super) marked: bool,
-    /// Bytes in its class's virtual queue in front of it, where the congestion point runs.
+    /// Depth of its class's virtual queue in front of it, where the congestion point runs.
     pub(super) depth_before_bytes: Option<u64>,
-    /// And behind it.
+    /// Depth after it.
     pub(super) depth_after_bytes: Option<u64>,
-    /// The flow it belongs to, as it stands afterwards.
+    /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
-    /// What was sent next to it.
+    /// Packets emitted with it.
     pub(super) emitted: &'a [Emitted],
 }
 
-/// What became of a packet.
+/// Result for a packet.
 #[derive(Debug, Serialize)]
 pub(super) struct Left {
     verdict: &'static str,
-    /// The interface it was redirected to.
+    /// Interface it was redirected to.
     redirect_ifindex: Option<u32>,
-    /// Earliest departure, in the time of the run; `None` = at once.
+    /// Earliest departure, in the time of the run; `None` = immediately.
     departure_ns: Option<u64>,
     /// `skb->priority`.
     priority: u32,
@@ -99,7 +99,7 @@ impl Left {
     }
 }
 
-/// A packet sent next to another.
+/// A packet emitted with another.
 #[derive(Debug, Serialize)]
 pub(super) struct Emitted {
     #[serde(flatten)]
@@ -121,9 +121,9 @@ impl Emitted {
 /// A RoCEv2 packet's headers.
 #[derive(Debug, Serialize)]
 pub(super) struct Parse {
-    /// Behind the tags.
+    /// EtherType after the tags.
     ethertype: String,
-    /// From the outermost.
+    /// VLAN IDs, the outermost first.
     vlan: Vec<Tag>,
     ip_version: u8,
     src: String,
@@ -147,7 +147,7 @@ struct Tag {
     dei: bool,
 }
 
-/// What the hooks see in a packet, or the counter under which they leave it alone.
+/// Classification of a packet by the hooks, or the counter of packets left unchanged.
 pub(super) fn parse(packet: &[u8], params: &Params) -> (Option<Parse>, Option<&'static str>) {
     if packet.len() < MIN_PACKET {
         return (None, Some("too_short"));
@@ -210,8 +210,8 @@ impl Parse {
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub(super) enum Flow {
-    /// At the reaction point.
+    /// State at the reaction point.
     Rp(FlowRow),
-    /// At the notification point.
+    /// State at the notification point.
     Np(NpFlowRow),
 }

@@ -1,27 +1,27 @@
-//! Captures whose packets have another link header than Ethernet's, or none: they get one, without addresses that were
-//! not captured. Layouts: the link-layer header types' pages of tcpdump.org.
+//! Captures with a link header other than Ethernet's, or none: packets get an Ethernet header, without addresses that
+//! were not captured. Layouts are those of the link-layer header types on tcpdump.org.
 
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use pcap_file::DataLink;
 
-/// What the packets of a capture begin with.
+/// Link header of a capture's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// An Ethernet header.
     Ethernet,
-    /// Bytes that tell nothing more than the IP header behind them, which begins here.
+    /// A header without further information, followed by IP at this offset.
     Ip(usize),
-    /// "Cooked" (the device "any"): protocol, length and place of the sender's address, and the header's own length.
+    /// "Cooked" (the device "any"): protocol, length and offset of the sender's address, and the header's own length.
     Cooked { protocol_at: usize, address_length_at: usize, address_at: usize, length: usize },
 }
 
 impl Link {
-    /// `None`: packets of this type carry no IP that could be found.
+    /// `None`: no IP can be located in packets of this type.
     pub(super) const fn of(link_type: DataLink) -> Option<Self> {
         Some(match link_type {
             DataLink::ETHERNET => Self::Ethernet,
             DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Self::Ip(0),
-            // An address family, in the byte order and the numbering of the system that captured.
+            // An address family, in byte order and numbering of the capturing system.
             DataLink::NULL | DataLink::LOOP => Self::Ip(4),
             DataLink::LINUX_SLL => {
                 Self::Cooked { protocol_at: 14, address_length_at: 5, address_at: 6, length: 16 }
@@ -33,7 +33,7 @@ impl Link {
         })
     }
 
-    /// How many bytes more an Ethernet frame of such a packet has.
+    /// Growth of a packet converted to Ethernet.
     pub(super) const fn growth(self) -> i64 {
         let header = match self {
             Self::Ethernet => Ethernet::LEN,
@@ -42,7 +42,7 @@ impl Link {
         Ethernet::LEN as i64 - header as i64
     }
 
-    /// The packet as an Ethernet frame. One that ends within its link header has type 0: not RoCE.
+    /// Converts a packet to an Ethernet frame. A truncated link header gives type 0: not RoCE.
     pub(super) fn ethernet(self, packet: Vec<u8>) -> Vec<u8> {
         let (header, rest) = match self {
             Self::Ethernet => return packet,

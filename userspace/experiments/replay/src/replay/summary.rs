@@ -1,4 +1,4 @@
-//! What a replay says at its end.
+//! Summary of a replay.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,15 +15,15 @@ use crate::{Hook, Outcome, Verdict};
 pub struct Summary {
     /// [`dcqcn_support::JSON_VERSION`].
     pub json_version: u32,
-    /// What ran the hooks.
+    /// Engine.
     pub engine: EngineKind,
-    /// Where the packets met the data plane.
+    /// Hook.
     pub hook: Hook,
     /// Packets in the capture.
     pub packets: u64,
-    /// Of them, captured in part only.
+    /// Packets captured partially.
     pub truncated: u64,
-    /// Of them, too short or too long for an engine; they passed.
+    /// Packets too short or too long for an engine, which passed.
     pub not_run: u64,
     /// Packets that passed or were redirected.
     pub passed: u64,
@@ -31,13 +31,13 @@ pub struct Summary {
     pub dropped: u64,
     /// Packets marked CE.
     pub marked: u64,
-    /// Packets given a later departure time.
+    /// Packets with a later departure time.
     pub delayed: u64,
-    /// Packets sent next to them, CNPs that is.
+    /// Packets emitted: CNPs.
     pub emitted: u64,
     /// Time from the first packet to the last, ns.
     pub duration_ns: u64,
-    /// The counters that are not 0, by hook and name.
+    /// Nonzero counters, by hook and name.
     pub counters: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Where and why reading the capture ended early.
     pub damaged: Option<String>,
@@ -95,7 +95,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} packets in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} sent next to them",
+            "{} packets in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} emitted",
             self.packets,
             self.duration_ns / 1_000_000,
             self.passed,
@@ -106,7 +106,7 @@ impl fmt::Display for Summary {
             self.emitted,
         )?;
         if self.truncated != 0 {
-            writeln!(f, "{} packets were captured in part only", self.truncated)?;
+            writeln!(f, "{} packets were captured partially", self.truncated)?;
         }
         if let Some(damaged) = &self.damaged {
             writeln!(f, "{damaged}")?;

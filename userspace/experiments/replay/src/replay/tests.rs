@@ -1,4 +1,4 @@
-//! Captures as they occur in the wild, and what a replay makes of them.
+//! Real-world captures, and their replay.
 
 use std::borrow::Cow;
 use std::fs;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// 44 s past the epoch, as in the captures' own clock nothing special.
+/// 44 s past the epoch, an arbitrary time for the captures' own clock.
 const AT_NS: u64 = 44_000_000_000;
 
 fn soft_roce(name: &str) -> PathBuf {
@@ -87,7 +87,7 @@ fn pcap(frames: &[Vec<u8>], link_type: DataLink, resolution: TsResolution, snapl
     writer.into_writer()
 }
 
-/// A pcapng file of the same frames at the same times, in units of `resolution` (if_tsresol), `per_us` a microsecond.
+/// A pcapng file of the same frames and times, in units of `resolution` (if_tsresol), `per_us` a microsecond.
 fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_us: f64) -> Vec<u8> {
     let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
     let mut interface = InterfaceDescriptionBlock::new(link_type, 0);
@@ -97,7 +97,7 @@ fn pcapng(frames: &[Vec<u8>], link_type: DataLink, resolution: Option<u8>, per_u
         let units = ((AT_NS / 1_000 + number) as f64 * per_us).ceil() as u64;
         let packet = EnhancedPacketBlock {
             interface_id: 0,
-            // The library writes the number of nanoseconds as the number of units.
+            // The library writes nanoseconds as units.
             timestamp: Duration::from_nanos(units),
             original_len: frame.len() as u32,
             data: Cow::Borrowed(frame),
@@ -258,7 +258,7 @@ fn packets_captured_in_part_pass_and_are_counted() {
         assert_eq!((&line["left_alone"], &line["verdict"]), (&"malformed".into(), &"pass".into()));
         assert!(line["parse"].is_null());
     }
-    // What they were on the wire is still known.
+    // Lengths on the wire are still known.
     let mut reader = PcapReader::new(fs::File::open(out).unwrap()).unwrap();
     let packet = reader.next_raw_packet().unwrap().unwrap();
     assert_eq!((packet.incl_len, packet.orig_len as usize), (96, frames[0].len()));
@@ -292,7 +292,7 @@ fn row_describes_verdict() {
         (&"rp".into(), &1_000_000_000u64.into())
     );
 
-    // A megabit each millisecond and a byte per 8 ns: the queue grows by what comes.
+    // A megabit per millisecond is a byte per 8 ns: the queue grows by the arrivals.
     let data: Vec<_> = lines.iter().filter(|line| line["flow"]["role"] == "rp").collect();
     for line in &data {
         let (before, after) = (&line["depth_before_bytes"], &line["depth_after_bytes"]);
@@ -349,7 +349,7 @@ fn departures_are_in_order_and_cnps_among_them() {
     assert_eq!(counted, summary.counters["ingress"]["np_ecn_marked_roce_packets"]);
 }
 
-/// Without marking, which draws random numbers, the P4 program gives the reference's lines, to the nanosecond.
+/// Without marking, which uses random numbers, the P4 program gives the reference's lines, to the nanosecond.
 #[test]
 fn p4_replays_capture_as_reference() {
     for hook in [Hook::Egress, Hook::Ingress, Hook::Xdp] {
@@ -387,7 +387,7 @@ fn time_may_run_backwards() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the file, it is replayed as far as it makes sense, or refused.
+    /// Any file is replayed as far as possible, or rejected.
     #[test]
     fn damaged_captures_never_panic(
         ng in any::<bool>(),

@@ -18,27 +18,27 @@ use crate::{Engine as _, Hook, Kernel, MAX_PACKET, Meta, Verdict};
 
 /// The flow of a trace.
 pub(super) trait Flow {
-    /// Fewest bytes it can send.
+    /// Minimum bytes of a send.
     const MIN_SEND_BYTES: u64;
 
-    /// A CNP for it.
+    /// Processes a CNP for it.
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error>;
 
-    /// A packet of it that is to leave; when it does.
+    /// Sends a packet, and returns its departure time.
     fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error>;
 
     /// Its rate machine, as the last packet left it.
     fn machine(&self) -> Result<RateMachine, Error>;
 }
 
-/// Sizes of the packets a message of `bytes` is sent in: as few as the kernel engine can take, as equal as they can be.
+/// Packet sizes of a message of `bytes`: as few as the kernel engine allows, and as equal as possible.
 pub(super) fn packets(bytes: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(MAX_PACKET as u64).max(1);
     let (size, longer) = (bytes / count, bytes % count);
     (0..count).map(move |index| size + u64::from(index < longer))
 }
 
-/// Whom the packets are from and for: documentation addresses (RFC 5737), locally administered MAC addresses.
+/// Addresses of the packets: documentation addresses (RFC 5737), locally administered MAC addresses.
 const SENDER: Ipv4Addr = [192, 0, 2, 1];
 const RECEIVER: Ipv4Addr = [192, 0, 2, 2];
 const SENDER_MAC: MacAddr = [2, 0, 0, 0, 0, 1];
@@ -49,12 +49,12 @@ const TTL: u8 = 64;
 /// The flow.
 const ID: FlowId =
     FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN, vlan: 0 } };
-/// The interface of a trace: the loopback interface has this number in every network namespace.
+/// Interface of a trace: the loopback has this index in every network namespace.
 pub(super) const IFINDEX: u32 = 1;
-/// One flow is all there is.
+/// Table sizes for a single flow.
 const SIZES: Sizes = Sizes { rp_flows: 1, np_flows: 1 };
 
-/// The port both engines are on.
+/// The port of both engines.
 pub(super) fn port() -> Port {
     Port::new(IFINDEX, SIZES.rp_sets(), SIZES.np_sets())
 }
@@ -76,7 +76,7 @@ impl Flow for Reference {
     const MIN_SEND_BYTES: u64 = 1;
 
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {
-        // Whether it came within the guard time shows in the state.
+        // The state shows whether it was within the guard time.
         let _ = self.flow.on_cnp(&self.params.rp, now_ns, &mut self.debt);
         Ok(())
     }
@@ -94,16 +94,16 @@ impl Flow for Reference {
 pub(super) struct InKernel {
     kernel: Kernel,
     params: Params,
-    /// The data packet sent last: the next is often as long.
+    /// The last data packet, as the next often has the same length.
     packet: Vec<u8>,
     cnp: Vec<u8>,
 }
 
 impl InKernel {
-    /// Loads the object and has it make the flow, in its state at the start.
+    /// Loads the object and creates the flow in its initial state.
     ///
-    /// A packet makes it, one that nothing shows of: the pacer and the byte counter are off, and no timer runs before the
-    /// first CNP.
+    /// It is created by a packet without visible effect: the pacer and the byte counter are off, and no timer runs
+    /// before the first CNP.
     pub(super) fn new(params: &Params) -> Result<Self, Error> {
         let mut unseen = *params;
         unseen.config.scalars.pacer = PACER_NONE;
@@ -153,8 +153,8 @@ fn ethernet(dst: MacAddr, src: MacAddr) -> Vec<u8> {
     header.to_vec()
 }
 
-/// A data packet of `len` bytes, [`MIN_PACKET`] to [`MAX_PACKET`]. Its payload is not rounded up to words: no hook looks
-/// at it.
+/// A data packet of `len` bytes, [`MIN_PACKET`] to [`MAX_PACKET`]. Its payload is not rounded up to words, as no hook
+/// reads it.
 fn data_packet(len: usize) -> Vec<u8> {
     let mut packet = ethernet(RECEIVER_MAC, SENDER_MAC);
     let udp_len = len.saturating_sub(Ethernet::LEN + Ipv4::LEN) as u16;
@@ -176,11 +176,11 @@ fn data_packet(len: usize) -> Vec<u8> {
     packet
 }
 
-/// The receiver's answer to a marked packet.
+/// The receiver's CNP for a marked packet.
 fn cnp_packet() -> Vec<u8> {
     let mut packet = ethernet(SENDER_MAC, RECEIVER_MAC);
     let mut ip = [0; cnp::V4_LEN];
-    // The sender's own QPN is not known: the hint names the receiver's.
+    // The sender's own QPN is unknown: the hint names the receiver's.
     let tos = ecn::tos(0, Ecn::NOT_ECT);
     let repr = cnp::CnpRepr { udp_sport: UDP_SOURCE_PORT, dest_qpn: 0, hint: QPN, tos, ttl: TTL };
     cnp::emit_v4(&mut ip, RECEIVER, SENDER, &repr);
@@ -213,7 +213,7 @@ mod tests {
             prop_assert_eq!(sizes.iter().sum::<u64>(), bytes);
             let (min, max) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
             prop_assert!(max <= MAX_PACKET as u64 && max - min <= 1);
-            // One packet less would not do; and where there are several, each is as long as a packet must be.
+            // One packet fewer would not do; and each of several is at least the minimum length.
             prop_assert!((sizes.len() as u64 - 1) * (MAX_PACKET as u64) < bytes);
             prop_assert!(sizes.len() == 1 || min >= MIN_PACKET as u64);
         }

@@ -1,43 +1,43 @@
-//! The events a trace reads: one per line, `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`.
+//! Input events of a trace: one per line, `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`.
 //!
-//! Lines come one by one: what is kept does not grow with the file.
+//! Lines are read one by one, so memory does not grow with the file.
 
 use std::io::{self, BufRead, Read as _};
 
-/// Latest time an event may have, ns: 146 years. The sums of times that the machine and the pacer make then fit.
+/// Latest time of an event, ns: 146 years, so that sums of times in machine and pacer fit.
 pub(crate) const MAX_TIME_NS: u64 = 1 << 62;
-/// Most bytes one `send` may have: a tebibyte.
+/// Maximum bytes of one `send`: a tebibyte.
 pub(crate) const MAX_SEND_BYTES: u64 = 1 << 40;
-/// Longest line, bytes; with comments. Something else than a list of events has longer ones.
+/// Maximum length of a line with comments, bytes. Longer lines are not a list of events.
 const MAX_LINE: usize = 4_096;
-/// The header a file may begin with; the last field may be left out.
+/// Optional header of a file; its last field may be omitted.
 const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
 
-/// Something that happens to the flow.
+/// An event of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, ns.
+    /// Time, ns.
     pub time_ns: u64,
-    /// What.
+    /// Kind.
     pub kind: Kind,
 }
 
-/// What can happen to a flow.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A CNP arrives.
     Cnp,
     /// The flow sends.
     Send {
-        /// How much, layer 2; 1 to `MAX_SEND_BYTES`.
+        /// Bytes, layer 2; 1 to `MAX_SEND_BYTES`.
         bytes: u64,
     },
-    /// Nothing: only its state is told.
+    /// None: only its state is shown.
     Sample,
 }
 
 impl Kind {
-    /// What lines call it.
+    /// Name in lines.
     #[must_use]
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -48,82 +48,82 @@ impl Kind {
     }
 }
 
-/// What is wrong with a line.
+/// Error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Not the fields an event has.
+    /// Not the fields of an event.
     #[error("`{}` is not an event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
     Fields(String),
     /// A field is not a number in its range.
     #[error("{column} `{}`: expected a whole number of {unit}, {min} to {max}", text.escape_debug())]
     Number {
-        /// The field.
+        /// Field.
         column: &'static str,
-        /// What it is.
+        /// Text.
         text: String,
-        /// What it counts.
+        /// Unit.
         unit: &'static str,
-        /// Its least value.
+        /// Smallest value.
         min: u64,
-        /// Its largest value.
+        /// Largest value.
         max: u64,
     },
-    /// No such event.
+    /// Unknown event.
     #[error("event `{}`: expected `cnp`, `send` or `sample`", .0.escape_debug())]
     Event(String),
     /// Only a `send` has bytes.
     #[error("bytes `{}`: expected none, a `{event}` has no bytes", text.escape_debug())]
     NoBytes {
-        /// The event.
+        /// Event.
         event: &'static str,
-        /// What stands there.
+        /// Text of the field.
         text: String,
     },
-    /// Times go back.
+    /// Times decrease.
     #[error(
         "t_ns `{time_ns}`: expected {last_ns} or later, the time of the event before: sort the events by time"
     )]
     Order {
-        /// Its time.
+        /// Time.
         time_ns: u64,
-        /// The time of the event before.
+        /// Time of the previous event.
         last_ns: u64,
     },
-    /// The line does not end.
+    /// The line is too long.
     #[error("longer than {MAX_LINE} bytes: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`")]
     TooLong,
-    /// Shorter than a packet that the kernel can be given.
+    /// Shorter than the minimum packet of the kernel engine.
     #[error(
         "bytes `{bytes}`: expected {min} or more, what the headers of a RoCEv2 packet have, with the engine `kernel`; \
          the engine `reference` takes any"
     )]
     TooShort {
-        /// What it has.
+        /// Bytes of the event.
         bytes: u64,
-        /// What a packet has.
+        /// Minimum bytes.
         min: u64,
     },
 }
 
-/// Why events cannot be read.
+/// Error in the events.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// A line is wrong.
+    /// A line is malformed.
     #[error("{file}:{line}: {problem}")]
     Line {
-        /// Where.
+        /// Name of the file.
         file: String,
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong.
+        /// Error in it.
         problem: Problem,
     },
     /// The file cannot be read.
     #[error("cannot read {file}: {source}")]
     Read {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }
@@ -140,7 +140,7 @@ pub struct Events<R> {
 }
 
 impl<R: BufRead> Events<R> {
-    /// The events that `reader` has; messages call it `file`.
+    /// The events in `reader`, called `file` in messages.
     pub(crate) fn new(file: &str, reader: R) -> Self {
         Self { reader, file: file.to_owned(), line: 0, text: Vec::new(), header_may_come: true, last_ns: 0 }
     }
@@ -148,7 +148,7 @@ impl<R: BufRead> Events<R> {
     /// The next event; `None` at the end.
     ///
     /// # Errors
-    /// A line is wrong, or the file cannot be read.
+    /// A line is malformed, or the file cannot be read.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);
@@ -166,12 +166,12 @@ impl<R: BufRead> Events<R> {
         Ok(None)
     }
 
-    /// Says of the line read last what is wrong with it.
+    /// Returns an error about the last line.
     pub(crate) fn wrong(&self, problem: Problem) -> InputError {
         InputError::Line { file: self.file.clone(), line: self.line, problem }
     }
 
-    /// Reads a line; false at the end.
+    /// Reads a line; `false` at the end.
     fn next_line(&mut self) -> Result<bool, InputError> {
         self.text.clear();
         self.line += 1;

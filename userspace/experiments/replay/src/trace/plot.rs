@@ -1,6 +1,6 @@
 //! Rate, target and alpha over time, as a picture.
 //!
-//! However long a trace is, what is kept of it is what a picture can show.
+//! Memory is bounded by the resolution of the picture, independent of the length of the trace.
 
 use std::path::Path;
 
@@ -8,23 +8,23 @@ use dcqcn_support::plot::{self as plot, COLOURS, Chart, Curve, Line};
 
 use super::row::Row;
 
-/// Stretches of time kept, twice as many as a picture has pixels.
+/// Number of time intervals: twice the pixels of a picture.
 const STRETCHES: usize = 4_096;
 
-/// The curves of a trace, in memory that does not grow with it.
+/// The curves of a trace, in bounded memory.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// In the order of time, at most [`STRETCHES`].
+    /// In order of time, at most [`STRETCHES`].
     stretches: Vec<Stretch>,
     start_ns: u64,
-    /// A stretch lasts 2 to the power of this, ns.
+    /// log2 of an interval's length, ns.
     shift: u32,
 }
 
-/// What happened in a stretch of time.
+/// Values in a time interval.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// Its number, from the start of the trace.
+    /// Number of the interval from the start of the trace.
     index: u64,
     first_ns: u64,
     last_ns: u64,
@@ -33,7 +33,7 @@ struct Stretch {
     alpha: Range,
 }
 
-/// The values of a curve in a stretch of time.
+/// Values of a curve in a time interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Range {
     first: f64,
@@ -47,7 +47,7 @@ impl Range {
         Self { first: value, least: value, largest: value, last: value }
     }
 
-    /// These values, then `later`.
+    /// These values, followed by `later`.
     const fn then(self, later: Self) -> Self {
         Self {
             first: self.first,
@@ -59,7 +59,7 @@ impl Range {
 }
 
 impl Stretch {
-    /// This stretch, then `later`, as one.
+    /// This interval merged with `later`.
     const fn then(self, later: &Self) -> Self {
         Self {
             last_ns: later.last_ns,
@@ -71,7 +71,7 @@ impl Stretch {
     }
 }
 
-/// What an axis counts in, so that its numbers are short.
+/// Unit of an axis, chosen for short numbers.
 struct Unit {
     label: &'static str,
     /// In ns, or in bit/s.
@@ -121,7 +121,7 @@ impl Picture {
         }
     }
 
-    /// Makes one stretch of two.
+    /// Merges pairs of intervals.
     fn widen(&mut self) {
         self.shift += 1;
         for stretch in std::mem::take(&mut self.stretches) {
@@ -129,10 +129,10 @@ impl Picture {
         }
     }
 
-    /// Writes the picture; the name says whether as SVG or PNG.
+    /// Writes the picture, as SVG or PNG according to the name.
     ///
     /// # Errors
-    /// The name says neither, or the file cannot be written.
+    /// The name has another extension, or the file cannot be written.
     pub fn write(&self, file: &Path, title: &str) -> anyhow::Result<()> {
         let span_ns = self.stretches.last().map_or(0, |stretch| stretch.last_ns) as f64;
         let largest = |stretch: &Stretch| stretch.rate_bps.largest.max(stretch.target_bps.largest);
@@ -164,7 +164,7 @@ impl Picture {
         plot::write(file, title, &[rates, alpha])
     }
 
-    /// A curve of steps: values hold until the next. Times are in `unit_ns`, values in `unit`.
+    /// A step curve: values hold until the next. Times are in `unit_ns`, values in `unit`.
     fn curve(&self, values: fn(&Stretch) -> Range, unit_ns: f64, unit: f64) -> Curve {
         let mut curve = Curve::new();
         let mut before = None;

@@ -1,4 +1,4 @@
-//! What a trace says of an instant.
+//! Output rows of a trace.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,19 +14,19 @@ pub const HEADER: &str = "t_ns,event,rate_bps,target_bps,alpha,time_stage,byte_s
 /// One line of the output: the flow's state after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// When, ns.
+    /// Time, ns.
     pub t_ns: u64,
-    /// What happened: an event of the input, or one inside the machine (`alpha`, `cut`, `increase`).
+    /// Event: of the input, or internal (`alpha`, `cut`, `increase`).
     pub event: &'static str,
-    /// Where the rate machine stands since.
+    /// State of the rate machine after it.
     #[serde(flatten)]
     pub rate: RateRow,
-    /// When the first byte of a `send` leaves, ns.
+    /// Departure of the first byte of a `send`, ns.
     pub departure_ns: Option<u64>,
 }
 
 impl Row {
-    /// What is to be told of `machine` (advanced to `now_ns`) at `t_ns`, the same instant in the trace's own time.
+    /// Row for `machine` (advanced to `now_ns`) at `t_ns`, the same instant in the trace's own time.
     pub(super) fn new(
         t_ns: u64,
         event: &'static str,
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// A line of CSV. The decimals of alpha are as many as tell it from every other of the machine's.
+/// A line of CSV. Alpha has enough decimals to distinguish all values of the machine.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { t_ns, event, rate, departure_ns } = self;
@@ -48,7 +48,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// How rows are written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// [`HEADER`] and a line per row.
@@ -58,7 +58,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What stands before the rows.
+    /// The header line, if any.
     pub(super) fn write_header(self, output: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Csv => writeln!(output, "{HEADER}"),

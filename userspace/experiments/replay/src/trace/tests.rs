@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A link every profile is for is not to be had: `lab` wants 1 Gb/s at most, `hpcc` 10 Gb/s at least.
+/// No link suits every profile: `lab` requires 1 Gbit/s at most, `hpcc` 10 Gbit/s at least.
 const PROFILES: [(Profile, &str); 5] = [
     (Profile::Paper, "40g"),
     (Profile::Nvidia, "100g"),
@@ -39,11 +39,11 @@ fn expanded(options: &Options, events: &str) -> String {
     rows(&Options { expand: true, ..options.clone() }, events)
 }
 
-/// The paper at 40 Gb/s, CNPs at 0, 50 and 100 us, then none: every row follows by hand.
+/// The paper at 40 Gbit/s, CNPs at 0, 50 and 100 us, then none: every row can be derived by hand.
 #[test]
 fn paper_worked_trace() {
     let paper = options(Profile::Paper, "40g", &["rpg_hai_rate=400mbit", "rpg_byte_reset=0"]);
-    // F = 5: the fifth expiry is the first to add R_AI, counting comes before the test.
+    // F = 5: the fifth expiry is the first to add R_AI, as counting precedes the test.
     let fast = "\
 155000,increase,7500000000,10000000000,A1,1,0,
 210000,increase,8750000000,10000000000,A2,2,0,
@@ -66,7 +66,7 @@ fn paper_worked_trace() {
     assert_eq!(rows, format!("{HEADER}\n{}", filled(&format!("{cuts}{last}"))));
     assert!((alpha_after(5) - 0.980_621).abs() < 1e-6);
 
-    // T and tau' are 55 us both: alpha comes first, and both rows tell what is after the instant.
+    // T and tau' are both 55 us: alpha comes first, and both rows show the state after the instant.
     let both: String =
         fast.lines().map(|line| format!("{}\n{line}\n", line.replace("increase", "alpha"))).collect();
     let expanded = expanded(&paper, events);
@@ -86,7 +86,7 @@ fn paper_rp() -> RpParams {
     Params::new(&options(Profile::Paper, "40g", &[]).config, flow::port()).unwrap().rp
 }
 
-/// Whether rows leave when they should. The pacer knows the time of a byte to 2^-24 ns, so that it may be one ns early.
+/// Whether departures match the rows. The pacer rounds per byte, so a departure may be one ns early.
 fn near(rows: &str, expected_ns: &[Option<u64>]) -> bool {
     let departures = rows.lines().skip(1).map(|row| row.rsplit(',').next()?.parse::<u64>().ok());
     let is_near = |(departure_ns, expected_ns): (Option<u64>, &Option<u64>)| match (departure_ns, expected_ns)
@@ -102,18 +102,18 @@ fn near(rows: &str, expected_ns: &[Option<u64>]) -> bool {
 #[test]
 fn departures_follow_rate() {
     let paper = options(Profile::Paper, "40g", &[]);
-    // 1000 bytes: 200 ns at 40 Gb/s, 400 ns after the cut. The gap behind the second packet is paid at the new rate.
+    // 1000 bytes: 200 ns at 40 Gbit/s, 400 ns after the cut. The gap behind the second packet is paid at the new rate.
     let events = "0,send,1000\n0,send,1000\n0,cnp\n0,send,1000\n0,send,1000\n100,send,1000\n9000,send,1000\n";
     let all = rows(&paper, events);
     assert!(
         near(&all, &[Some(0), Some(200), None, Some(600), Some(1_000), Some(1_400), Some(9_000)]),
         "{all}"
     );
-    // The wire's own bytes and a credit count where they are set.
+    // The wire's overhead and a credit apply if they are set.
     let wire = options(Profile::Paper, "40g", &["wire_overhead=24", "pacing_credit=10us"]);
     let wire = rows(&wire, "50000,send,976\n50000,send,976\n");
     assert!(near(&wire, &[Some(50_000), Some(50_000)]), "{wire}");
-    // However far away.
+    // At any distance.
     let slow = options(Profile::Paper, "10m", &[]);
     let slow = rows(&slow, "0,send,1099511627776\n0,send,1\n");
     assert!(slow.lines().nth(2).is_some_and(|line| line.ends_with(",879609302220800")), "{slow}");
@@ -141,13 +141,13 @@ fn byte_counter_increases_at_send() {
             "10,send,20000000000,40000000000,1,0,0",
             "10,increase,30000000000,40000000000,1,0,1",
             "10,send,30000000000,40000000000,1,0,1",
-            // Five expiries at once; from the fifth of all on the target would grow, but for the line rate.
+            // Five expiries at once; from the fifth on the target would grow, if not for the line rate.
             "20,increase,39687500000,40000000000,1,0,6",
             "20,send,39687500000,40000000000,1,0,6",
         ]
     );
     assert!(near(&all, &[None, Some(10), None, Some(400_010), None, Some(400_010)]), "{all}");
-    // At the line rate its stage counts and nothing else changes, as when the timer expires there.
+    // At the line rate only its stage changes, as when the timer expires there.
     let idle = expanded(&paper, "0,send,2000000\n");
     assert_eq!(idle, format!("{HEADER}\n0,send,40000000000,40000000000,1,0,2,0\n"));
 }
@@ -175,7 +175,7 @@ fn errors_report_position() {
     assert!(matches!(error, Error::NoLineRate), "{error}");
 }
 
-/// Events in the order of time, some at one instant.
+/// Events in order of time, some of them simultaneous.
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     let gap = prop_oneof![0u64..3, 0u64..60_000, 0u64..3_000_000, 0u64..10_000_000_000];
     let bytes = prop_oneof![1u64..9_000, 1u64..40_000_000];
@@ -222,13 +222,13 @@ proptest! {
         let (plain, expanded) = (rows(&options, &csv(&events)), expanded(&options, &csv(&events)));
         prop_assert_eq!(plain.lines().count(), events.len() + 1);
         prop_assert_eq!(without(&expanded, &["alpha", "cut", "increase"]), without(&plain, &[]));
-        // In the order of time, and no event inside the machine without its effect.
+        // In order of time, and every internal event has an effect.
         let times: Vec<u64> = expanded.lines().skip(1).map(|l| l.split(',').next().unwrap().parse().unwrap()).collect();
         prop_assert!(times.is_sorted());
     }
 
     #[test]
-    fn looking_changes_nothing(events in any_events(), profile in 0usize..PROFILES.len(), every_ns in 1u64..100_000) {
+    fn reading_changes_nothing(events in any_events(), profile in 0usize..PROFILES.len(), every_ns in 1u64..100_000) {
         let (profile, rate) = PROFILES[profile];
         let options = options(profile, rate, &[]);
         let mut looked_at = Vec::new();
@@ -245,7 +245,7 @@ proptest! {
         prop_assert_eq!(without(&plain, &["sample"]), without(&looked_at, &["sample"]));
     }
 
-    /// Where the byte counter is off the rate does not change in between, and a message is the sum of its parts.
+    /// With the byte counter off the rate does not change in between, and a message equals the sum of its parts.
     #[test]
     fn send_may_be_split(events in any_events(), profile in 0usize..PROFILES.len(), part in 1u64..20_000) {
         let (profile, rate) = PROFILES[profile];
@@ -261,7 +261,7 @@ proptest! {
             }
         }
         let (whole, split) = (rows(&options, &csv(&events)), rows(&options, &csv(&split)));
-        // But for departures: of several packets only the last one's gap is paid at a new rate.
+        // Except departures: of several packets only the last one's gap is paid at a new rate.
         let machine = |rows: &str| -> Vec<String> {
             rows.lines().filter_map(|row| Some(row.rsplit_once(',')?.0.to_owned())).collect()
         };

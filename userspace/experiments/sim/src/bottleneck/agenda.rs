@@ -1,96 +1,95 @@
-//! Events to come, in order of time and then of entry: an agenda, and lanes for constant delays.
+//! Future events, ordered by time and then by insertion: an agenda, and lanes for constant delays.
 
 use std::collections::VecDeque;
 
-/// Something to happen at a time of its own. What only waits for the end of a constant delay is in a
-/// [`Lanes`] instead.
+/// An event with its own time. Events after a constant delay are in a [`Lanes`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A flow begins.
+    /// A flow starts.
     Start(u32),
-    /// A flow sends nothing new from now on.
+    /// A flow stops sending new data.
     Stop(u32),
     /// A message of an open-loop flow is posted.
     Post(u32),
-    /// A RoCE flow's next packet may leave.
+    /// A RoCE flow's next packet may depart.
     Due(u32),
-    /// The window of a flow's CNP is over, in which it was marked.
+    /// The CNP window of a flow ends in which it was marked.
     Window(u32),
-    /// A sender's link has sent its packet.
+    /// A sender's link has finished its packet.
     LinkFree(u32),
-    /// A flow's retransmission timer, set too early rather than again at every packet.
+    /// A flow's retransmission timer, which may fire early instead of being reset by every packet.
     Timer(u32),
-    /// Pause or resume reaches the senders of one delay.
+    /// Pause or resume reaches the senders with one delay.
     Pfc(PfcFrame),
-    /// Statistics begin.
+    /// Statistics start.
     StatsFrom,
     /// A sample of the time series is due.
     Sample,
-    /// A window over which fairness is looked at ends.
+    /// A fairness window ends.
     FairWindow,
-    /// Time is up.
+    /// The simulation ends.
     End,
 }
 
 /// Pause or resume of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PfcFrame {
-    /// The senders' delay, as an index.
+    /// Index of the senders' delay.
     pub(super) delay: u8,
     /// Class.
     pub(super) class: u8,
-    /// Pause, or resume.
+    /// Pause, else resume.
     pub(super) pause: bool,
 }
 
-/// Places of one wheel.
+/// Slots per wheel.
 const PLACES: usize = 1 << 10;
-/// The bits of a time from which on a wheel has its places: of 1 ns, 1 us, 1 ms and 4.3 s.
+/// Lowest bit of a time that selects the slot of each wheel: 1 ns, 1 us, 1 ms and 4.3 s.
 const SHIFTS: [u32; 4] = [0, 10, 20, 32];
-/// Places of all wheels.
+/// Slots of all wheels.
 const ALL_PLACES: usize = SHIFTS.len() * PLACES;
-/// The last time there is a place for: more than an hour.
+/// The last time with a slot: more than an hour.
 const LAST_NS: u64 = ((PLACES as u64) << SHIFTS[3]) - 1;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// Events to come, in wheels of 1024 places.
+/// Future events, in timing wheels of 1024 slots.
 ///
-/// Times that differ from the current one in their last ten bits only stand in the first wheel, a place for each nanosecond;
-/// those that differ in the ten bits before that, in the second; those in the next ten, in the third; all others in the last.
-/// Time never goes back. When the first wheel is empty, time moves to the earliest event of the next, and the events of that
-/// place move to the wheels before it: mostly once in an event's life. All events of one time are always in one place and
-/// keep their order there: so of events at one time the first entered comes first, with no number to compare.
+/// Times that differ from the current one in the last ten bits only are in the first wheel, with a slot per nanosecond;
+/// those that differ in the next ten bits in the second, then the third; all others in the last. Time never decreases.
+/// When the first wheel is empty, time advances to the earliest event of the next wheel, whose slot is distributed over
+/// the earlier wheels, mostly once per event. Simultaneous events are always in one slot, in order of insertion, so no
+/// sequence number is needed.
 #[derive(Debug)]
 pub(super) struct Agenda {
     now_ns: u64,
     until_ns: u64,
-    /// When the next event is; `u64::MAX` if there is none.
+    /// Time of the next event; `u64::MAX` if empty.
     next_ns: u64,
-    /// The last entry of each place, or [`NONE`]; the places of the first wheel first.
+    /// The last entry of each slot, or [`NONE`]; the first wheel's slots first.
     last: Box<[u32; ALL_PLACES]>,
-    /// The time of the earliest event of each place, or `u64::MAX`.
+    /// The time of the earliest event of each slot, or `u64::MAX`.
     least_ns: Box<[u64; ALL_PLACES]>,
-    /// Bit per place that is not empty.
+    /// Bit per non-empty slot.
     filled: [u64; ALL_PLACES / 64],
-    /// Bit per word of `filled` that is not 0.
+    /// Bit per non-zero word of `filled`.
     words: u64,
     entries: Vec<Entry>,
-    /// The first entry that is free.
+    /// The first free entry.
     free: u32,
 }
 
-/// An event in the list of its place.
+/// An event in the list of its slot.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at_ns: u64,
     event: Event,
-    /// The entry behind it; behind the last, the first. If it is free, the next that is, or [`NONE`].
+    /// The next entry in a circular list; for a free entry, the next free one, or [`NONE`].
     next: u32,
 }
 
 impl Agenda {
-    /// Nothing yet; what is to happen after `until_ns`, or after [`LAST_NS`], will be forgotten.
+    /// An empty agenda; events after `until_ns`, or after [`LAST_NS`], are dropped.
     pub(super) fn new(until_ns: u64) -> Self {
         Self {
             now_ns: 0,
@@ -105,7 +104,7 @@ impl Agenda {
         }
     }
 
-    /// Enters `event`, not before the last one that was taken. Of events at one time the first entered comes first.
+    /// Inserts `event`, not before the last one taken. Simultaneous events are in order of insertion.
     #[inline]
     pub(super) fn at(&mut self, at_ns: u64, event: Event) {
         if at_ns > self.until_ns {
@@ -129,7 +128,7 @@ impl Agenda {
         self.enter(number, at_ns);
     }
 
-    /// The place of a time that is not over, up to the last there is.
+    /// The slot of a time from the current one to the last.
     #[inline]
     fn place(&self, at_ns: u64) -> usize {
         let differs = self.now_ns ^ at_ns;
@@ -142,7 +141,7 @@ impl Agenda {
         wheel * PLACES + (at_ns >> SHIFTS[wheel]) as usize % PLACES
     }
 
-    /// Puts an entry behind those of its place.
+    /// Appends an entry to its slot.
     #[inline]
     fn enter(&mut self, number: u32, at_ns: u64) {
         let place = self.place(at_ns);
@@ -157,7 +156,7 @@ impl Agenda {
         self.entries[number as usize].next = first;
     }
 
-    /// Empties a place; says which entry was its last.
+    /// Empties a slot and returns its last entry.
     #[inline]
     fn empty(&mut self, place: usize) -> u32 {
         let word = &mut self.filled[place / 64];
@@ -169,13 +168,13 @@ impl Agenda {
         std::mem::replace(&mut self.last[place], NONE)
     }
 
-    /// Time of the next event; `u64::MAX` if there is none.
+    /// Time of the next event; `u64::MAX` if empty.
     #[inline]
     pub(super) const fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Takes the next event.
+    /// Removes and returns the next event.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Event> {
         if self.next_ns == u64::MAX {
@@ -202,15 +201,15 @@ impl Agenda {
         Some(event)
     }
 
-    /// The time of the first event there is. No place lies before the current time's, and those of the first wheel come
-    /// first: so the first place that is not empty has it.
+    /// The time of the first event: that of the first non-empty slot, because no slot precedes the current time, and
+    /// the first wheel's slots come first.
     #[inline]
     fn least_ns(&self) -> u64 {
         let Some(filled) = self.filled.get(self.words.trailing_zeros() as usize) else { return u64::MAX };
         self.least_ns[(self.words.trailing_zeros() * 64 + filled.trailing_zeros()) as usize]
     }
 
-    /// Time has come to the first event of this place, which is not one of the first wheel: everything in it moves nearer.
+    /// Advances time to the first event of this slot, which is not in the first wheel, and distributes its events.
     fn come_near(&mut self, place: usize) {
         let last = self.empty(place);
         let mut number = self.entries[last as usize].next;
@@ -225,11 +224,11 @@ impl Agenda {
     }
 }
 
-/// Constant delays: what goes in first comes out first, so no heap is needed.
+/// Constant delays: first in, first out, so no heap is needed.
 #[derive(Debug)]
 pub(super) struct Lanes<T> {
     lanes: Vec<Lane<T>>,
-    /// When the next item arrives, and in which lane; `u64::MAX` if there is none. The engine asks at every event.
+    /// When the next item arrives, and in which lane; `u64::MAX` if none. The engine queries it at every event.
     next: (u64, usize),
 }
 
@@ -240,7 +239,7 @@ struct Lane<T> {
 }
 
 impl<T> Lanes<T> {
-    /// Nothing under way in a lane for each of these delays.
+    /// An empty lane for each of these delays.
     pub(super) fn new(delays_ns: impl IntoIterator<Item = u64>) -> Self {
         let lane = |delay_ns| Lane { delay_ns, under_way: VecDeque::new() };
         Self { lanes: delays_ns.into_iter().map(lane).collect(), next: (u64::MAX, 0) }
@@ -251,25 +250,25 @@ impl<T> Lanes<T> {
         self.lanes.iter().map(|lane| lane.delay_ns)
     }
 
-    /// Sends `item` on its way in lane `number`.
+    /// Adds `item` to lane `number`.
     #[inline]
     pub(super) fn enter(&mut self, now_ns: u64, number: usize, item: T) {
         let lane = &mut self.lanes[number];
         let at_ns = now_ns + lane.delay_ns;
         lane.under_way.push_back((at_ns, item));
-        // What was under way in this lane is not later.
+        // Items already in this lane arrive no later.
         if (at_ns, number) < self.next {
             self.next = (at_ns, number);
         }
     }
 
-    /// When the next item arrives; `u64::MAX` if there is none.
+    /// When the next item arrives; `u64::MAX` if none.
     #[inline]
     pub(super) const fn next_ns(&self) -> u64 {
         self.next.0
     }
 
-    /// The item that arrives next; of several at one time, that of the first lane.
+    /// Removes the next item; of simultaneous ones, that of the first lane.
     #[inline]
     pub(super) fn take(&mut self) -> Option<T> {
         let (_, item) = self.lanes.get_mut(self.next.1)?.under_way.pop_front()?;
@@ -284,7 +283,7 @@ impl<T> Lanes<T> {
         Some(item)
     }
 
-    /// Items under way.
+    /// Number of items in transit.
     pub(super) fn len(&self) -> usize {
         self.lanes.iter().map(|lane| lane.under_way.len()).sum()
     }
@@ -304,7 +303,7 @@ mod tests {
         let mut taken = Vec::new();
         for i in 0..10_000 {
             random = rng::next(random);
-            // Entries after the last event taken, as time does not go back; some of them together.
+            // Insertions after the last event taken, some of them simultaneous.
             let at_ns = u64::from(i) / 20 + u64::from(rng::value(random) % 8);
             agenda.at(at_ns, Event::Due(i));
             if at_ns <= 1_000 {
@@ -322,7 +321,7 @@ mod tests {
         assert_eq!(agenda.take(), None);
         expected.sort_unstable();
         let expected: Vec<_> = expected.into_iter().map(|(at_ns, i)| (at_ns, Some(Event::Due(i)))).collect();
-        // Numbers rise with entry.
+        // Numbers increase with insertion.
         assert_eq!(taken, expected);
     }
 
@@ -331,13 +330,13 @@ mod tests {
         for bits in [4, 9, 10, 11, 19, 20, 21, 29, 30, 31, 33, 36] {
             let mut agenda = Agenda::new(u64::MAX - 1);
             let (mut now_ns, mut entered, mut taken) = (0, 0, 0);
-            // What is to come, as a list that is sorted.
+            // Reference: a sorted list.
             let mut expected = std::collections::BTreeSet::new();
             let mut random = bits;
             while taken < 20_000 {
                 random = rng::next(random);
                 if entered < 20_000 && (agenda.next_ns() == u64::MAX || rng::value(random) % 100 < 55) {
-                    // Few different times, so that some are together; of all lengths up to this many bits.
+                    // Few different times, so that some are equal; of all lengths up to this many bits.
                     let length = rng::value(random) % (bits as u32 + 1);
                     let at_ns =
                         now_ns + ((u64::from(rng::value(rng::next(random))) % 7) << length) % (1 << bits);
@@ -385,7 +384,7 @@ mod tests {
         for (number, item) in [(0, 'a'), (2, 'b'), (1, 'c'), (1, 'd')] {
             lanes.enter(0, number, item);
         }
-        // At 700 there are three: in the order of their lanes.
+        // At 700 there are three, in the order of their lanes.
         lanes.enter(400, 2, 'g');
         lanes.enter(500, 1, 'f');
         assert_eq!((lanes.len(), lanes.delays_ns().collect::<Vec<_>>()), (6, vec![700, 200, 300]));

@@ -13,12 +13,12 @@ use crate::{
     GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, TcpLaw, Work,
 };
 
-/// Windows over which fairness is looked at.
+/// Fairness windows.
 const WINDOWS: u64 = 50;
-/// Jain's index from which on flows count as fair.
+/// Jain's index above which flows count as fair.
 const FAIR: f64 = 0.95;
 
-/// A flow whose fairness is looked at.
+/// State of a flow for the fairness index.
 #[derive(Clone, Copy, Debug)]
 struct BulkFlow {
     number: u32,
@@ -27,7 +27,7 @@ struct BulkFlow {
     bytes_before: u64,
 }
 
-/// Collects what counters do not show.
+/// Collects statistics beyond counters.
 #[derive(Debug)]
 pub(super) struct Collector {
     duration_ns: u64,
@@ -35,7 +35,7 @@ pub(super) struct Collector {
 
     bulk: Vec<BulkFlow>,
     window: u64,
-    /// End of the last window that was not fair.
+    /// End of the last unfair window.
     unfair_ns: Option<u64>,
     looked_at: bool,
 
@@ -47,7 +47,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Nothing collected yet.
+    /// Empty statistics.
     pub(super) fn new(scenario: &Scenario) -> Self {
         let meters = |group: &RoceGroup| {
             let lengths: Vec<u64> = match &group.work {
@@ -61,7 +61,7 @@ impl Collector {
         let mut series = Series::default();
         let mut interval_ns = None;
         if let Some(wanted) = scenario.series {
-            // What ends by itself does so long before its time is up.
+            // A simulation with finite work ends long before its time limit.
             let least_ns = if scenario.is_finite() { 0 } else { scenario.duration_ns.div_ceil(MAX_SAMPLES) };
             interval_ns = Some(wanted.interval_ns.max(least_ns));
             let max_flows = wanted.max_flows as usize;
@@ -89,7 +89,7 @@ impl Collector {
         }
     }
 
-    /// A flow with bulk data, whose share is to be fair.
+    /// Whether the flow sends bulk data, so that its share should be fair.
     pub(super) fn add_bulk_flow(&mut self, number: u32, start_ns: u64, stop_ns: Option<u64>) {
         if start_ns < self.duration_ns {
             self.bulk.push(BulkFlow { number, start_ns, stop_ns, bytes_before: 0 });
@@ -100,7 +100,7 @@ impl Collector {
         self.bulk.iter().map(|flow| flow.start_ns).max().unwrap_or(0)
     }
 
-    /// When the current window ends; `None`: there is no more, or nothing to look at.
+    /// End of the current window; `None`: no further windows, or no flows to evaluate.
     pub(super) fn next_window_ns(&self) -> Option<u64> {
         let start_ns = self.last_start_ns();
         let span_ns = self.duration_ns - start_ns;
@@ -108,7 +108,7 @@ impl Collector {
             .then(|| start_ns + span_ns / WINDOWS * self.window)
     }
 
-    /// A window ends; the first ends where it begins.
+    /// Ends a window; the first call starts one.
     pub(super) fn end_window(&mut self, now_ns: u64, qps: &[Qp]) {
         let goodput = self.bulk.iter_mut().filter_map(|flow| {
             let bytes = qps.get(flow.number as usize)?.delivered_bytes;
@@ -144,12 +144,12 @@ impl Collector {
         }
     }
 
-    /// Statistics begin.
+    /// Starts the statistics.
     pub(super) fn reset(&mut self) {
         self.fcts.iter_mut().flatten().for_each(|meter| *meter = FctMeter::new(meter.ideal_ns));
     }
 
-    /// When the next sample is due; `None`: no series are wanted, or they are full.
+    /// When the next sample is due; `None`: no series requested, or they are full.
     pub(super) fn next_sample_ns(&self) -> Option<u64> {
         let interval_ns = self.interval_ns.filter(|_| self.series.t_ns.len() as u64 <= MAX_SAMPLES)?;
         Some(if self.series.t_ns.is_empty() { 0 } else { self.last_sample_ns + interval_ns })
@@ -201,8 +201,8 @@ impl Collector {
         }
     }
 
-    /// The outcome; time is up.
-    #[expect(clippy::too_many_arguments, reason = "all that the simulation consists of, taken apart once")]
+    /// The outcome, at the end of the simulation.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the simulation, destructured once")]
     pub(super) fn outcome(
         self,
         scenario: &Scenario,
@@ -306,10 +306,10 @@ impl Collector {
     }
 }
 
-/// Rate and target of a RoCE flow now, as its next packet would find them; 0 before its start.
+/// Current rate and target of a RoCE flow, as its next packet would find them; 0 before its start.
 fn rates(qp: &Qp, params: &[Params], now_ns: u64) -> (u64, u64) {
     let Some(params) = params.get(qp.group as usize).filter(|_| qp.started) else { return (0, 0) };
-    // A copy: looking must not change anything.
+    // A copy, because reading must not change the state.
     let mut machine = qp.send.rp.hot.machine;
     machine.advance(&params.rp, now_ns);
     (machine.rate_bps, machine.target_bps)

@@ -1,6 +1,6 @@
-//! Flows and their two ends: the senders' NICs, the port that all flows share, and the receiver.
+//! Flows and their endpoints: the senders' NICs, the shared port, and the receiver.
 //!
-//! Both ends of a queue pair are those of [`crate::network`].
+//! Both ends of a QP are those of [`crate::network`].
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ use crate::network::{
 };
 use crate::{FlowCounters, RoceGroup, Work};
 
-/// An answer of the receiver on its way to a sender.
+/// A reply of the receiver in transit to a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) flow: u32,
     pub(super) answer: Answer,
 }
 
-/// A RoCE flow: both ends of a queue pair.
+/// A RoCE flow: both ends of a QP.
 #[derive(Debug)]
 pub(super) struct Qp {
     /// Index of its group.
@@ -31,9 +31,9 @@ pub(super) struct Qp {
     pub(super) sender: u32,
     pub(super) send: SendQp,
     pub(super) receive: ReceiveQp,
-    /// It has started.
+    /// Whether it has started.
     pub(super) started: bool,
-    /// Statistics since they began, without those of `send`.
+    /// Statistics since their start, without those of `send`.
     pub(super) counters: FlowCounters,
     /// Payload delivered in order, over the whole time.
     pub(super) delivered_bytes: u64,
@@ -59,7 +59,7 @@ impl Qp {
         }
     }
 
-    /// Statistics since they began.
+    /// Statistics since their start.
     pub(super) const fn counters(&self) -> FlowCounters {
         FlowCounters {
             retransmitted_packets: self.send.retransmitted,
@@ -68,13 +68,13 @@ impl Qp {
         }
     }
 
-    /// Statistics begin.
+    /// Starts the statistics.
     pub(super) fn reset(&mut self) {
         self.counters = FlowCounters::default();
         (self.send.retransmitted, self.send.timeouts) = (0, 0);
     }
 
-    /// A packet reaches the receiver. Returns the answer, if any.
+    /// A packet reaches the receiver. Returns the reply, if any.
     #[inline]
     fn on_data(&mut self, packet: &Packet, transport: &Transport) -> Option<Answer> {
         let before_psn = self.receive.expected_psn();
@@ -99,12 +99,12 @@ pub(super) fn transport(group: &RoceGroup) -> Transport {
     }
 }
 
-/// A sender's NIC: one link, which its flows share round robin.
+/// A sender's NIC: one link, shared by its flows in round robin.
 #[derive(Debug)]
 pub(super) struct Sender {
     link: Transmitter,
     sending: Option<Packet>,
-    /// Flows whose packet may leave, in order.
+    /// Flows whose packet may depart, in order.
     ready: VecDeque<u32>,
     /// Flows whose class is paused.
     parked: Vec<u32>,
@@ -127,7 +127,7 @@ impl Sender {
         }
     }
 
-    /// Sets a flow aside if its class is paused.
+    /// Suspends a flow if its class is paused.
     #[inline]
     fn park(&mut self, flow: u32, class: u8) -> bool {
         let parks = self.paused >> class & 1 == 1;
@@ -137,7 +137,7 @@ impl Sender {
         parks
     }
 
-    /// PFC pauses or resumes a class; all flows set aside are queued again on resume.
+    /// PFC pauses or resumes a class; on resume, suspended flows are queued again.
     fn pause(&mut self, class: u8, pause: bool) {
         if pause {
             self.paused |= 1 << class;
@@ -225,7 +225,7 @@ impl Simulation<'_> {
         self.wake(flow);
     }
 
-    /// Queues a flow that has something to send, unless it is queued.
+    /// Queues a flow with data to send, unless it is queued.
     #[inline]
     pub(super) fn wake(&mut self, flow: u32) {
         match self.tcp_index(flow) {
@@ -246,7 +246,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Queues a QP whose next packet may leave, or schedules the time when it may.
+    /// Queues a QP whose next packet may depart, or schedules the time when it may.
     fn wake_idle(&mut self, flow: u32) {
         let qp = &mut self.qps[flow as usize];
         if let Some(due_ns) = qp.send.due_ns(&self.params[qp.group as usize], self.now_ns) {
@@ -270,7 +270,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Begins a sender's next packet if its link is free.
+    /// Starts a sender's next packet if its link is free.
     #[inline]
     fn pump(&mut self, sender: u32) {
         while self.senders[sender as usize].sending.is_none()
@@ -280,7 +280,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Begins the next packet of a flow on a free link, if it has one and its class is not paused.
+    /// Starts the next packet of a flow on a free link, if it has one and its class is not paused.
     #[inline]
     fn send(&mut self, sender: u32, flow: u32) {
         let now_ns = self.now_ns;

@@ -6,7 +6,7 @@ use crate::network::Fct;
 use crate::network::ideal::{Framing, Hop, delivery_ns};
 use crate::{Depth, RoceGroup, Scenario};
 
-/// Sums up how long a queue had which depth.
+/// Accumulates how long a queue had which depth.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DepthMeter {
     since_ns: u64,
@@ -20,7 +20,7 @@ pub(super) struct DepthMeter {
 }
 
 impl DepthMeter {
-    /// The depth is `bytes` from now on.
+    /// Sets the current depth.
     #[inline]
     pub(super) fn change(&mut self, now_ns: u64, bytes: u64) {
         let time_ns = now_ns - self.since_ns;
@@ -37,7 +37,7 @@ impl DepthMeter {
         self.recent_max_bytes = self.recent_max_bytes.max(bytes);
     }
 
-    /// Forgets the past.
+    /// Resets the statistics.
     pub(super) fn reset(&mut self, now_ns: u64) {
         let bytes = self.bytes;
         *self =
@@ -51,7 +51,7 @@ impl DepthMeter {
         max_bytes
     }
 
-    /// What was found, up to the last change.
+    /// Statistics up to the last change.
     pub(super) fn summary(&self) -> Depth {
         if self.time_ns == 0 {
             return Depth::default();
@@ -69,7 +69,7 @@ impl DepthMeter {
     }
 }
 
-/// What slowdowns are counted in: thousandths.
+/// Unit of slowdowns: thousandths.
 const SLOWDOWN_UNIT: f64 = 1_000.0;
 
 /// Completion times of messages of one length.
@@ -121,7 +121,7 @@ impl FctMeter {
     }
 }
 
-/// Time of a message of a group from its being posted to its acknowledgement, when nothing else is sent.
+/// Time from posting a message of a group to its acknowledgement, without other traffic.
 pub(super) fn ideal_ns(scenario: &Scenario, group: &RoceGroup, bytes: u64) -> u64 {
     let sender_delay_ns = group.sender_delay_ns.unwrap_or(scenario.sender_delay_ns);
     let path = [

@@ -20,11 +20,11 @@ pub(super) struct Queue {
     paused_since_ns: Option<u64>,
     /// Its depth over time.
     pub(super) depth: DepthMeter,
-    /// What went through it.
+    /// Its counters.
     pub(super) counters: QueueCounters,
 }
 
-/// What went through a queue since statistics began.
+/// Counters of a queue since statistics started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QueueCounters {
     /// Packets marked.
@@ -37,11 +37,11 @@ pub(super) struct QueueCounters {
     pub(super) tx_bytes: u64,
     /// Pauses.
     pub(super) pauses: u64,
-    /// Time paused, without the pause that lasts still.
+    /// Time paused, without the current pause.
     pub(super) paused_ns: u64,
 }
 
-/// PFC's wish after a change of a queue.
+/// PFC request after a change of a queue.
 pub(super) type PauseChange = Option<bool>;
 
 /// The port.
@@ -57,9 +57,9 @@ pub(super) struct Port {
     waiting: u8,
     scheduler: Scheduler,
     sending: Option<Packet>,
-    /// When the packet being sent has left; `u64::MAX`: nothing is being sent.
+    /// When the current packet ends; `u64::MAX` if idle.
     pub(super) done_ns: u64,
-    /// Time spent sending since statistics began.
+    /// Time spent sending since statistics started.
     pub(super) busy_ns: u64,
 }
 
@@ -97,7 +97,7 @@ impl Port {
         }
     }
 
-    /// A packet arrives; `Err` if it is dropped. Says whether its class is to be paused.
+    /// A packet arrives; `Err` if it is dropped. Returns whether to pause its class.
     #[inline]
     pub(super) fn arrive(
         &mut self,
@@ -129,7 +129,7 @@ impl Port {
         }
     }
 
-    /// Begins the next packet if there is one and the port is idle; says whether its class may go on.
+    /// Starts the next packet if there is one and the port is idle; returns whether to resume its class.
     #[inline]
     pub(super) fn begin(&mut self, now_ns: u64, random: &mut Random) -> Option<(u8, PauseChange)> {
         if self.sending.is_some() { None } else { self.begin_next(now_ns, random) }
@@ -176,9 +176,9 @@ impl Port {
         self.sending.take()
     }
 
-    /// Statistics begin.
+    /// Starts the statistics.
     pub(super) fn reset(&mut self, now_ns: u64) {
-        // The packet being sent counts with what is left of it.
+        // Of the packet being sent, the remaining time counts.
         self.busy_ns = if self.sending.is_some() { self.done_ns - now_ns } else { 0 };
         for queue in &mut self.queues {
             queue.depth.reset(now_ns);
@@ -187,7 +187,7 @@ impl Port {
         }
     }
 
-    /// Time is up.
+    /// Ends the statistics.
     pub(super) fn end(&mut self, now_ns: u64) {
         if self.sending.is_some() {
             self.busy_ns = self.busy_ns.saturating_sub(self.done_ns.saturating_sub(now_ns));
@@ -217,7 +217,7 @@ impl Port {
 pub(super) struct Dropped;
 
 impl Queue {
-    /// Its depth now.
+    /// Its current depth.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -239,7 +239,7 @@ mod tests {
     use crate::network::PacketKind;
     use crate::{RoceGroup, Schedule};
 
-    /// A port with frames of 1000 bytes, which takes 1 us for each.
+    /// A port with frames of 1000 bytes, which take 1 us each.
     fn port(change: impl FnOnce(&mut Scenario)) -> Port {
         let mut scenario = Scenario::new(8_000_000_000, Config::DEFAULT);
         let group = RoceGroup::bulk("", 1);
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Everything queued, in the order in which it leaves.
+    /// All queued packets, in the order of departure.
     fn drain(port: &mut Port, random: &mut Random) -> Vec<Packet> {
         let mut now_ns = 0;
         let mut left = Vec::new();
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn marking_uses_ingress_or_egress_depth() {
         for (marking, marked) in [
-            // Kmin = Kmax = 3000: the fifth finds 4 packets, and more than 3 must be there.
+            // Kmin = Kmax = 3000: marks need more than 3 packets queued, so the fifth is the first.
             (Marking::Enqueue, [false, false, false, false, true, true]),
             (Marking::Dequeue, [true, true, false, false, false, false]),
         ] {

@@ -14,7 +14,7 @@ use crate::network::{Random, Transmitter};
 use crate::{Counters, MAX_FRAME_BYTES, RoceGroup, Scenario, SimError, Work};
 
 impl<'s> Simulation<'s> {
-    /// A simulation at time 0, with everything entered that will happen of itself.
+    /// A simulation at time 0, with all scheduled events.
     pub(super) fn new(scenario: &'s Scenario) -> Result<Self, SimError> {
         let params = scenario.roce.iter().map(|group| group_params(scenario, Some(group)));
         let params: Vec<Params> = params.collect::<Result<_, _>>()?;
@@ -54,7 +54,7 @@ impl<'s> Simulation<'s> {
         let scenario = self.scenario;
         let delay_index = |own_ns: Option<u64>| {
             let delay_ns = own_ns.unwrap_or(scenario.sender_delay_ns);
-            // Every delay is in the list, which has at most 64.
+            // The list, of at most 64 delays, contains every delay.
             delays_ns.iter().position(|&listed_ns| listed_ns == delay_ns).unwrap_or(0) as u8
         };
         for (group, spec) in (0..).zip(&scenario.roce) {
@@ -113,10 +113,10 @@ impl<'s> Simulation<'s> {
     }
 }
 
-/// The parameters of a group: a NIC's pacer, whose credit is one packet of each QP of its NIC.
+/// The parameters of a group with a NIC's pacer, whose credit is one packet of each QP of its NIC.
 ///
-/// A packet that is late because others are on the link must cost no rate; and times in whole nanoseconds make a flow at
-/// line rate a fraction of one late. `None`: what the port needs to know.
+/// A packet that waits for others on the link must not cost rate, and times in whole nanoseconds make a flow at line
+/// rate fractionally late. `None`: the parameters of the port.
 fn group_params(scenario: &Scenario, group: Option<&RoceGroup>) -> Result<Params, SimError> {
     let mut config = scenario.link_config();
     let (flows, bytes) = group.map_or((1, MAX_FRAME_BYTES), |group| {

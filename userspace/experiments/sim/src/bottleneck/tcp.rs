@@ -1,9 +1,9 @@
 //! TCP-like background flows: the window laws of CUBIC (RFC 9438) and DCTCP (RFC 8257) over a simple sender.
 //!
-//! Every segment is acknowledged on its own, at once, with its mark. The path keeps packets in order, so a transmission
-//! is lost when three later ones have arrived (the threshold of RFC 5681 and RFC 6675); it counts as in flight no more and
-//! is sent again. Slow start without HyStart++, initial window of 10 segments (RFC 6928), no pacing, timeouts of
-//! RFC 6298 with the scenario's floor.
+//! Every segment is acknowledged individually and immediately, with its mark. The path keeps packets in order, so a
+//! transmission is lost when three later ones have arrived (the threshold of RFC 5681 and RFC 6675); it is then
+//! retransmitted and no longer counted as in flight. Slow start without HyStart++, initial window of 10 segments (RFC
+//! 6928), no pacing, timeouts of RFC 6298 with the scenario's minimum.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
 /// DCTCP: gain g.
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
-/// Transmissions that must arrive after one that is then taken as lost.
+/// Later arrivals after which a transmission counts as lost.
 const REORDERING: u64 = 3;
 /// Smallest window, in segments.
 const MIN_WINDOW: f64 = 2.0;
@@ -47,13 +47,13 @@ pub(super) struct Tcp {
     max_window: f64,
     /// Number of the oldest transmission in `in_flight`.
     first: u64,
-    /// When each transmission left; `None`: it has arrived.
+    /// Departure time of each transmission; `None`: it has arrived.
     in_flight: VecDeque<Option<u64>>,
     unacknowledged: u64,
     to_retransmit: u64,
-    /// The window was full when the last transmission before this one left; it grows only if it limits the sender.
+    /// Whether the window limited the last transmission; it grows only then.
     full_until: u64,
-    /// No second reduction before a transmission from here on has arrived.
+    /// No second reduction before a transmission from this number on has arrived.
     reduced_until: u64,
 
     cubic: Cubic,
@@ -71,7 +71,7 @@ pub(super) struct Tcp {
     pub(super) delivered_bytes: u64,
 }
 
-/// Between two reductions of CUBIC.
+/// Growth between two reductions of CUBIC.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
     epoch_ns: Option<u64>,
@@ -115,7 +115,7 @@ impl Tcp {
             full_until: 0,
             reduced_until: 0,
             cubic: Cubic::default(),
-            // Alpha begins at 1, as in Linux.
+            // Alpha starts at 1, as in Linux.
             dctcp: Dctcp { alpha: 1.0, acked: 0, marked: 0, window_end: 0 },
             smoothed_rtt_ns: 0.0,
             rtt_variation_ns: 0.0,
@@ -132,7 +132,7 @@ impl Tcp {
         self.active = active;
     }
 
-    /// Whether the window lets a segment go, and there is one.
+    /// Whether the window allows a segment, and there is one.
     #[inline]
     pub(super) fn can_send(&self) -> bool {
         (self.active || self.to_retransmit != 0) && self.has_room()
@@ -143,7 +143,7 @@ impl Tcp {
         (self.unacknowledged as f64) < self.window.min(self.max_window).floor()
     }
 
-    /// The next segment, which leaves now.
+    /// The next segment, which departs now.
     #[inline]
     pub(super) fn next_packet(&mut self, number: u32, now_ns: u64) -> Option<Packet> {
         if !self.can_send() {
@@ -185,7 +185,7 @@ impl Tcp {
     #[inline]
     pub(super) fn on_ack(&mut self, now_ns: u64, sequence: u64, marked: bool) {
         let Some(index) = sequence.checked_sub(self.first) else {
-            // Taken as lost by a timeout; its retransmission counts.
+            // Counted as lost by a timeout; its retransmission is used.
             return;
         };
         let Some(sent_ns) = self.in_flight.get_mut(index as usize).and_then(Option::take) else {
@@ -234,7 +234,7 @@ impl Tcp {
         }
     }
 
-    /// DCTCP, RFC 8257 §3.3: once per window alpha moves towards the share of marked segments.
+    /// DCTCP, RFC 8257 §3.3: once per window, alpha moves towards the fraction of marked segments.
     fn estimate(&mut self, sequence: u64, marked: bool) {
         let next = self.next_sequence();
         let dctcp = &mut self.dctcp;
@@ -276,7 +276,7 @@ impl Tcp {
         rto_ns.max(self.min_rto_ns) << self.backoff
     }
 
-    /// When to look at the retransmission timer, if that is not settled yet; a segment has just been sent.
+    /// When to check the retransmission timer, unless scheduled; a segment has just been sent.
     #[inline]
     pub(super) fn set_timer(&mut self, now_ns: u64) -> Option<u64> {
         if self.timer_is_set {
@@ -286,7 +286,7 @@ impl Tcp {
         Some(now_ns + self.timeout_ns())
     }
 
-    /// The timer's event: when to look again, if at all.
+    /// The timer's event; returns when to check again, if at all.
     pub(super) fn on_timer(&mut self, now_ns: u64) -> Option<u64> {
         self.timer_is_set = false;
         if self.unacknowledged == 0 {
@@ -340,7 +340,7 @@ impl Cubic {
         };
         let elapsed_s = (now_ns - epoch_ns) as f64 / 1e9;
         let curve = |t_s: f64| CUBIC_C * (t_s - self.k_s).powi(3) + self.max_window;
-        // α_cubic, which makes the Reno-friendly window as aggressive as Reno's until it has regained what was lost.
+        // α_cubic, which makes the Reno-friendly window as aggressive as Reno's until it has recovered the loss.
         let alpha = if self.reno_window < self.prior_window {
             3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA)
         } else {

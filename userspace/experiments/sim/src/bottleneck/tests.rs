@@ -324,7 +324,7 @@ fn blocks_are_a_closed_loop() {
 }
 
 #[test]
-fn messages_come_as_often_as_said() {
+fn messages_follow_the_mean_gap() {
     let mut s = scenario(10);
     let sizes = vec![SizeWeight { bytes: 500, weight: 3 }, SizeWeight { bytes: 10_000, weight: 1 }];
     s.roce[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
@@ -375,20 +375,20 @@ fn tcp_fills_a_link() {
 }
 
 #[test]
-fn progress_is_told_and_can_stop() {
+fn progress_is_reported_and_can_stop() {
     let mut s = scenario(2);
     s.duration_ns = 100 * MS;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let stopped = run(&s, &mut |now_ns| {
-        told.push(now_ns);
-        if told.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        reported.push(now_ns);
+        if reported.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    assert!(told.is_sorted() && told.len() == 3);
-    assert_eq!(stopped, Err(SimError::Stopped { now_ns: told[2] }));
+    assert!(reported.is_sorted() && reported.len() == 3);
+    assert_eq!(stopped, Err(SimError::Stopped { now_ns: reported[2] }));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     let refused = |change: fn(&mut Scenario)| {
         let mut s = everything();
         change(&mut s);

@@ -1,4 +1,4 @@
-//! Values of flags: topologies, faults, workloads and choices.
+//! Parsing of flags: topologies, faults, workloads and choices.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::network::{
     Balance, Cables, Fault, FaultKind, Marking, Random, StormAction, Topology, Watchdog, WindowEnd,
 };
 
-/// A topology, as it is requested.
+/// A requested topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Leaves, spines, hosts per leaf.
@@ -41,7 +41,7 @@ impl FromStr for Shape {
                 .ok_or_else(|| format!("`{text}`: give PODSxTORSxHOSTS, as in `fat-tree:8x4x4`")),
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
             _ => Err(format!(
-                "`{text}` is no topology: give `leaf-spine:LEAVESxSPINESxHOSTS`, `fat-tree:PODSxTORSxHOSTS` or `file:PATH`"
+                "`{text}` is not a topology: give `leaf-spine:LEAVESxSPINESxHOSTS`, `fat-tree:PODSxTORSxHOSTS` or `file:PATH`"
             )),
         }
     }
@@ -76,10 +76,7 @@ pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault>
     let node = |name: &str| {
         topology.node(name).with_context(|| {
             let last = topology.names.last().map_or("", String::as_str);
-            format!(
-                "--fault {text}: there is no node `{name}`; they are called `{}` to `{last}`",
-                topology.name(0)
-            )
+            format!("--fault {text}: no node `{name}`; nodes are `{}` to `{last}`", topology.name(0))
         })
     };
     let at = |time: &str| parse_duration_ns(time).with_context(|| format!("--fault {text}"));
@@ -122,18 +119,18 @@ pub(super) fn watchdog(text: &str) -> Result<Watchdog, String> {
     Ok(Watchdog { detection_ns: time(detection)?, restoration_ns: time(restoration)?, action })
 }
 
-/// The path after a word of traffic, which must not be empty.
+/// The path after a prefix, which must not be empty.
 pub(super) fn path(text: &str) -> Option<&Path> {
     (!text.is_empty()).then(|| Path::new(text))
 }
 
-/// Most flows of one simulation, which take some 2 GB.
+/// Maximum number of flows of one simulation, which take some 2 GB.
 const MAX_FLOWS: u64 = 16_000_000;
 
-/// What hosts send each other, as it is requested.
+/// A requested workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// So many hosts send to host 0.
+    /// This number of hosts send to host 0.
     Incast(u32),
     /// Every host sends to one other.
     Permutation,
@@ -141,7 +138,7 @@ pub enum Traffic {
     Random,
     /// A collective over all hosts.
     Collective(Collective),
-    /// A file of others.
+    /// A file in a foreign format.
     File(Format, PathBuf),
 }
 
@@ -158,7 +155,7 @@ pub enum Format {
     Simai,
 }
 
-/// What a workload depends on besides.
+/// Other inputs of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) hosts: u32,
@@ -173,7 +170,7 @@ pub(super) struct Terms {
     pub(super) seed: u64,
 }
 
-/// The numbers below `hosts`, by chance (Fisher and Yates).
+/// The numbers below `hosts` in random order (Fisher and Yates).
 fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut ranks: Vec<u32> = (0..hosts).collect();
@@ -206,7 +203,7 @@ impl FromStr for Traffic {
         };
         found.ok_or_else(|| {
             format!(
-                "`{text}` is no workload: give `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
+                "`{text}` is not a workload: give `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
                  `reduce-scatter`, `all-to-all`, or a file: `hpcc:FILE`, `htsim:FILE`, `simai:FILE`, `chakra:PREFIX`"
             )
         })
@@ -238,13 +235,13 @@ impl Traffic {
                 let flows = spec.mean_flows(&sizes);
                 ensure!(
                     flows <= MAX_FLOWS as f64,
-                    "some {flows:.0} flows would start: allowed are {MAX_FLOWS}; give longer ones, a shorter --until, or \
+                    "some {flows:.0} flows would start: the limit is {MAX_FLOWS}; give longer ones, a shorter --until, or \
                      less --load"
                 );
                 let workload = Workload::poisson(&sizes, &spec);
                 ensure!(
                     !workload.flows().is_empty(),
-                    "no flow starts in that time: give a longer --until, or more --load"
+                    "no flow starts before --until; give a longer --until, or more --load"
                 );
                 workload
             }
@@ -252,7 +249,7 @@ impl Traffic {
                 let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
                 ensure!(
                     flows <= MAX_FLOWS,
-                    "{flows} flows would be sent: allowed are {MAX_FLOWS}; give fewer hosts, or a smaller --repeat"
+                    "{flows} flows would be sent: the limit is {MAX_FLOWS}; give fewer hosts, or a smaller --repeat"
                 );
                 let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
                 Workload::collectives(*collective, &ranks, bytes, class, repeat)
@@ -301,10 +298,10 @@ pub(super) fn marking(text: &str) -> Result<Marking, String> {
     }
 }
 
-/// What senders do about congestion.
+/// Congestion control of senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Nothing.
+    /// None.
     Off,
     /// DCQCN.
     Dcqcn,
@@ -339,7 +336,7 @@ pub(super) fn recovery(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Whether ranks are on hosts by chance.
+/// Whether ranks are assigned to hosts at random.
 pub(super) fn placement(text: &str) -> Result<bool, String> {
     match text {
         "in-order" => Ok(false),

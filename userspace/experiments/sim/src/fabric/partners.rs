@@ -1,4 +1,4 @@
-//! Flags that mean something only next to others.
+//! Flags that require others.
 
 use anyhow::{Result, bail};
 
@@ -6,18 +6,18 @@ use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
 
-/// A flag, and what it needs.
+/// A flag, and its requirement.
 type Lone = (&'static str, &'static str);
 
 const RANDOM: &str = "--workload random";
 const COLLECTIVE: &str = "a collective as --workload";
-const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file has its own";
+const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file defines its own";
 
 impl FabricSetup {
-    /// [`Self::with`], of settings that all change something.
+    /// [`Self::with`], for settings that must all have an effect.
     ///
     /// # Errors
-    /// As there, or one of them changes nothing.
+    /// As there, or a setting has no effect.
     pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
         let setup = self.with(text)?;
         let keys: Vec<&str> =
@@ -26,7 +26,7 @@ impl FabricSetup {
         setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
     }
 
-    /// Flags that were given and change nothing, as what they belong to was not requested: each with what it needs.
+    /// Flags given without effect because their requirement is missing, each with it.
     fn without_effect(&self) -> Vec<Lone> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
@@ -50,7 +50,7 @@ impl FabricSetup {
             ("--until", self.until.is_some(), random, RANDOM),
             ("--repeat", self.repeat.is_some(), collective, COLLECTIVE),
             ("--placement", self.placement.is_some(), collective, COLLECTIVE),
-            ("--size", self.size.is_some(), !from_file, "lengths that are not from a file"),
+            ("--size", self.size.is_some(), !from_file, "flow lengths that are not from a file"),
             ("--host-link", self.host_link.is_some(), !graph, SHAPE),
             ("--switch-link", self.switch_link.is_some(), !graph, SHAPE),
             ("--delay", self.delay.is_some(), !graph, SHAPE),
@@ -64,10 +64,10 @@ impl FabricSetup {
     }
 }
 
-/// Refuses a flag that changes nothing in any of these.
+/// Rejects a flag without effect in all of these.
 ///
 /// # Errors
-/// It names the flag, and what it needs.
+/// Names the flag, and its requirement.
 pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<()> {
     let Some((first, others)) = setups.split_first() else { return Ok(()) };
     let others: Vec<_> = others.iter().map(|setup| setup.without_effect()).collect();
@@ -76,7 +76,7 @@ pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<()> {
 }
 
 fn refuse<T>((flag, needs): Lone) -> Result<T> {
-    bail!("{flag} changes nothing here: it needs {needs}; leave {flag} out or add that")
+    bail!("{flag} has no effect: it needs {needs}; add that or omit {flag}")
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
             ("--reordering 4 --recovery go-back-n", "--recovery selective"),
             ("--load 30% --workload permutation", "--workload random"),
             ("--placement random", "a collective as --workload"),
-            ("--size 1MB --workload hpcc:flows.txt", "lengths that are not from a file"),
+            ("--size 1MB --workload hpcc:flows.txt", "flow lengths that are not from a file"),
             ("--trim 5", "--pfc off"),
             ("--headroom 10KB --pfc off", "--pfc on"),
             ("--reroute 1ms", "--fault"),

@@ -12,9 +12,9 @@ use super::report::FabricReport;
 use crate::network::{Fct, Samples, SwitchSamples};
 use crate::plot::{PNG_SCALE, files, time_axis};
 
-/// Time between two samples where none is said.
+/// Default time between two samples.
 pub const PLOT_SAMPLE_NS: u64 = 10_000;
-/// Switches that are drawn: those with the deepest queues.
+/// Number of switches drawn: those with the deepest queues.
 const ROWS: usize = 32;
 /// Steps of the legend of depths.
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
@@ -51,7 +51,7 @@ fn slowdown(report: &FabricReport) -> Chart {
             .iter()
             .map(|band| (middle(band.min_bytes, band.max_bytes), of(name, &band.fct)))
             .collect();
-        // One size is a point, which nobody would see.
+        // A point alone would be invisible.
         let curve = match curve.as_slice() {
             [(bytes, value)] => vec![(bytes - 0.05, *value), (bytes + 0.05, *value)],
             _ => curve,
@@ -63,7 +63,7 @@ fn slowdown(report: &FabricReport) -> Chart {
     let end = points().map(|point| point.0).fold(3.0, f64::max).ceil();
     let top = points().map(|point| point.1).fold(1.0, f64::max) * 1.05;
     Chart {
-        caption: "slowdown by size: completion time to that in an empty fabric".to_owned(),
+        caption: "slowdown by size: completion time relative to that in an empty fabric".to_owned(),
         across: "size",
         up: "slowdown",
         end,
@@ -136,6 +136,6 @@ fn pauses(report: &FabricReport, samples: &Samples) -> Chart {
         Line::new("of hosts", curve(&of_hosts), COLOURS[1], 1),
     ];
     let top = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(1.0, f64::max) * 1.05;
-    let caption = "ports that are paused, on average over each stretch".to_owned();
+    let caption = "paused ports, averaged over each interval".to_owned();
     Chart { caption, across, up: "ports", end, top, lines, ..Chart::default() }
 }

@@ -1,4 +1,4 @@
-//! Figures of a fabric: for people, as JSON, and as rows of a sweep's table.
+//! Report of a fabric, as text, as JSON, and as rows of a sweep's table.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,33 +13,33 @@ use crate::network::{
     TransportOutcome, Work,
 };
 
-/// Ports that are told of: those with the deepest queues.
+/// Number of ports listed: those with the deepest queues.
 const PORT_ROWS: usize = 8;
 
-/// One simulation: what came out.
+/// Results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricReport {
-    /// Hosts, switches and links.
+    /// Hosts.
     pub hosts: u32,
     /// Switches.
     pub switches: u32,
     /// Links.
     pub links: usize,
-    /// Flows of the workload, computations not counted.
+    /// Flows of the workload, without computations.
     pub flows: usize,
-    /// Of them, not complete in the end.
+    /// Flows not complete at the end.
     pub unfinished_flows: usize,
-    /// When the last flow was complete, or time was up.
+    /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
     /// Completion times of all flows.
     pub fct: Option<Fct>,
-    /// The same by size.
+    /// Completion times by flow size.
     pub fct_by_size: Vec<FctBand>,
-    /// Collectives that are complete.
+    /// Completed collectives.
     pub collectives: Vec<CollectiveOutcome>,
     /// By class.
     pub classes: Vec<ClassOutcome>,
-    /// What queue pairs did.
+    /// Counters of QPs.
     pub transport: TransportOutcome,
     /// Ports of switches, the deepest queue first.
     pub ports: Vec<PortOutcome>,
@@ -47,15 +47,15 @@ pub struct FabricReport {
     pub samples: Option<Samples>,
     /// Work done.
     pub work: Work,
-    /// Time it took to simulate, s. The one figure that two runs do not have in common, with the two below.
+    /// Wall-clock time of the simulation, s. Differs between runs, as do the two below.
     pub wall_seconds: f64,
     /// Packet hops simulated per second of it.
     pub hops_per_second: f64,
-    /// Most memory that the process had so far, B; 0 where the system does not tell.
+    /// Peak memory of the process so far, B; 0 if the system does not report it.
     pub peak_memory_bytes: u64,
 }
 
-/// From Linux' account of the process.
+/// From Linux' accounting of the process.
 fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -64,7 +64,7 @@ fn peak_memory_bytes() -> u64 {
 }
 
 impl FabricReport {
-    /// Puts figures together.
+    /// Assembles the report.
     #[must_use]
     pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
@@ -154,7 +154,7 @@ impl fmt::Display for FabricReport {
         if self.unfinished_flows != 0 {
             writeln!(
                 f,
-                "{} of {} flows were not complete when time was up: give a longer --duration\n",
+                "{} of {} flows were not complete at the end: give a longer --duration\n",
                 self.unfinished_flows, self.flows
             )?;
         }
@@ -174,7 +174,7 @@ impl fmt::Display for FabricReport {
         let t = &self.transport;
         writeln!(
             f,
-            "{} data packets, {} of them again; {} marked; {} CNPs; {} NAKs; {} timeouts",
+            "{} data packets, {} of them retransmitted; {} marked; {} CNPs; {} NAKs; {} timeouts",
             t.data_packets, t.retransmitted_packets, t.marked_packets, t.cnps_handled, t.naks, t.timeouts
         )?;
         if t.storms != 0 {
@@ -191,7 +191,7 @@ impl fmt::Display for FabricReport {
 }
 
 impl FabricReport {
-    /// Those that took longest.
+    /// The slowest collectives.
     fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.collectives.is_empty() {
             return Ok(());
@@ -268,13 +268,13 @@ impl FabricReport {
     }
 }
 
-/// What one simulation of a sweep differs in: names and values of settings.
+/// Names and values of the settings that differ in a sweep.
 pub type Changed = Vec<(String, String)>;
 
-/// Several simulations: a row each.
+/// Results of several simulations, with a row each.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricSweep {
-    /// What was changed, and what came out.
+    /// Settings, and results.
     pub runs: Vec<(Changed, FabricReport)>,
 }
 

@@ -1,4 +1,4 @@
-//! Fabrics on all cores, with progress and Ctrl-C.
+//! Running fabrics on all cores, with progress and Ctrl-C.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,29 +12,29 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::network::{FabricError, Outcome, Progress, Scenario, run};
 
-/// How often the progress line moves and Ctrl-C is looked for.
+/// Interval of updating the progress line and checking for Ctrl-C.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What became of one scenario.
+/// Result of one scenario.
 #[derive(Debug)]
 pub struct FabricRun {
-    /// What came out.
+    /// Outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Duration.
     pub wall: Duration,
 }
 
-/// Cores, a progress line on stderr, and Ctrl-C, for as many calls of [`Pool::run`] as its owner makes.
+/// Cores, a progress line on stderr, and Ctrl-C, for any number of calls of [`Pool::run`].
 pub(crate) struct Pool {
     threads: usize,
     interrupt: Interrupt,
     bar: ProgressBar,
-    /// Flows that are complete, of all calls.
+    /// Completed flows of all calls.
     complete: AtomicU64,
 }
 
 impl Pool {
-    /// `flows`: those of all calls together.
+    /// `flows`: total of all calls.
     ///
     /// # Errors
     /// The system has no file descriptor or thread left.
@@ -45,8 +45,9 @@ impl Pool {
         Ok(Self { threads, interrupt, bar, complete: AtomicU64::new(0) })
     }
 
-    /// Runs every scenario: one on all cores, several one on each. On Ctrl-C, now or before, the rest has no run, and those under
-    /// way have none either. `message` makes the progress line's text of the runs left and of the time of the one under way.
+    /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
+    /// ones have no result. `message` formats the progress line from the number of remaining runs and the time of the
+    /// current one.
     ///
     /// # Errors
     /// A scenario is invalid.
@@ -115,8 +116,8 @@ impl Drop for Pool {
     }
 }
 
-/// Runs every scenario, one on all `threads` cores, several one on each, and shows a progress line on stderr. On Ctrl-C the
-/// rest has no run, and those under way have none either.
+/// Runs every scenario, a single one on all `threads` cores, several on one each, with a progress line on stderr. After
+/// Ctrl-C, the remaining and interrupted ones have no result.
 ///
 /// # Errors
 /// A scenario is invalid, or the system has no file descriptor or thread left.

@@ -1,4 +1,4 @@
-//! Everything that a fabric is told on the command line, and the scenario that is made of it.
+//! Command line of a fabric, and its conversion to a scenario.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ use crate::network::{
 
 const MS: u64 = 1_000_000;
 
-/// What a fabric is told; `None`: its default.
+/// Settings of a fabric; `None`: its default.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FabricSetup {
     /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR), or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
@@ -36,10 +36,10 @@ pub struct FabricSetup {
     /// One-way delay of every link [default: 1us].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
     pub delay: Option<u64>,
-    /// Which of several shortest paths a packet takes: by a hash of its QP (ecmp), or each by chance (spray) [default: ecmp].
+    /// Choice among shortest paths: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
     #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
     pub balance: Option<Balance>,
-    /// Something breaks: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
+    /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
     #[arg(long = "fault", value_name = "TIME,WHAT,...", help_heading = "Network")]
     pub faults: Vec<String>,
     /// Time from the failure of a link until all switches have new routes [default: 10ms].
@@ -49,22 +49,22 @@ pub struct FabricSetup {
     /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
     #[arg(long, value_name = "WORKLOAD", help_heading = "Flows")]
     pub workload: Option<Traffic>,
-    /// Length of each flow, or of the buffer that a collective is about [default: 1MB].
+    /// Length of each flow, or of a collective's buffer [default: 1MB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Flows")]
     pub size: Option<u64>,
-    /// With `random`: lengths by the distribution in this file, lines `BYTES PERCENT` as HPCC's traffic generator has them.
+    /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` as in HPCC's traffic generator.
     #[arg(long, value_name = "FILE", help_heading = "Flows")]
     pub sizes: Option<PathBuf>,
-    /// With `random`: payload that each host offers, as a share of its link [default: 50%].
+    /// With `random`: payload offered by each host, as a share of its link [default: 50%].
     #[arg(long, value_name = "PERCENT", value_parser = share, help_heading = "Flows")]
     pub load: Option<f64>,
-    /// With `random`: flows start until then [default: 2ms].
+    /// With `random`: time until which flows start [default: 2ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Flows")]
     pub until: Option<u64>,
-    /// With a collective: how often, one after the other, 1 to 10000 [default: 1].
+    /// With a collective: number of repetitions, 1 to 10000 [default: 1].
     #[arg(long, value_name = "N", help_heading = "Flows", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: Option<u32>,
-    /// With a collective: ranks on hosts in order, or on hosts by chance, as a cluster's scheduler has it [default: in-order].
+    /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
     #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
     pub placement: Option<bool>,
     /// Class of the flows, 0 to 7 [default: 3].
@@ -74,10 +74,10 @@ pub struct FabricSetup {
     /// Payload of a full packet [default: 4096B].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub mtu: Option<u64>,
-    /// What a frame has besides, from Ethernet to FCS [default: 66B].
+    /// Overhead of a frame, from Ethernet to FCS [default: 66B].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub header: Option<u64>,
-    /// Packets of a queue pair per acknowledgement [default: 16].
+    /// Packets per acknowledgement of a QP [default: 16].
     #[arg(long, value_name = "N", help_heading = "Queue pairs")]
     pub ack_every: Option<u32>,
     /// Class of ACKs and NAKs [default: that of the data].
@@ -86,83 +86,85 @@ pub struct FabricSetup {
     /// Retransmission timeout [default: 4ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
     pub timeout: Option<u64>,
-    /// After a loss: send everything again from there (go-back-n), or what is missing (selective) [default: go-back-n].
+    /// After a loss: retransmit all from there (go-back-n), or the missing (selective) [default: go-back-n].
     #[arg(long, value_name = "go-back-n|selective", value_parser = recovery, help_heading = "Queue pairs")]
     pub recovery: Option<bool>,
     /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
     #[arg(long, value_name = "N", help_heading = "Queue pairs")]
     pub reordering: Option<u32>,
-    /// Most bytes of a queue pair under way; 0: no limit [default: 0].
+    /// Maximum bytes in flight per QP; 0: no limit [default: 0].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub window: Option<u64>,
 
-    /// Receivers say who may send, and let no more than so much be under way to them [default: senders send when they like].
+    /// Receivers grant transmission, with at most this much in flight to them [default: senders are not limited].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub admission: Option<u64>,
-    /// With --admission: what a sender may send at a turn [default: 64KB].
+    /// With --admission: bytes per grant [default: 64KB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub admission_turn: Option<u64>,
-    /// With --admission: class of questions and answers [default: that of CNPs].
+    /// With --admission: class of requests and grants [default: that of CNPs].
     #[arg(long, value_name = "N", help_heading = "Queue pairs")]
     pub admission_class: Option<u8>,
 
-    /// Buffer of each switch, which all ports share [default: 32MB].
+    /// Buffer of each switch, shared by all ports [default: 32MB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub buffer: Option<u64>,
-    /// Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress) [default: egress].
+    /// Queue depth that decides on a mark: on arrival (ingress) or on departure (egress) [default: egress].
     #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
     pub marking: Option<Marking>,
-    /// Whether Kmin and Kmax are those of hosts' links, and ports of another rate have them in proportion [default: off].
+    /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
     pub wred_by_rate: Option<bool>,
     /// Whether the flows' class pauses senders instead of dropping [default: on].
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
     pub pfc: Option<bool>,
-    /// Share of the free buffer that an ingress port (with PFC) or a queue (without) may have: 2 to the power of SONiC's dynamic_th, in percent [default: 12.5%, without PFC 100%].
+    /// Share of the free buffer for an ingress port (with PFC) or a queue (without): 2 to the power of SONiC's
+    /// dynamic_th, in percent [default: 12.5%, without PFC 100%].
     #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "threshold", help_heading = "Switches")]
     pub alpha: Option<f64>,
-    /// Instead: so many bytes (SONiC's static_th).
+    /// Instead: a fixed size (SONiC's static_th).
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub threshold: Option<u64>,
-    /// Room for what arrives at a port after it has requested a pause [default: twice the delay at link rate, and three frames].
+    /// Room for packets that arrive after a pause request [default: two delays at link rate, and three frames].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub headroom: Option<u64>,
-    /// A paused port goes on when it is so far below its threshold [default: 18432B].
+    /// A paused port resumes this far below its threshold [default: 18432B].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub xon_offset: Option<u64>,
     /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
     #[arg(long, value_name = "TIME,TIME,ACTION", value_parser = watchdog, help_heading = "Switches")]
     pub watchdog: Option<Watchdog>,
-    /// Without PFC: packets that find no room lose their payload and go on in this class [default: they are dropped].
+    /// Without PFC: packets without room lose their payload and continue in this class [default: they are dropped].
     #[arg(long, value_name = "CLASS", help_heading = "Switches")]
     pub trim: Option<u8>,
 
-    /// What senders do about congestion: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
+    /// Congestion control of senders: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
     #[arg(long, value_name = "dcqcn|nscc|off", value_parser = control, help_heading = "Congestion control")]
     pub control: Option<Choice>,
-    /// What sends the CNP at the end of a window (np_window both): a timer on time, the flow's next packet as the data plane does, or the next of any flow [default: timer].
+    /// Trigger of the CNP at the end of a window (np_window both): a timer, the flow's next packet as in the data
+    /// plane, or the next packet of any flow [default: timer].
     #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
     pub window_end: Option<WindowEnd>,
-    /// With nscc: round trip of a full packet and its ACK through an empty fabric [default: that of host 0 and the farthest].
+    /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
     pub base_rtt: Option<u64>,
-    /// With nscc: queueing delay aimed at [default: the base round trip, with --trim 3/4 of it].
+    /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
     pub target_delay: Option<u64>,
-    /// The DCQCN parameters to start from [default: hpcc].
+    /// DCQCN profile to start from [default: hpcc].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     pub profile: Option<Profile>,
     /// Set a parameter of DCQCN; overrides the profile. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
     pub changes: Vec<Assignment>,
 
-    /// Time to simulate, at most: it ends when all flows are complete [default: 1s].
+    /// Maximum time to simulate; the simulation ends when all flows are complete [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
     pub duration: Option<u64>,
-    /// Where random numbers begin: the same seed, the same result to the last bit [default: 1].
+    /// Seed of random numbers; equal seeds give bit-identical results [default: 1].
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub seed: Option<u64>,
-    /// Time between two samples of the queues' depths; they are part of --json [default: none].
+    /// Interval between samples of the queues' depths, which are part of --json [default: none].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
     pub sample: Option<u64>,
 }
@@ -174,14 +176,14 @@ struct OneFlag {
     setup: FabricSetup,
 }
 
-/// What an error says first.
+/// Prefix of errors.
 const REFUSED: &str = "cannot simulate this fabric";
 
 impl FabricSetup {
     /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
     ///
     /// # Errors
-    /// There is no such setting, or the text is no value of it.
+    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
         let short = SHORTHANDS.iter().find(|short| short.0 == key);
         if let Some((_, name, ..)) = short {
@@ -207,10 +209,10 @@ impl FabricSetup {
         })
     }
 
-    /// The same with other settings on top: `KEY=VALUE,KEY=VALUE`, parted by `;` where a value has commas in it.
+    /// This setup with other settings on top: `KEY=VALUE,KEY=VALUE`, separated by `;` if a value contains commas.
     ///
     /// # Errors
-    /// As [`Self::set`], or the text is not one of that.
+    /// As [`Self::set`], or the syntax is wrong.
     pub fn with(&self, text: &str) -> Result<Self> {
         let mut setup = self.clone();
         for setting in settings(text) {
@@ -230,7 +232,7 @@ impl FabricSetup {
     /// The scenario.
     ///
     /// # Errors
-    /// Settings contradict each other, a file cannot be read, or a value is out of range.
+    /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     pub fn scenario(&self) -> Result<Scenario> {
         let host_rate_bps = self.host_link.unwrap_or(100_000_000_000);
         let cables = Cables {
@@ -262,7 +264,7 @@ impl FabricSetup {
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
         self.apply_switching(&mut scenario);
-        // Before the fabric's round trip is requested.
+        // Must precede the computation of the fabric's round trip.
         scenario.validate().context(REFUSED)?;
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();
@@ -272,13 +274,13 @@ impl FabricSetup {
         Ok(scenario)
     }
 
-    /// Whether senders do DCQCN.
+    /// Whether senders use DCQCN.
     #[must_use]
     pub fn is_dcqcn(&self) -> bool {
         matches!(self.control, None | Some(Choice::Dcqcn))
     }
 
-    /// After everything else is told.
+    /// Settings that depend on all others.
     fn control(&self, scenario: &Scenario) -> Control {
         match self.control.unwrap_or(Choice::Dcqcn) {
             Choice::Off => Control::Off,
@@ -294,7 +296,7 @@ impl FabricSetup {
     /// The DCQCN parameters, for hosts' links of `host_rate_bps`.
     ///
     /// # Errors
-    /// The profile is not for such links, or the values contradict each other.
+    /// The profile does not support such links, or the values are inconsistent.
     pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config> {
         let settings = Settings {
             profile: Some(self.profile.unwrap_or(Profile::Hpcc)),
@@ -350,7 +352,7 @@ impl FabricSetup {
         let threshold = |alpha| {
             self.threshold.map_or_else(|| Threshold::Alpha(self.alpha.unwrap_or(alpha)), Threshold::Bytes)
         };
-        // One class has flows: the others need no room set aside for them.
+        // Only one class has flows: the others need no headroom.
         for other in &mut switch.classes {
             other.loss = Loss::Lossy(Threshold::Alpha(1.0));
         }
@@ -370,7 +372,7 @@ impl FabricSetup {
     }
 }
 
-/// The settings of a text, parted by commas, or by `;` where a value has commas in it.
+/// The settings of a text, separated by commas, or by `;` if a value contains commas.
 pub(super) fn settings(text: &str) -> impl Iterator<Item = &str> {
     text.split(if text.contains(';') { ';' } else { ',' })
 }
@@ -379,18 +381,18 @@ fn error_value(text: &str) -> &str {
     text.split('\'').nth(1).unwrap_or_default()
 }
 
-/// The setup that flags on a command line make.
+/// The setup given by flags on a command line.
 #[cfg(test)]
 pub(crate) fn setup(flags: &str) -> FabricSetup {
     OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
 }
 
-/// A setting and the values it takes, as in `kmax=400KB,1600KB`; values with commas in them are parted by `;`.
+/// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricAxis {
-    /// The setting.
+    /// Setting.
     pub key: String,
-    /// Its values, in order.
+    /// Values, in order.
     pub values: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ fn the_example_is_read_in_full() {
 }
 
 #[test]
-fn what_the_example_has_as_a_comment_is_right_too() {
+fn commented_lines_of_example_are_valid() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("sizes.csv"), "# bytes,weight\n1000, 9\n\n1000000,1\n").unwrap();
     let text: Vec<_> = EXAMPLE
@@ -49,7 +49,7 @@ fn an_empty_file_is_the_incast() {
 }
 
 #[test]
-fn every_error_has_its_line_and_what_was_expected() {
+fn errors_have_line_and_expectation() {
     let text = "lnk = 1\nflows = 0\n[params]\nrpg_ai_rat = '1mbit'\nwred.9.kmin = 1\n[class.9]\n[class.1]\nwait = 1\n\
                     [[roce]]\nsize = '5 apples'\nstep = '1ms'\n[[tcp]]\nlaw = 'reno'\nflows = []\n";
     let refused = parse_here(text).unwrap_err().to_string();

@@ -1,43 +1,43 @@
-//! What is to happen at one node, and when.
+//! Future events of one node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// Bits of the number of a port, a QP or a flow.
+/// Bits of the number of a port, QP or flow.
 const INDEX_BITS: u32 = 22;
 /// Bits of the kind of an event.
 const KIND_BITS: u32 = 4;
 const TIME_SHIFT: u32 = INDEX_BITS + KIND_BITS;
-/// Most ports, queue pairs at a time and flows of one node.
+/// Maximum number of ports, concurrent QPs and flows of one node.
 pub(crate) const MAX_INDEX: u32 = 1 << INDEX_BITS;
-/// The latest time of an event: 274 s.
+/// Maximum time of an event: 274 s.
 pub(crate) const MAX_TIME_NS: u64 = (1 << (64 - TIME_SHIFT)) - 1;
 
-/// What happens. At one instant the kinds happen in this order, and one kind in the order of its numbers: so the order
-/// depends on what happens and not on who entered it first, and a simulation on several cores has the same.
+/// Kinds of events. Simultaneous events are ordered by kind, then by number, so the order is independent of insertion,
+/// and equal on any number of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Event {
-    /// A link breaks or works again, a pause storm begins or ends, routes change.
+    /// A link fails or recovers, a pause storm starts or ends, or routes change.
     Fault = 0,
-    /// The first packet under way to a port arrives.
+    /// The first packet in transit to a port arrives.
     Arrival = 1,
-    /// One of the flows that a flow waits for is over.
+    /// A flow that another one waits for is complete.
     Notice = 2,
     /// A flow that waited for others starts.
     Post = 3,
     /// The next flow of the list starts.
     Start = 4,
-    /// A QP's next packet may leave.
+    /// A QP's next packet may depart.
     Due = 5,
-    /// A QP's retransmission timer, set too early rather than again at every packet.
+    /// A QP's retransmission timer, which may fire early instead of being reset by every packet.
     Timer = 6,
-    /// The window of a CNP is over, in which its QP was marked.
+    /// The CNP window of a QP ends in which it was marked.
     Window = 7,
     /// A port has sent its packet.
     Done = 8,
-    /// The watchdog looks at the queues.
+    /// The watchdog samples the queues.
     Watchdog = 9,
     /// A sample of the queues is due.
     Sample = 10,
@@ -59,20 +59,20 @@ impl Event {
     ];
 }
 
-/// Time, kind and number in one word, so that order is one comparison.
+/// Time, kind and number in one word, so that ordering is a single comparison.
 #[inline]
 const fn key(at_ns: u64, event: Event, index: u32) -> u64 {
     at_ns << TIME_SHIFT | (event as u64) << INDEX_BITS | index as u64
 }
 
-/// Events to come.
+/// Future events.
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
     heap: BinaryHeap<Reverse<u64>>,
 }
 
 impl Agenda {
-    /// Enters an event; one after the end of time is forgotten.
+    /// Inserts an event; one after the end of the simulation is dropped.
     #[inline]
     pub(crate) fn at(&mut self, at_ns: u64, event: Event, index: u32) {
         if at_ns <= MAX_TIME_NS {
@@ -80,14 +80,14 @@ impl Agenda {
         }
     }
 
-    /// When something happens next; `u64::MAX`: never.
+    /// Time of the next event; `u64::MAX`: none.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.heap.peek().map_or(u64::MAX, |first| first.0 >> TIME_SHIFT)
     }
 
-    /// Takes the next event if it is before `end_ns`. `again` is told its time, kind and number, and may put the same event off
-    /// to a later time: that costs one way down the heap, instead of one down and one up.
+    /// Takes the next event if it is before `end_ns`. `again` gets its time, kind and number, and may postpone the same
+    /// event, which costs one sift of the heap instead of two.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn kinds_are_numbered_as_they_stand() {
+    fn kinds_are_numbered_in_order() {
         for (number, event) in Event::ALL.into_iter().enumerate() {
             assert_eq!(event as usize, number);
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_may_be_put_off() {
+    fn event_can_be_rescheduled() {
         let mut agenda = Agenda::default();
         agenda.at(3, Event::Arrival, 7);
         agenda.at(5, Event::Done, 1);

@@ -1,21 +1,21 @@
-//! Where threads meet at the end of a window.
+//! Barrier for threads at the end of a window.
 
 use std::hint;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Looks before a thread goes to sleep: some 20 us, which is about what sleeping and being woken costs.
+/// Spins before a thread sleeps: some 20 us, about the cost of sleeping and waking up.
 const LOOKS: u32 = 2_000;
 
-/// A barrier as in the standard library, whose waiters look for a while before they sleep.
+/// A barrier like the standard library's, whose waiters spin before they sleep.
 ///
-/// A window of a small fabric is some ten microseconds of work, and going to sleep and being woken at each end of it costs
-/// more than that. Who has waited in vain sleeps: where threads are more than cores, whom they wait for needs the core.
+/// A window of a small fabric is some ten microseconds of work, and sleeping at each end of it costs more than that. A
+/// waiter that spins in vain sleeps: with more threads than cores, the threads it waits for need its core.
 #[derive(Debug)]
 pub(crate) struct Barrier {
     threads: usize,
     arrived: AtomicUsize,
-    /// Times that all have met.
+    /// Number of completed barriers.
     meetings: AtomicU64,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -23,7 +23,7 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// A barrier for so many threads.
+    /// A barrier for `threads` threads.
     pub(crate) const fn new(threads: usize) -> Self {
         Self {
             threads,
@@ -35,16 +35,16 @@ impl Barrier {
         }
     }
 
-    /// Waits until all threads have come here. What they wrote before that is seen behind it.
+    /// Waits for all threads. Writes before the barrier are visible after it.
     pub(crate) fn wait(&self) {
         let meeting = self.meetings.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            // Nobody comes again before the meeting is counted.
+            // No thread can return here before this barrier is counted.
             self.arrived.store(0, Ordering::Relaxed);
-            // In one order with the sleepers' count: either that is seen here, or a sleeper sees the meeting.
+            // Sequentially consistent with the sleepers' count, so that no sleeper misses the new number.
             self.meetings.store(meeting + 1, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
-                // Whoever counted itself holds the lock until it sleeps.
+                // A counted sleeper holds the lock until it sleeps.
                 drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
                 self.woken.notify_all();
             }
@@ -82,7 +82,7 @@ mod tests {
                     let (barrier, came) = (&barrier, &came);
                     scope.spawn(move || {
                         for round in 0..300 {
-                            // Now and then one is so late that the others sleep.
+                            // Sometimes one is so late that the others sleep.
                             if round % 100 == number {
                                 thread::sleep(Duration::from_millis(3));
                             }

@@ -1,8 +1,8 @@
-//! A switch's shared buffer: who may have how much of it, and who is to pause.
+//! A switch's shared buffer: admission and pausing.
 //!
-//! As in SONiC's model of a switch: a packet counts for its ingress port and class (a priority group). A lossless group
-//! takes its reserved bytes first, then of the shared buffer up to its threshold, then its headroom. A lossy packet counts
-//! for the shared buffer, and has to find room in the queue that it leaves by.
+//! As in SONiC's model of a switch, a packet counts for its ingress port and class (a priority group). A lossless group
+//! uses its reserved bytes first, then the shared buffer up to its threshold, then its headroom. A lossy packet counts
+//! for the shared buffer, and must fit the queue of its egress port.
 
 use dcqcn_common::layout::CLASSES;
 
@@ -17,7 +17,7 @@ struct Group {
     paused: bool,
 }
 
-/// A threshold in the form it is compared in.
+/// A threshold in its precomputed form.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Bytes(u64),
@@ -59,19 +59,19 @@ pub(crate) struct Buffer {
     groups: Vec<Group>,
 }
 
-/// What became of a packet.
+/// Result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It has its place.
+    /// Admitted.
     Taken,
-    /// So it has, and its ingress port is to pause the class.
+    /// Admitted, and its ingress port must pause the class.
     Pause,
-    /// There is no room.
+    /// No room.
     Refused,
 }
 
 impl Buffer {
-    /// The buffer of a switch with `ports` ports; `Err` with what is taken if nothing is left to share.
+    /// The buffer of a switch with `ports` ports; `Err` with the reserved bytes if no shared part is left.
     pub(crate) fn new(bytes: u64, classes: &[Class; CLASSES], ports: usize) -> Result<Self, u64> {
         let rules = classes.map(|class| match class.loss {
             Loss::Lossy(threshold) => Rule::Lossy(Limit::new(threshold)),
@@ -91,7 +91,7 @@ impl Buffer {
         Ok(Self { capacity, used: 0, max_used: 0, rules, groups: vec![Group::default(); ports * CLASSES] })
     }
 
-    /// The most of the shared part that was ever used.
+    /// Peak use of the shared part.
     pub(crate) const fn max_used_bytes(&self) -> u64 {
         self.max_used
     }
@@ -102,7 +102,7 @@ impl Buffer {
         self.max_used = self.max_used.max(self.used);
     }
 
-    /// A packet of `class` came in by `ingress` and is to go behind `queue_bytes`.
+    /// Admits a packet of `class` from port `ingress` behind `queue_bytes`.
     #[inline]
     pub(crate) fn admit(&mut self, ingress: u16, class: u8, bytes: u64, queue_bytes: u64) -> Admission {
         let free = self.capacity - self.used;
@@ -134,7 +134,7 @@ impl Buffer {
         }
     }
 
-    /// A packet that was admitted leaves; says whether its ingress port may let the class go on.
+    /// Releases an admitted packet; returns whether its ingress port may resume the class.
     #[inline]
     pub(crate) fn release(&mut self, ingress: u16, class: u8, bytes: u64) -> bool {
         let Rule::Lossless { xoff, xon_offset, .. } = self.rules[usize::from(class)] else {
@@ -156,7 +156,7 @@ impl Buffer {
         resumes
     }
 
-    /// The link of a port broke: nobody is there to be paused.
+    /// The link of a port failed: it has no peer to pause.
     pub(crate) fn forget_pauses(&mut self, ingress: u16) {
         let first = usize::from(ingress) * CLASSES;
         self.groups[first..first + CLASSES].iter_mut().for_each(|group| group.paused = false);
@@ -191,7 +191,7 @@ mod tests {
         let mut expected = vec![Admission::Taken; 4];
         expected.extend([Admission::Pause, Admission::Taken, Admission::Refused]);
         assert_eq!(taken, expected);
-        // Headroom empties first; then the group has to fall below XOFF by the offset.
+        // Headroom empties first; then the group must fall below XOFF by the offset.
         let goes_on: Vec<_> = (0..6).map(|_| buffer.release(1, 3, 1_000)).collect();
         assert_eq!(goes_on, [false, false, true, false, false, false]);
         assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 3_000));
@@ -202,10 +202,10 @@ mod tests {
     fn alpha_grants_share_of_free_buffer() {
         let pfc = Pfc { reserved_bytes: 0, xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
         let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
-        // 30000 to share: with 9000 taken, half of 21000 is 10500.
+        // 30000 shared: with 9000 used, half of 21000 is 10500.
         let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Taken).count();
         assert_eq!(before_pause, 10);
-        // Others get half of the rest.
+        // Other groups get half of the rest.
         let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == Admission::Taken).count();
         assert_eq!(before_pause, 7);
         assert_eq!(Buffer::new(16_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap_err(), 16_000);

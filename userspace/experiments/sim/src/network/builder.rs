@@ -1,4 +1,4 @@
-//! Nodes, built from a scenario.
+//! Construction of nodes from a scenario.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,13 +57,13 @@ impl Node {
     }
 }
 
-/// Everything a simulation consists of.
+/// All parts of a simulation.
 pub(crate) struct Built {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ports: Arc<[Vec<PortSpec>]>,
 }
 
-/// Everything of `scenario`, at time 0, with everything entered that will happen of itself.
+/// The parts of `scenario` at time 0, with all scheduled events.
 pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     let topology = &scenario.topology;
     let ports = topology.ports();
@@ -136,7 +136,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
     Ok(Built { nodes, ports: ports.into() })
 }
 
-/// WRED of every class, for each rate that a port has.
+/// WRED of every class, by rate of the port.
 fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred; CLASSES])> {
     let own_bps = ports.first().and_then(|ports| ports.first()).map_or(1, |port| port.rate_bps);
     let mut rates: Vec<u64> = ports.iter().flatten().map(|port| port.rate_bps).collect();
@@ -238,11 +238,11 @@ fn hosts(
 }
 
 impl Built {
-    /// A thread for every node: switches in turn, by tier, and hosts with theirs.
+    /// Assigns nodes to threads: switches in turn, by tier, and hosts with theirs.
     pub(crate) fn owners(&self, scenario: &Scenario, threads: usize) -> Vec<u32> {
         let topology = &scenario.topology;
         let of_switch = |switch: u32| {
-            // Those with hosts are the first of every shape: neighbours stay together.
+            // Switches with hosts come first in every shape: neighbours stay together.
             let leaves = (0..topology.switches)
                 .filter(|number| {
                     self.ports[(topology.hosts + number) as usize]

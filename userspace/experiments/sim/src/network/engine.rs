@@ -1,9 +1,9 @@
-//! The engine: nodes that happen by themselves, window by window, on as many cores as are given.
+//! The engine: independent nodes, window by window, on any number of cores.
 //!
-//! Nothing that a node does reaches another before the shortest delay of a link is over. So within a window of that length
-//! every node goes through its own events alone, and what it sent is handed over at the end of the window. The order of a
-//! node's events does not depend on who was first to hand something over ([`crate::network::agenda`]): the outcome is the same on
-//! one core and on many.
+//! No action of a node affects another before the shortest link delay has passed. So within a window of that length
+//! every node processes its own events, and sent packets are exchanged at the end of the window. The order of a node's
+//! events is independent of the exchange ([`crate::network::agenda`]), so the outcome is the same on any number of
+//! cores.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,23 +16,23 @@ use crate::network::outcome::{self, Outcome};
 use crate::network::scenario::{FabricError, Scenario};
 use crate::network::wire::{Message, Outbox};
 
-/// Windows between two reports of progress.
+/// Windows between two progress reports.
 const REPORT_EVERY: u64 = 256;
 
-/// How far a simulation has come.
+/// Progress of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Simulated time.
     pub now_ns: u64,
-    /// Flows that are complete.
+    /// Completed flows.
     pub done: u64,
-    /// All flows.
+    /// Total flows.
     pub flows: u64,
 }
 
-/// Runs `scenario` on `threads` cores (0 counts as 1). `progress` is told now and then how far it has come, and may stop it.
+/// Runs `scenario` on `threads` cores (0 counts as 1). `progress` is called at intervals, and may stop the run.
 ///
-/// The outcome depends on nothing but the scenario.
+/// The outcome depends on the scenario only.
 ///
 /// # Errors
 /// The scenario is invalid, or `progress` stopped the run.
@@ -58,7 +58,7 @@ pub fn run(
             .collect();
         first.run(&shared, progress);
         for other in others {
-            // A panic of a worker is one of this thread as well.
+            // Propagates a worker's panic.
             if let Err(panic) = other.join() {
                 std::panic::resume_unwind(panic);
             }
@@ -78,19 +78,19 @@ pub fn run(
     Ok(outcome::collect(scenario, &built.ports, nodes.into_iter().flatten(), now_ns))
 }
 
-/// What all threads see.
+/// State shared by all threads.
 struct Shared {
-    /// Thread of every node, and the node's place there.
+    /// Thread of every node, and the node's index there.
     owner: Vec<u32>,
     place: Vec<u32>,
     window_ns: u64,
     duration_ns: u64,
     flows: u64,
     barrier: Barrier,
-    /// By thread: when something happens there next, and flows complete there.
+    /// By thread: time of its next event, and flows completed there.
     next_ns: Vec<AtomicU64>,
     done: Vec<AtomicU64>,
-    /// From each thread to each, what crosses over.
+    /// From each thread to each, packets in transit.
     mail: Vec<Mutex<Outbox>>,
     stop: AtomicBool,
     now_ns: AtomicU64,
@@ -129,7 +129,7 @@ struct Team {
     number: usize,
     numbers: Vec<u32>,
     nodes: Vec<Node>,
-    /// When something happens next at each node.
+    /// Time of the next event of each node.
     next_ns: Vec<u64>,
     done: Vec<u64>,
     out: Outbox,
@@ -186,14 +186,14 @@ impl Team {
                 shared.now_ns.store(end_ns, Ordering::Relaxed);
                 let now = Progress { now_ns: end_ns, done, flows: shared.flows };
                 if window % REPORT_EVERY == 0 && progress(now).is_break() {
-                    // The others read it after the next barrier.
+                    // Other threads read it after the next barrier.
                     shared.stop.store(true, Ordering::Relaxed);
                 }
             }
         }
     }
 
-    /// Everything that happens here before `end_ns`.
+    /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
         let Self { number, nodes, next_ns, done, out, abroad, .. } = self;
         for index in 0..nodes.len() {
@@ -223,7 +223,7 @@ impl Team {
         }
     }
 
-    /// What the other threads sent here.
+    /// Receives packets from the other threads.
     fn receive(&mut self, shared: &Shared) {
         for from in 0..shared.done.len() {
             let mut letters = shared.mail(from, self.number).lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A host: a NIC with one link, the queue pairs it sends on and those it receives on.
+//! A host: a NIC with one link, and its sending and receiving QPs.
 
 mod admission;
 mod arrivals;
@@ -30,12 +30,12 @@ use crate::network::topology::PortSpec;
 use crate::network::wire::{Delivery, Inbound, Message, Outbox, Wire};
 use crate::network::workload::{Edge, Pair, Wait, Workload};
 
-/// AETH, which an ACK or NAK has in place of a payload.
+/// AETH of an ACK or NAK, in place of a payload.
 const AETH_BYTES: u16 = 4;
-/// [`Place::slot`]: the QP has no state yet, or none any more.
+/// [`Place::slot`]: the QP has no state, not yet or not any more.
 const NO_SLOT: u32 = u32::MAX;
 
-/// What all hosts have in common.
+/// State shared by all hosts.
 #[derive(Debug)]
 pub(crate) struct HostRules {
     pub(crate) transport: Transport,
@@ -45,13 +45,13 @@ pub(crate) struct HostRules {
     pub(crate) cnp_class: u8,
     pub(crate) overhead_bytes: u64,
     pub(crate) workload: Workload,
-    /// By queue pair: its number at the host that sends, and at the one that receives.
+    /// By QP: its number at the sending and at the receiving host.
     pub(crate) locals: Vec<(u32, u32)>,
-    /// By flow: its number at the host that sends it.
+    /// By flow: its number at the sending host.
     pub(crate) local_flows: Vec<u32>,
-    /// Who waits for whom, ordered by the flow waited for.
+    /// Dependencies, ordered by the flow waited for.
     pub(crate) edges: Vec<Edge>,
-    /// Time until another host learns that a flow of its own need not wait any longer.
+    /// Time until another host learns that a flow of its own may start.
     pub(crate) notice_ns: u64,
     pub(crate) changes: Arc<[Change]>,
     pub(crate) hash_keys: HashKeys,
@@ -68,7 +68,7 @@ pub(crate) struct Record {
     pub(crate) done_ns: u64,
 }
 
-/// What a host did.
+/// Counters of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostCounters {
     pub(crate) data_packets: u64,
@@ -76,7 +76,7 @@ pub(crate) struct HostCounters {
     pub(crate) marked: u64,
     pub(crate) cnps_sent: u64,
     pub(crate) cnps_handled: u64,
-    /// Marks that were pending when the last packet of their flow had come.
+    /// Marks that were pending when the last packet of their flow had arrived.
     pub(crate) marks_unanswered: u64,
     pub(crate) naks: u64,
     pub(crate) retransmitted: u64,
@@ -88,7 +88,7 @@ pub(crate) struct HostCounters {
 struct Place {
     pair: u32,
     slot: u32,
-    /// Flows that are not complete.
+    /// Incomplete flows.
     left: u32,
 }
 
@@ -96,16 +96,16 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Own {
     flow: u32,
-    /// Flows that it waits for.
+    /// Number of flows that it waits for.
     waiting: u32,
 }
 
 /// One class of the NIC.
 #[derive(Debug, Default)]
 struct Line {
-    /// Answers.
+    /// Replies.
     answers: VecDeque<Packet>,
-    /// QPs that have something to send.
+    /// QPs with data to send.
     ready: VecDeque<u32>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Host {
     pool: Pool,
     scheduler: Scheduler,
     lines: [Line; CLASSES],
-    /// Bit per class with something to send.
+    /// Bit per class with data to send.
     waiting: u8,
     sends: Vec<Place>,
     receives: Vec<Place>,
@@ -131,20 +131,20 @@ pub(crate) struct Host {
     receivers: Vec<ReceiveQp>,
     free_receivers: Vec<u32>,
     own: Vec<Own>,
-    /// Flows that wait for none, by start time, and how many of them have started.
+    /// Flows without dependencies, by start time, and how many of them have started.
     starts: Vec<u32>,
     started: usize,
-    /// NP state where CNPs are not limited per QP: by sender, or of all.
+    /// NP state if CNPs are not limited per QP: by sender, or for all.
     nps: HashMap<u32, NpFlow>,
     window_ends: WindowEnds,
     admitted: Admitted,
-    /// Classes that this host pauses for good.
+    /// Classes that this host pauses permanently.
     storm: u8,
     pub(crate) agenda: Agenda,
     pub(crate) counters: HostCounters,
     pub(crate) records: Vec<Record>,
     pub(crate) hops: u64,
-    /// How long its link was paused between two samples, and until the last.
+    /// Pause time of its link between two samples, and up to the last one.
     pub(crate) samples: Vec<u32>,
     sampled_ns: u64,
 }
@@ -188,13 +188,13 @@ impl Host {
         }
     }
 
-    /// It sends, or receives, on `pair`, and will do so for `flows` flows.
+    /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
         let places = if sends { &mut self.sends } else { &mut self.receives };
         places.push(Place { pair, slot: NO_SLOT, left: 0 });
     }
 
-    /// A flow that it sends on its QP `local`, or receives.
+    /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
         let places = if sends { &mut self.sends } else { &mut self.receives };
         if let Some(place) = places.get_mut(local as usize) {
@@ -202,12 +202,12 @@ impl Host {
         }
     }
 
-    /// A flow of its own, which waits for so many others.
+    /// Adds a flow of its own that waits for a number of others.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
         self.own.push(Own { flow, waiting });
     }
 
-    /// All flows are known: enters the first starts.
+    /// Schedules the first starts, after all flows were added.
     pub(crate) fn ready(&mut self) {
         let flows = self.rules.workload.flows();
         let mut starts: Vec<u32> =
@@ -223,7 +223,7 @@ impl Host {
         self.starts = starts;
     }
 
-    /// Something will arrive.
+    /// Schedules an arrival.
     #[inline]
     pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
         match what {
@@ -234,7 +234,7 @@ impl Host {
         }
     }
 
-    /// Everything that happens before `end_ns`.
+    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         loop {
             let (inbound, pool) = (&self.inbound, &self.pool);
@@ -288,7 +288,7 @@ impl Host {
         self.pump(now_ns, out);
     }
 
-    /// Puts a QP that has something to send in line, if it is not there.
+    /// Queues a QP with data to send, unless it is queued.
     #[inline]
     fn wake(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         let qp = &mut self.senders[slot as usize];
@@ -307,7 +307,7 @@ impl Host {
         self.pump(now_ns, out);
     }
 
-    /// Begins the next frame if the link is free.
+    /// Starts the next frame if the link is free.
     #[inline]
     fn pump(&mut self, now_ns: u64, out: &mut Outbox) {
         while self.wire.up && self.wire.is_free(now_ns) {
@@ -336,7 +336,7 @@ impl Host {
         }
     }
 
-    /// The next packet of a class and the QP it is of, if it is no answer.
+    /// The next packet of a class, and its QP unless it is a reply.
     #[inline]
     fn next_packet(&mut self, now_ns: u64, class: usize) -> Option<(Packet, Option<u32>)> {
         let line = &mut self.lines[class];
@@ -345,7 +345,7 @@ impl Host {
             None => line.ready.pop_front().and_then(|slot| {
                 let qp = &mut self.senders[slot as usize];
                 if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
-                    // A cut since it stood in line.
+                    // Its rate was cut while it was queued.
                     qp.turn = Turn::Waiting;
                     self.agenda.at(due_ns, Event::Due, slot);
                     return None;
@@ -361,7 +361,7 @@ impl Host {
         found
     }
 
-    /// A QP's packet is on the link: its timer, and its next turn.
+    /// A QP's packet is on the link: schedules its timer and its next packet.
     #[inline]
     fn sent(&mut self, now_ns: u64, class: usize, slot: u32) {
         self.counters.data_packets += 1;
@@ -409,22 +409,22 @@ impl Host {
         }
     }
 
-    /// What QPs that are not complete have sent again.
+    /// Retransmissions of incomplete QPs.
     pub(crate) fn retransmitted(&self) -> u64 {
         let live = self.sends.iter().filter(|place| place.slot != NO_SLOT);
         live.map(|place| self.senders[place.slot as usize].retransmitted).sum::<u64>()
             + self.counters.retransmitted
     }
 
-    /// How long its link was paused, by class.
+    /// Pause time of its link, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
     }
 }
 
-/// The flows of a host: their starts, and the flows that wait for their end.
+/// Flows of a host: starts, and dependencies.
 impl Host {
-    /// The flows of the list that start now, and the event of the next.
+    /// Starts the listed flows that are due, and schedules the next.
     fn on_start(&mut self, now_ns: u64, out: &mut Outbox) {
         while let Some(&index) = self.starts.get(self.started) {
             let flow = &self.rules.workload.flows()[self.own[index as usize].flow as usize];
@@ -438,7 +438,7 @@ impl Host {
         }
     }
 
-    /// One of the flows that an own flow waits for is over.
+    /// A flow that an own flow waits for is complete.
     fn on_notice(&mut self, now_ns: u64, index: u32) {
         let own = &mut self.own[index as usize];
         own.waiting = own.waiting.saturating_sub(1);
@@ -448,14 +448,14 @@ impl Host {
         }
     }
 
-    /// An own flow starts.
+    /// Starts an own flow.
     fn post(&mut self, now_ns: u64, index: u32, out: &mut Outbox) {
         let number = self.own[index as usize].flow;
         let rules = Arc::clone(&self.rules);
         let flow = &rules.workload.flows()[number as usize];
         let pair = rules.workload.pairs()[flow.qp as usize];
         if pair.src == pair.dst {
-            // A computation, which has had its time.
+            // A computation, whose time has passed.
             self.complete(now_ns, number, Wait::Delivered, out);
             self.complete(now_ns, number, Wait::Acknowledged, out);
             self.records.push(Record { flow: number, posted_ns: now_ns, done_ns: now_ns });
@@ -470,7 +470,7 @@ impl Host {
         self.wake(now_ns, slot, out);
     }
 
-    /// The place of the sending end of a pair.
+    /// Index of the sending end of a QP.
     fn sender(&mut self, number: u32, pair: Pair) -> u32 {
         let (local, at_dst) = self.rules.locals[number as usize];
         let slot = self.sends[local as usize].slot;
@@ -488,7 +488,7 @@ impl Host {
         slot
     }
 
-    /// A flow is delivered here or acknowledged to this host: those that wait for it may go on.
+    /// A flow is delivered here or acknowledged to this host: dependent flows may start.
     pub(super) fn complete(&mut self, now_ns: u64, flow: u32, wait: Wait, out: &mut Outbox) {
         let rules = Arc::clone(&self.rules);
         let first = rules.edges.partition_point(|edge| edge.from < flow);
@@ -513,7 +513,7 @@ const fn flow_id(pair: Pair, number: u32) -> FlowId {
     FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number, vlan: 0 } }
 }
 
-/// Puts `item` in a free place, or a new one.
+/// Stores `item` in a free slot, or a new one.
 fn place<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
     match free.pop() {
         Some(slot) => {

@@ -1,50 +1,51 @@
-//! NSCC: how many bytes a sender may have under way, by marks and round trips (Ultra Ethernet 1.0, network-signaled congestion
-//! control). Rules and constants are as public descriptions and htsim have them: the specification's own text was not at hand.
+//! NSCC: a sender's congestion window, controlled by marks and round trips (Ultra Ethernet 1.0, network-signaled
+//! congestion control). Rules and constants follow public descriptions and htsim, as the specification was not
+//! available.
 //!
-//! Every acknowledgement says whether the packet it is for was marked, and its round trip says how long it queued. The two are
-//! looked at together:
+//! Every acknowledgement reports whether its packet was marked, and its round trip gives the queueing delay. Both are
+//! combined:
 //!
 //! | | short queue | long queue |
 //! |---|---|---|
-//! | not marked | grows with what is left to the target; fast if the queue is empty | grows a little: other paths are congested |
-//! | marked | stays: a queue that is going away | shrinks with how far the average is beyond the target |
+//! | not marked | grows with the distance to the target; fast if the queue is empty | grows slowly: other paths are congested |
+//! | marked | unchanged: the queue is shrinking | shrinks with the excess of the average over the target |
 //!
-//! When much less arrives in a round trip than the window would allow, it is set to what did arrive (quick adapt).
+//! If far fewer bytes arrive in a round trip than the window allows, it shrinks to them (quick adapt).
 //!
-//! Pure: times are arguments. Windows are real numbers, as steps are fractions of a packet; sums and products of them are the same on
-//! every machine.
+//! Pure: times are arguments. Windows are real numbers, because steps are fractions of a packet; sums and products are
+//! the same on every machine.
 
 use crate::network::scenario::{Nscc, Transport};
 
-/// The network that the constants are for: 100 Gb/s and 12 us.
+/// The network for which the constants are defined: 100 Gbit/s and 12 us.
 const REFERENCE_BITS: f64 = 100e9 * 12e-6;
 const REFERENCE_RTT_NS: f64 = 12_000.0;
-/// A queue shorter than this is empty.
+/// Queueing delay below which a queue counts as empty.
 const EMPTY_NS: u64 = 1_000;
-/// Increases are added up for so many packets, or a round trip.
+/// Increases are accumulated over this many packets, or a round trip.
 const ADJUST_PACKETS: f64 = 8.0;
 /// Weight of a sample in the average delay: 1/80.
 const AVERAGE_WEIGHT: f64 = 0.0125;
-/// What a decrease takes at most.
+/// Maximum decrease.
 const SMALLEST_DECREASE_FACTOR: f64 = 0.5;
-/// Share of the excess over the target that a decrease takes.
+/// Decrease as a share of the excess over the target.
 const DECREASE_GAIN: f64 = 0.8;
-/// Quick adapt: less arrived than this share of the largest window.
+/// Quick adapt: arrivals below this share of the largest window.
 const QUICK_SHARE: f64 = 1.0 / 8.0;
-/// Quick adapt: a queue so many times the target is as bad as a loss.
+/// Quick adapt: a queue of this multiple of the target counts as a loss.
 const QUICK_TARGETS: u64 = 4;
 
-/// The parameters and what follows from them for one link.
+/// The parameters and derived values for one link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Law {
     nscc: Nscc,
     bytes_per_ns: f64,
     frame_bytes: f64,
-    /// What a window grows by in a round trip: where others are congested, where there is no queue at all, and anyway.
+    /// Growth of a window per round trip: with congestion elsewhere, without any queue, and unconditional.
     fair_bytes: f64,
     proportional_bytes: f64,
     anyway_bytes: f64,
-    /// What a window grows by for each byte that arrives through an empty network.
+    /// Growth of a window per byte that arrives through an empty network.
     fast_share: f64,
 }
 
@@ -66,16 +67,16 @@ impl Law {
     }
 }
 
-/// What an acknowledgement says.
+/// Content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Feedback {
     /// Bytes that have arrived since the last one.
     pub(crate) new_bytes: u64,
-    /// Round trip of the packet it is for; `None`: that was sent more than once, or nobody knows when.
+    /// Round trip of its packet; `None`: ambiguous after a retransmission.
     pub(crate) rtt_ns: Option<u64>,
     /// Whether that packet was marked.
     pub(crate) marked: bool,
-    /// Bytes still under way.
+    /// Bytes still in flight.
     pub(crate) under_way_bytes: u64,
 }
 
@@ -83,29 +84,29 @@ pub(crate) struct Feedback {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Window {
     bytes: f64,
-    /// The shortest round trip seen, not above that of the parameters.
+    /// The shortest round trip seen, at most the base round trip.
     base_rtt_ns: u64,
     average_delay_ns: f64,
-    /// Increases that are added up: bytes times bytes, to be divided by the window.
+    /// Accumulated increases: bytes times bytes, to be divided by the window.
     owed: f64,
-    /// Bytes that have arrived since they were paid.
+    /// Bytes that have arrived since they were applied.
     unpaid_bytes: u64,
-    /// When the window last grew anyway, and last shrank.
+    /// When the window last grew unconditionally, and last shrank.
     grew_ns: u64,
     shrank_ns: u64,
-    /// Bytes that have arrived one after the other through an empty network.
+    /// Consecutive bytes that arrived through an empty network.
     empty_bytes: u64,
     is_fast: bool,
-    /// End of the round trip that quick adapt looks at; 0: there was none yet.
+    /// End of the current round trip of quick adapt; 0: none yet.
     round_ends_ns: u64,
     round_bytes: u64,
-    /// Marks of so many bytes are of the time before the last quick adapt.
+    /// Bytes whose marks precede the last quick adapt.
     stale_bytes: u64,
     has_lost: bool,
 }
 
 impl Window {
-    /// A new one: as large as it may be.
+    /// A new window, of maximum size.
     pub(crate) fn new(law: &Law) -> Self {
         let mut window = Self {
             bytes: 0.0,
@@ -126,13 +127,13 @@ impl Window {
         window
     }
 
-    /// Whether `frame_bytes` more may be sent. With nothing under way a packet always may.
+    /// Whether `frame_bytes` more may be sent. With nothing in flight a packet always may.
     #[inline]
     pub(crate) fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
         under_way_bytes == 0 || self.bytes >= (under_way_bytes + frame_bytes) as f64
     }
 
-    /// One and a half times what is under way when the link is just full.
+    /// One and a half times the bytes in flight when the link is just full.
     fn largest_bytes(&self, law: &Law) -> f64 {
         (1.5 * self.base_rtt_ns as f64 * law.bytes_per_ns).max(law.frame_bytes)
     }
@@ -172,7 +173,7 @@ impl Window {
         self.bound(law);
     }
 
-    /// A switch cut the payload off a packet of `bytes`: what is left of it went round in `rtt_ns`.
+    /// A switch trimmed a packet of `bytes`: the rest of it had the round trip `rtt_ns`.
     pub(crate) fn on_trimmed(
         &mut self,
         law: &Law,
@@ -183,7 +184,7 @@ impl Window {
     ) {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns.unwrap_or(u64::MAX));
         self.stale_bytes = self.stale_bytes.saturating_sub(bytes);
-        // Its queue was full, which nobody has measured: a round trip's worth.
+        // Its queue was full, but its delay is unknown: assume a round trip.
         self.average(law.nscc.base_rtt_ns as f64);
         self.has_lost = true;
         if !self.quick_adapt(law, now_ns, true, true, under_way_bytes) {
@@ -192,7 +193,7 @@ impl Window {
         }
     }
 
-    /// Packets of `bytes` in all were not acknowledged in time.
+    /// Packets of `bytes` in total were not acknowledged in time.
     pub(crate) fn on_timeout(&mut self, law: &Law, bytes: u64) {
         self.bytes -= bytes as f64;
         self.bound(law);
@@ -202,7 +203,7 @@ impl Window {
     fn measure(&mut self, law: &Law, rtt_ns: u64, marked: bool) -> u64 {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns);
         let delay_ns = rtt_ns - self.base_rtt_ns;
-        // A long queue without marks is one path's and going away: the average is to fall.
+        // A long queue without marks is on one path and shrinking: let the average fall.
         let is_going = !marked && delay_ns > law.nscc.target_delay_ns;
         self.average(if is_going { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
         delay_ns
@@ -212,9 +213,9 @@ impl Window {
         self.average_delay_ns += AVERAGE_WEIGHT * (delay_ns - self.average_delay_ns);
     }
 
-    /// Once in a round trip: if it was bad and little arrived in it, the window is what did arrive.
+    /// Once per round trip: if it was bad and little arrived in it, the window is set to the bytes that arrived.
     ///
-    /// Returns whether this acknowledgement means nothing else, also for marks of packets that were sent before.
+    /// Returns whether this acknowledgement has no further effect, also for marks of packets sent before.
     fn quick_adapt(
         &mut self,
         law: &Law,
@@ -262,7 +263,7 @@ impl Window {
         self.owed += law.proportional_bytes * left * new_bytes as f64;
     }
 
-    /// A mark and a long queue: once in a round trip, by the average.
+    /// A mark and a long queue: once per round trip, by the average.
     fn shrink(&mut self, law: &Law, now_ns: u64) {
         self.is_fast = false;
         self.empty_bytes = 0;
@@ -274,7 +275,7 @@ impl Window {
         }
     }
 
-    /// Adds what is owed, after some packets or a round trip.
+    /// Applies accumulated increases, after some packets or a round trip.
     fn pay(&mut self, law: &Law, now_ns: u64) {
         let since_ns = now_ns - self.grew_ns;
         let is_due = self.unpaid_bytes as f64 > ADJUST_PACKETS * law.frame_bytes;

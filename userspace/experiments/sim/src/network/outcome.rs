@@ -1,4 +1,4 @@
-//! What a simulation found.
+//! Outcome of a simulation.
 
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
@@ -11,31 +11,31 @@ use crate::network::switch::PortFigures;
 use crate::network::topology::{PortSpec, Routes};
 use crate::network::workload::{Collective, Round};
 
-/// Bands of sizes that flows are put into.
+/// Number of size bands of flows.
 const BANDS: usize = 10;
 
 /// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// When the last flow was complete, or time was up.
+    /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
     /// Every flow, by number.
     pub flows: Vec<FlowOutcome>,
-    /// All flows that are complete; `None`: none is.
+    /// All completed flows; `None`: none.
     pub fct: Option<Fct>,
-    /// The same by size, the smallest first: a row per size if there are few, or else as many flows in each row.
+    /// By size, the smallest first: a row per size if there are few, otherwise rows with equal numbers of flows.
     pub fct_by_size: Vec<FctBand>,
-    /// Collectives that are complete, in the order of the workload.
+    /// Completed collectives, in the order of the workload.
     pub collectives: Vec<CollectiveOutcome>,
-    /// By class that something was sent in.
+    /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
     /// The ports of all switches.
     pub ports: Vec<PortOutcome>,
-    /// What queue pairs did.
+    /// Counters of QPs.
     pub transport: TransportOutcome,
     /// Work done.
     pub work: Work,
-    /// Depths over time, if the scenario wants them.
+    /// Depths over time, if requested.
     pub samples: Option<Samples>,
 }
 
@@ -48,26 +48,26 @@ pub struct FlowOutcome {
     pub dst: u32,
     /// Its length.
     pub bytes: u64,
-    /// When it could start; `None`: it never could.
+    /// When it could start; `None`: never.
     pub start_ns: Option<u64>,
-    /// Time from there until its acknowledgement; `None`: it is not complete.
+    /// Time from there until its acknowledgement; `None`: incomplete.
     pub fct_ns: Option<u64>,
-    /// The same in an empty fabric.
+    /// That time in an empty fabric.
     pub ideal_ns: u64,
 }
 
-/// Completion times, and how many times as long as in an empty fabric they were. Percentiles are exact (nearest rank).
+/// Completion times, absolute and relative to an empty fabric (slowdown). Percentiles are exact (nearest rank).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fct {
     /// Flows.
     pub count: u64,
     /// Mean time.
     pub mean_ns: f64,
-    /// Half of them took no longer.
+    /// Median time.
     pub p50_ns: u64,
-    /// 95 % of them took no longer.
+    /// 95th percentile of time.
     pub p95_ns: u64,
-    /// 99 % of them took no longer.
+    /// 99th percentile of time.
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -99,19 +99,19 @@ pub struct ClassOutcome {
     pub class: u8,
     /// Packets marked CE.
     pub marked_packets: u64,
-    /// Packets dropped for want of room.
+    /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
-    /// Packets lost with a link, or for want of a route.
+    /// Packets lost with a link, or for lack of a route.
     pub lost_packets: u64,
-    /// Packets whose payload was cut off.
+    /// Packets trimmed.
     pub trimmed_packets: u64,
     /// Packets that the PFC watchdog dropped.
     pub storm_dropped_packets: u64,
     /// Times that a switch paused a neighbour.
     pub pauses: u64,
-    /// Time that ports of switches were paused, all together.
+    /// Total pause time of switch ports.
     pub switch_paused_ns: u64,
-    /// Time that hosts were paused, all together.
+    /// Total pause time of hosts.
     pub host_paused_ns: u64,
     /// Deepest queue of the class at any port.
     pub max_queue_bytes: u64,
@@ -122,26 +122,26 @@ pub struct ClassOutcome {
 pub struct PortOutcome {
     /// The switch.
     pub switch: String,
-    /// The node at the other end.
+    /// The peer node.
     pub peer: String,
     /// Bytes sent, layer 2.
     pub tx_bytes: u64,
-    /// The most it had queued.
+    /// Peak backlog.
     pub max_queue_bytes: u64,
-    /// Time that it was paused, all classes together.
+    /// Pause time, summed over the classes.
     pub paused_ns: u64,
 }
 
-/// What queue pairs did.
+/// Counters of QPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransportOutcome {
     /// Data packets sent, retransmissions included.
     pub data_packets: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmitted_packets: u64,
     /// Data packets that arrived.
     pub delivered_packets: u64,
-    /// Of them, with a CE mark.
+    /// Data packets that arrived with a CE mark.
     pub marked_packets: u64,
     /// CNPs that receivers sent.
     pub cnps_sent: u64,
@@ -155,27 +155,27 @@ pub struct TransportOutcome {
     pub timeouts: u64,
     /// PFC storms that watchdogs found.
     pub storms: u64,
-    /// The most of its shared buffer that a switch ever used.
+    /// Peak use of a switch's shared buffer.
     pub max_buffer_bytes: u64,
 }
 
 /// Work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
-    /// Passages of a packet, data or answer, over one link.
+    /// Transmissions of a packet, data or reply, over one link.
     pub hops: u64,
-    /// Packets in queues of switches when it ended.
+    /// Packets in queues of switches at the end.
     pub queued_packets: u64,
 }
 
 /// Depths over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Samples {
-    /// Time between two.
+    /// Interval between samples.
     pub interval_ns: u64,
     /// By switch.
     pub switches: Vec<SwitchSamples>,
-    /// How long hosts were paused in each interval, the sum over hosts and classes.
+    /// Pause time of hosts in each interval, summed over hosts and classes.
     pub hosts_paused_ns: Vec<u64>,
 }
 
@@ -184,49 +184,49 @@ pub struct Samples {
 pub struct SwitchSamples {
     /// Its name.
     pub switch: String,
-    /// The greatest depth of any port in each interval.
+    /// Maximum depth of any port in each interval.
     pub max_queue_bytes: Vec<u32>,
-    /// How long its ports were paused in each interval, the sum over ports and classes.
+    /// Pause time of its ports in each interval, summed over ports and classes.
     pub paused_ns: Vec<u64>,
 }
 
-/// A collective that is complete.
+/// A completed collective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveOutcome {
-    /// What it was.
+    /// Operation.
     pub collective: Collective,
-    /// Bytes that it was about.
+    /// Buffer size in bytes.
     pub bytes: u64,
     /// Ranks.
     pub ranks: u32,
     /// When the last rank was ready for it.
     pub start_ns: u64,
-    /// From then until the last rank was through.
+    /// Time from then until the last rank completed it.
     pub time_ns: u64,
-    /// The same of the rank in the middle, and of the first.
+    /// That time of the median rank.
     pub median_ns: u64,
-    /// Of the first rank to be through.
+    /// That time of the first rank.
     pub first_ns: u64,
-    /// Name of the host that was through last: the straggler.
+    /// Name of the last host to complete it: the straggler.
     pub last_host: String,
 }
 
-/// CNPs for marks within a window, sent when it was over.
+/// CNPs for marks within a window, sent at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowEndOutcome {
-    /// How many were sent.
+    /// Number of CNPs.
     pub cnps: u64,
-    /// Half of them came no later than this after the end of their window.
+    /// Median delay after the end of the window.
     pub late_p50_ns: u64,
-    /// 99 % of them came no later.
+    /// 99th percentile of the delay.
     pub late_p99_ns: u64,
-    /// The latest.
+    /// Maximum delay.
     pub late_max_ns: u64,
-    /// Marks that were never answered, as no packet came after the window that could have had them answered.
+    /// Marks that were never answered, as no packet arrived after the window to trigger a CNP.
     pub unanswered: u64,
 }
 
-/// Sums up what the nodes did until `now_ns`.
+/// Sums up the nodes' counters up to `now_ns`.
 pub(crate) fn collect(
     scenario: &Scenario,
     ports: &[Vec<PortSpec>],
@@ -337,8 +337,8 @@ pub(crate) fn collect(
 }
 
 impl Scenario {
-    /// Round trip of a full packet and its acknowledgement between host 0 and the host farthest from it, when nothing else is on the
-    /// way: what [`crate::network::Nscc`] goes by.
+    /// Round trip of a full packet and its acknowledgement between host 0 and the farthest host in an empty network:
+    /// the base round trip of [`crate::network::Nscc`].
     #[must_use]
     pub(crate) fn base_rtt_ns(&self) -> u64 {
         let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
@@ -356,7 +356,7 @@ const fn hop(port: &PortSpec) -> Hop {
     Hop { rate_bps: port.rate_bps, delay_ns: port.delay_ns }
 }
 
-/// Every flow with its time in an empty fabric, and no other yet.
+/// Every flow with its time in an empty fabric, and without its own time.
 fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome> {
     let Scenario { topology, workload, transport, config, .. } = scenario;
     let routes = Routes::new(topology, &|_| true);
@@ -381,7 +381,7 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
 }
 
 impl Fct {
-    /// Of the flows that are complete and were sent to another host; `None`: there is none.
+    /// Of completed flows between different hosts; `None`: none.
     fn of(flows: &[FlowOutcome]) -> Option<Self> {
         let sent = flows.iter().filter(|flow| flow.src != flow.dst);
         let complete: Vec<(u64, u64)> = sent.filter_map(|flow| Some((flow.fct_ns?, flow.ideal_ns))).collect();
@@ -410,12 +410,12 @@ impl Fct {
     }
 }
 
-/// The place of a percentile among so many values in order, by the nearest rank; 0 where there is none.
+/// Index of a percentile among sorted values, by the nearest rank; 0 if empty.
 const fn nearest_rank(count: usize, percent: usize) -> usize {
     (count * percent).div_ceil(100).saturating_sub(1)
 }
 
-/// A row per size if there are few, or else ten rows of as many flows.
+/// A row per size if there are few, otherwise ten rows with equal numbers of flows.
 fn bands(flows: &[FlowOutcome]) -> Vec<FctBand> {
     let mut sorted: Vec<FlowOutcome> =
         flows.iter().filter(|flow| flow.src != flow.dst && flow.fct_ns.is_some()).copied().collect();

@@ -1,34 +1,34 @@
 //! Packets on links, and lists of the packets at a node.
 
-/// Most packets that a QP sends: their numbers have 32 bits and do not wrap.
+/// Maximum number of packets of a QP: packet numbers have 32 bits and do not wrap.
 pub(crate) const MAX_PACKETS: u64 = u32::MAX as u64;
 
-/// A frame. Everything a switch or a host looks at, and nothing it does not.
+/// A frame, reduced to the fields that switches and hosts use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// The host it is for.
+    /// Destination host.
     pub(crate) dst: u32,
-    /// Which of that host's queue pairs: the data a QP receives and the answers to what a QP sent are numbered apart.
+    /// QP number at the destination: the receiving and the sending ends of QPs are numbered separately.
     pub(crate) qp: u32,
-    /// Data: its packet sequence number, which does not wrap here. ACK and NAK: the one expected next.
+    /// Data: PSN, which does not wrap here. ACK and NAK: the next expected PSN.
     pub(crate) psn: u32,
-    /// Data that ends a message: the flow's number. ACK and NAK: the PSN that arrived. PFC: bits of classes.
+    /// Data that ends a message: the flow's number. ACK and NAK: the PSN that arrived. PFC: classes as bits.
     pub(crate) extra: u32,
-    /// What ECMP looks at: one value per QP, as the UDP source port is.
+    /// Input of ECMP: one value per QP, like the UDP source port.
     pub(crate) entropy: u32,
     /// Length, layer 2.
     pub(crate) frame_bytes: u16,
-    /// The port it came in by, at the switch where it is.
+    /// Ingress port at the current switch.
     pub(crate) ingress: u16,
     /// Class.
     pub(crate) class: u8,
-    /// What it is.
+    /// Kind.
     pub(crate) kind: Kind,
-    /// Bits: see the constants.
+    /// Flags: see the constants.
     pub(crate) flags: u8,
 }
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Part of a message.
@@ -39,11 +39,11 @@ pub(crate) enum Kind {
     Nak,
     /// Congestion.
     Cnp,
-    /// A sender asks whether it may send up to `psn`; it may already up to `extra`.
+    /// A sender requests admission up to `psn`; it has been granted up to `extra`.
     Request,
-    /// It may send up to `psn`.
+    /// A grant up to `psn`.
     Grant,
-    /// PFC of the classes in `extra`: `psn` 1 pauses, 0 lets go on.
+    /// PFC of the classes in `extra`: `psn` 1 pauses, 0 resumes.
     Pfc,
 }
 
@@ -52,11 +52,11 @@ impl Packet {
     pub(crate) const ECT: u8 = 1;
     /// It is marked.
     pub(crate) const CE: u8 = 2;
-    /// Its sender wants an acknowledgement (AckReq of the BTH).
+    /// An acknowledgement is requested (AckReq of the BTH).
     pub(crate) const ACK_REQUEST: u8 = 4;
     /// It ends a message.
     pub(crate) const LAST: u8 = 8;
-    /// A switch cut its payload off.
+    /// Trimmed by a switch.
     pub(crate) const TRIMMED: u8 = 16;
     /// ACK and NAK: the packet that arrived was marked.
     pub(crate) const ECHO: u8 = 32;
@@ -77,7 +77,7 @@ struct Slot {
     next: u32,
 }
 
-/// Places for packets. Those given back last are taken first, while a processor still has them at hand.
+/// A pool of packet slots. Recently freed ones are reused first, as they are likely cached.
 #[derive(Debug)]
 pub(crate) struct Pool {
     slots: Vec<Slot>,
@@ -104,7 +104,7 @@ impl Default for List {
 }
 
 impl Pool {
-    /// Takes a place for a packet that arrives at `at_ns`.
+    /// Allocates a slot for a packet that arrives at `at_ns`.
     #[inline]
     pub(crate) fn take(&mut self, at_ns: u64, packet: Packet) -> u32 {
         let slot = Slot { at_ns, packet, next: NONE };
@@ -122,7 +122,7 @@ impl Pool {
         }
     }
 
-    /// Gives a place back.
+    /// Frees a slot.
     #[inline]
     pub(crate) fn give(&mut self, place: u32) {
         self.slots[place as usize].next = self.free;
@@ -169,7 +169,7 @@ impl List {
         Some(pool.slots.get(first.next as usize)?.at_ns)
     }
 
-    /// Length of the first packet's frame; 0: there is none.
+    /// Frame length of the first packet; 0: empty.
     #[inline]
     pub(crate) fn head_bytes(self, pool: &Pool) -> u32 {
         pool.slots.get(self.head as usize).map_or(0, |slot| slot.packet.frame_bytes.into())

@@ -10,8 +10,8 @@ impl Random {
     /// The sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // Seeds close together must not begin alike, and the state must not be 0: a product with an odd number keeps
-        // seeds apart, and a few steps mix its bits.
+        // Similar seeds must not give similar sequences, and the state must not be 0: multiplication by an odd number
+        // keeps seeds distinct, and a few steps mix the bits.
         let state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = Self(if state == 0 { 1 } else { state });
         for _ in 0..16 {
@@ -34,7 +34,7 @@ impl Random {
         ((wide * (u128::from(most) + 1)) >> 64) as u64
     }
 
-    /// Uniform from 0 up to, but without, 1.
+    /// Uniform in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         f64::from(self.draw()) / 4_294_967_296.0
     }

@@ -1,17 +1,17 @@
-//! What is wrong with a file, and where.
+//! Errors in files, with their position.
 
 use std::fmt;
 use std::path::Path;
 
-/// A file that cannot be used: its name, the line if there is one, and what is wrong.
+/// A malformed file: name, line if any, and error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}{}: {what}", Line(*.line))]
 pub struct FileError {
     /// The file.
     pub name: String,
-    /// Number of the line, from 1; 0: the whole file.
+    /// Line number, from 1; 0: the whole file.
     pub line: usize,
-    /// What is wrong with it, and what is right.
+    /// Error and expectation.
     pub what: String,
 }
 
@@ -39,7 +39,7 @@ pub fn text(path: &Path) -> Result<String, FileError> {
         .map_err(|error| FileError::new(&name, 0, format!("cannot be read: {error}")))
 }
 
-/// The lines of `text` that say something, with their numbers, as words; what follows `#` does not count.
+/// The non-empty lines of `text`, with their numbers, as words, without comments after `#`.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let lines = (1..).zip(text.lines());
     lines

@@ -1,4 +1,4 @@
-//! What is simulated: plain types, which command line and files fill.
+//! Scenario types, filled from command line and files.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
@@ -10,238 +10,239 @@ use crate::network::scheduler::Schedule;
 use crate::network::topology::{Topology, TopologyError};
 use crate::network::workload::{Workload, WorkloadError};
 
-/// Longest simulated time: 274 s.
+/// Maximum simulated time: 274 s.
 pub(crate) const MAX_DURATION_NS: u64 = MAX_TIME_NS;
-/// Largest frame, payload and headers together: a jumbo frame.
+/// Maximum frame, payload and headers together: a jumbo frame.
 pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
-/// Largest buffer of a switch: 4 GB.
+/// Maximum buffer of a switch: 4 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 4_000_000_000;
 
-/// Times of [`Nscc`], ns.
+/// Range of times of [`Nscc`], ns.
 const TIMES_NS: std::ops::RangeInclusive<u64> = 100..=1_000_000_000;
 
-/// A simulation: same scenario, same outcome to the last bit, on however many cores.
+/// A simulation. Equal scenarios have bit-identical outcomes, on any number of cores.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Seed of marking, spraying, and of the values that ECMP looks at.
+    /// Seed of marking, spraying, and of the input of ECMP.
     pub seed: u64,
     /// The simulation ends when every flow is complete, or at this time.
     pub duration_ns: u64,
-    /// Who is connected to whom.
+    /// Connections.
     pub topology: Topology,
-    /// What they send.
+    /// Traffic.
     pub workload: Workload,
-    /// DCQCN: rate machine, CNP interval, and WRED of each class (`ecn = false` there marks nothing). The rate of a host's
-    /// link takes the place of `link_rate`; CNPs are in the class of `cnp_dscp`.
+    /// DCQCN: rate machine, CNP interval, and WRED of each class (`ecn = false` disables marking). The rate of a host's
+    /// link replaces `link_rate`; CNPs use the class of `cnp_dscp`.
     ///
-    /// `pacer` is always `fq` here, as a NIC keeps departure times, and `pacing_credit` the time of one packet.
+    /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet.
     pub config: Config,
-    /// What senders do about congestion.
+    /// Congestion control of senders.
     pub control: Control,
-    /// What sends CNPs at the end of a window.
+    /// Trigger of CNPs at the end of a window.
     pub window_end: WindowEnd,
-    /// What a queue pair does.
+    /// Transport of QPs.
     pub transport: Transport,
-    /// What every switch does.
+    /// Configuration of all switches.
     pub switch: Switching,
-    /// What breaks, and when.
+    /// Faults, with their time.
     pub faults: Vec<Fault>,
-    /// Time between two samples of the switches' queues; `None`: none are kept.
+    /// Interval between samples of the switches' queues; `None`: no samples.
     pub sample_ns: Option<u64>,
 }
 
-/// What senders do about congestion.
+/// Congestion control of senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing: all send at their link's rate.
+    /// None: all send at their link's rate.
     Off,
-    /// DCQCN: receivers answer marks with CNPs, and senders change their rate.
+    /// DCQCN: receivers answer marks with CNPs, and senders adapt their rate.
     Dcqcn,
-    /// NSCC: acknowledgements say what was marked, and senders change their window. It needs selective repeat.
+    /// NSCC: acknowledgements report marks, and senders adapt their window. Requires selective repeat.
     Nscc(Nscc),
 }
 
-/// What sends the CNP at the end of a window within which marks came (`np_window` both).
+/// Trigger of the CNP at the end of a window with marks (`np_window` both).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowEnd {
-    /// A timer, on time, as the paper has it.
+    /// A timer, as in the paper.
     #[default]
     Timer,
-    /// The next packet of what the window is kept for: of the flow, unless `cnp_limit` says otherwise. So does the data plane.
+    /// The next packet within the scope of the window: the flow, unless `cnp_limit` is another. So does the data plane.
     NextOfFlow,
-    /// The next packet that the host receives, of whatever flow.
+    /// The next packet that the host receives, of any flow.
     NextOfPort,
 }
 
 /// Parameters of NSCC (Ultra Ethernet 1.0, network-signaled congestion control).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nscc {
-    /// Round trip of a full packet and its acknowledgement between the hosts farthest apart, through an empty network: 100 ns to
-    /// 1 s. A sender that sees a shorter one goes by that.
+    /// Round trip of a full packet and its acknowledgement between the farthest hosts, through an empty network: 100 ns
+    /// to 1 s. A sender that measures a shorter one uses that.
     pub base_rtt_ns: u64,
-    /// Queueing delay that windows are steered to, 100 ns to 1 s. The base round trip, or 3/4 of it where switches trim.
+    /// Target queueing delay, 100 ns to 1 s: the base round trip, or 3/4 of it if switches trim.
     pub target_delay_ns: u64,
 }
 
-/// What a queue pair does.
+/// Transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// Payload of a full packet (the path MTU).
     pub payload_bytes: u32,
-    /// What a data frame has besides: Ethernet, IP, UDP, BTH, ICRC, FCS. An ACK has 4 bytes (AETH) more, a CNP 16.
+    /// Overhead of a data frame: Ethernet, IP, UDP, BTH, ICRC, FCS. An ACK has 4 bytes (AETH) more, a CNP 16.
     pub header_bytes: u32,
-    /// The receiver acknowledges every so many packets, and the last one of each message.
+    /// Packets per acknowledgement; the last one of each message is always acknowledged.
     pub ack_every: u32,
     /// Class of ACKs and NAKs; `None`: that of the data.
     pub ack_class: Option<u8>,
-    /// A sender that hears nothing for so long starts again with the first packet not acknowledged.
+    /// Retransmission timeout.
     pub timeout_ns: u64,
-    /// What happens after a loss.
+    /// Recovery from losses.
     pub recovery: Recovery,
-    /// Most bytes of a QP under way, as IRN limits them to the bandwidth-delay product; 0: no limit.
+    /// Maximum bytes in flight per QP, as IRN limits them to the bandwidth-delay product; 0: no limit.
     pub window_bytes: u64,
-    /// Receivers say who may send; `None`: senders send when they like.
+    /// Receiver-driven admission; `None`: senders are not limited.
     pub admission: Option<Admission>,
 }
 
-/// Receivers say who may send, as Meta's collective library has it (Gangidi et al., SIGCOMM'24): a sender asks, and sends what
-/// it is told it may (clear to send). A receiver lets no more be under way to it than so much, and those who wait have turns.
+/// Receiver-driven admission as in Meta's collective library (Gangidi et al., SIGCOMM'24): a sender requests to send,
+/// and sends what is granted (clear to send). A receiver limits the bytes in flight to it, and serves waiting senders
+/// in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Most bytes under way to one receiver.
+    /// Maximum bytes in flight to one receiver.
     pub bytes: u64,
-    /// Bytes that a sender may send at a turn.
+    /// Bytes per grant.
     pub chunk_bytes: u64,
-    /// Class of the questions and the answers; `None`: that of CNPs.
+    /// Class of requests and grants; `None`: that of CNPs.
     pub class: Option<u8>,
 }
 
-/// What is sent again after a loss.
+/// Retransmission after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Everything from the first packet missing, as RoCE NICs do (InfiniBand Architecture Specification, vol. 1, §9.7).
+    /// Everything from the first missing packet, as RoCE NICs do (InfiniBand Architecture Specification, vol. 1, §9.7).
     GoBackN,
-    /// What is missing only, as IRN does (Mittal et al., SIGCOMM'18). A packet counts as lost when more than `reordering` later
-    /// ones have arrived: 0 on one path, more where packets are sprayed.
+    /// Missing packets only, as IRN does (Mittal et al., SIGCOMM'18). A packet counts as lost when more than
+    /// `reordering` later ones have arrived: 0 on one path, more where packets are sprayed.
     Selective {
         /// Packets that may overtake another.
         reordering: u32,
     },
 }
 
-/// What every switch does.
+/// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switching {
-    /// The buffer that all ports share.
+    /// Buffer shared by all ports.
     pub buffer_bytes: u64,
     /// Its classes.
     pub classes: [Class; CLASSES],
-    /// Which depth decides over a mark.
+    /// Queue depth that decides on a mark.
     pub marking: Marking,
-    /// Kmin and Kmax are those of hosts' links (of host 0's), and a port of another rate has them in proportion, as HPCC's
-    /// switches do; `false`: they are the same at every port.
+    /// Kmin and Kmax apply to the link of host 0, and scale with a port's rate, as in HPCC's switches; `false`: they
+    /// are equal at all ports.
     pub wred_by_rate: bool,
-    /// Which of several shortest paths a packet takes.
+    /// Choice among several shortest paths.
     pub balance: Balance,
     /// Time from the failure of a link until all switches have new routes.
     pub reroute_ns: u64,
-    /// Packets of a lossy class that find no room lose their payload instead, and go on in this class.
+    /// Packets of a lossy class without room are trimmed instead of dropped, and continue in this class.
     pub trim_to: Option<u8>,
-    /// What watches for pauses without an end; `None`: nobody.
+    /// PFC watchdog; `None`: none.
     pub watchdog: Option<Watchdog>,
 }
 
-/// One class at every port.
+/// One class, at all ports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// Its turn.
+    /// Scheduling.
     pub schedule: Schedule,
-    /// Whether it loses packets or pauses senders.
+    /// Whether it drops packets or pauses senders.
     pub loss: Loss,
 }
 
-/// What a class does when there is no room.
+/// Behaviour of a class without room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// It drops what exceeds this depth of the queue at the port a packet leaves by.
+    /// Drops packets beyond this depth of the queue at their egress port.
     Lossy(Threshold),
-    /// It pauses whoever sends to the port a packet came in by (IEEE 802.1Qbb).
+    /// Pauses the peer of their ingress port (IEEE 802.1Qbb).
     Lossless(Pfc),
 }
 
-/// A limit of what a queue, or the packets of one ingress port and class, may have of the shared buffer.
+/// Limit of the shared buffer for a queue, or for the packets of one ingress port and class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// So many bytes (SONiC: `static_th`).
+    /// Bytes (SONiC: `static_th`).
     Bytes(u64),
-    /// So many times of what is free (SONiC: `dynamic_th`, of which this is 2 to the power).
+    /// Multiple of the free buffer (SONiC: `dynamic_th`, of which this is 2 to the power).
     Alpha(f64),
 }
 
 /// Priority flow control of one class, per ingress port, with the fields of SONiC's BUFFER_PROFILE.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
-    /// Bytes that every ingress port has to itself (`size`, less the headroom).
+    /// Reserved bytes of every ingress port (`size`, less the headroom).
     pub reserved_bytes: u64,
-    /// From here on the port is paused.
+    /// Threshold above which the port is paused.
     pub xoff: Threshold,
-    /// Room for what arrives after that, of each ingress port (`xoff`).
+    /// Room for packets that arrive after that, per ingress port (`xoff`).
     pub headroom_bytes: u64,
-    /// The port goes on when it is so far below XOFF (`xon_offset`).
+    /// The port resumes this far below XOFF (`xon_offset`).
     pub xon_offset_bytes: u64,
 }
 
-/// Which queue depth decides whether a packet is marked.
+/// Queue depth that decides whether a packet is marked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marking {
-    /// When the packet arrives: what is queued before it.
+    /// On arrival: bytes queued before it.
     Enqueue,
-    /// When it leaves: what is queued behind it, as the authors' switches and HPCC's simulator do.
+    /// On departure: bytes queued behind it, as in the authors' switches and HPCC's simulator.
     #[default]
     Dequeue,
 }
 
-/// Which of several shortest paths a packet takes.
+/// Choice among several shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// By a hash of its QP: all packets of a QP take one path.
     #[default]
     Ecmp,
-    /// Each packet of data by chance.
+    /// At random for each data packet.
     Spray,
 }
 
-/// Something breaks, or works again.
+/// A fault, or a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// When.
+    /// Time.
     pub at_ns: u64,
-    /// What.
+    /// Kind.
     pub kind: FaultKind,
 }
 
-/// What breaks.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// A link, by its number in the topology: what is on it is lost.
+    /// A link fails, by its number in the topology: packets on it are lost.
     LinkDown(u32),
-    /// It works again.
+    /// A link recovers.
     LinkUp(u32),
-    /// A host pauses these classes (a bit each) and keeps them paused.
+    /// A host pauses these classes (as bits) permanently.
     StormBegins {
         /// The host.
         host: u32,
         /// Bit per class.
         classes: u8,
     },
-    /// It lets go.
+    /// The host resumes them.
     StormEnds {
         /// The host.
         host: u32,
     },
 }
 
-/// Why a scenario cannot run or did not finish.
+/// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
     /// A number is out of its range.
@@ -253,10 +254,10 @@ pub enum FabricError {
     /// The workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The DCQCN parameters contradict each other.
+    /// The DCQCN parameters are inconsistent.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// Reserved bytes and headroom of all ports do not leave a buffer to share.
+    /// Reserved bytes and headroom of all ports leave no shared buffer.
     #[error(
         "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
          give it more, or less headroom",
@@ -269,12 +270,12 @@ pub enum FabricError {
         ports: usize,
         /// The buffer.
         buffer_bytes: u64,
-        /// What is taken.
+        /// Reserved bytes and headroom.
         taken_bytes: u64,
     },
     /// NSCC with go-back-N.
     #[error(
-        "NSCC counts each packet that arrives, which go-back-N throws away behind a gap: use selective recovery"
+        "NSCC needs every packet that arrives, but go-back-N discards those behind a gap: use selective recovery"
     )]
     NsccRecovery,
     /// The caller asked to stop.
@@ -358,7 +359,7 @@ impl Scenario {
     /// Checks every value.
     ///
     /// # Errors
-    /// The first thing wrong: what, its value and what is allowed.
+    /// The first violation, with value and allowed range.
     pub fn validate(&self) -> Result<(), FabricError> {
         self.topology.validate()?;
         self.workload.validate(self.topology.hosts)?;
@@ -400,7 +401,7 @@ impl Scenario {
         scalars.link_rate_bps = rate_bps;
         let wire_bytes = u64::from(self.frame_bytes()) + scalars.wire_overhead_bytes;
         scalars.pacer = dcqcn_common::params::PACER_FQ;
-        // What a packet may have to wait for its link costs its flow no rate.
+        // A packet that waits for its link must not cost its flow any rate.
         scalars.pacing_credit_ns =
             crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes).min(1_000_000_000);
         config
@@ -480,25 +481,25 @@ impl Control {
     }
 }
 
-/// Something that happens to some nodes at a time.
+/// A scheduled change of some nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) at_ns: u64,
     pub(crate) what: What,
 }
 
-/// What happens.
+/// Kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// A link breaks or works again.
+    /// A link fails or recovers.
     Link { link: u32, up: bool },
-    /// All switches have the routes after so many changes of links.
+    /// All switches adopt the routes after this many link changes.
     Routes { epoch: usize },
-    /// A host pauses these classes for good; none: it lets go.
+    /// A host pauses these classes permanently; none: it resumes them.
     Storm { host: u32, classes: u8 },
 }
 
-/// The changes of `scenario` in order of time, and after each change of a link the links that are down.
+/// The changes of `scenario` in order of time, and after each link change the links that are down.
 pub(crate) fn changes(scenario: &Scenario) -> (Vec<Change>, Vec<Vec<u32>>) {
     let mut faults = scenario.faults.clone();
     faults.sort_by_key(|fault| fault.at_ns);

@@ -1,19 +1,19 @@
-//! Whose turn it is among the classes of a port: strict priority, and deficit weighted round robin.
+//! Scheduling of a port's classes: strict priority, and deficit weighted round robin (DWRR).
 
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
-/// When a queue has its turn.
+/// Scheduling of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// Before every DWRR queue; of several strict queues, the one of the highest class.
+    /// Before all DWRR queues; of several strict queues, the highest class first.
     Strict,
     /// Deficit weighted round robin with this weight, 1 to 1000.
     Dwrr(u32),
 }
 
-/// The turns of one port.
+/// Scheduler state of one port.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     /// Bytes per DWRR turn; 0: strict.
@@ -21,13 +21,13 @@ pub(crate) struct Scheduler {
     deficit_bytes: [u32; CLASSES],
     /// Bit per strict queue.
     strict: u8,
-    /// The queue whose DWRR turn it is, and whether it got its quantum for this turn.
+    /// The queue with the current DWRR turn, and whether it got its quantum.
     turn: u8,
     granted: bool,
 }
 
 impl Scheduler {
-    /// Nobody has had a turn yet. No frame is larger than `largest_frame` bytes.
+    /// Initial state. No frame is larger than `largest_frame` bytes.
     pub(crate) fn new(schedules: [Schedule; CLASSES], largest_frame: u32) -> Self {
         let weights = schedules.iter().filter_map(|schedule| match schedule {
             Schedule::Dwrr(weight) => Some(*weight),
@@ -36,7 +36,7 @@ impl Scheduler {
         let least = weights.min().unwrap_or(1).max(1);
         let quantum_bytes = schedules.map(|schedule| match schedule {
             Schedule::Strict => 0,
-            // One turn of the lightest class is one frame: the finest grain that needs no turns without a packet.
+            // One turn of the lightest class is one frame: the finest grain in which every turn sends a packet.
             Schedule::Dwrr(weight) => {
                 u32::try_from(u64::from(largest_frame) * u64::from(weight) / u64::from(least))
                     .unwrap_or(u32::MAX / 2)
@@ -46,8 +46,8 @@ impl Scheduler {
         Self { quantum_bytes, deficit_bytes: [0; CLASSES], strict, turn: 0, granted: false }
     }
 
-    /// The class whose turn it is among those with a bit in `waiting`; `head_bytes` says how long the first frame of a class
-    /// is.
+    /// The class to serve among those with a bit in `waiting`; `head_bytes` returns the length of a class's first
+    /// frame.
     #[inline]
     pub(crate) fn next(&mut self, waiting: u8, head_bytes: impl Fn(usize) -> u32) -> Option<usize> {
         if let Some(highest) = (waiting & self.strict).checked_ilog2() {
@@ -57,10 +57,10 @@ impl Scheduler {
             return None;
         }
         if waiting & (waiting - 1) == 0 {
-            // Alone it needs no deficit.
+            // A single class needs no deficit.
             return Some(waiting.trailing_zeros() as usize);
         }
-        // A quantum is at least a frame, so a turn that is granted sends something: this ends within one round.
+        // A quantum is at least a frame, so a granted turn sends something: this ends within one round.
         loop {
             let turn = usize::from(self.turn) % CLASSES;
             if waiting >> turn & 1 == 1 {
@@ -73,14 +73,14 @@ impl Scheduler {
                     return Some(turn);
                 }
             }
-            // The next class with a packet, this one after all others.
+            // The next class with a packet; the current one comes last.
             let skipped = waiting.rotate_right(u32::from(self.turn) + 1).trailing_zeros() as u8;
             self.turn = (self.turn + 1 + skipped) % CLASSES as u8;
             self.granted = false;
         }
     }
 
-    /// `class` has sent `bytes`; `empty`: it has nothing left.
+    /// `class` has sent `bytes`; `empty`: its queue is empty.
     #[inline]
     pub(crate) fn charge(&mut self, class: usize, bytes: u32, empty: bool) {
         let deficit = &mut self.deficit_bytes[class];
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strict_goes_first_and_weights_share_the_rest() {
+    fn strict_precedes_weighted_queues() {
         let mut schedules = [Schedule::Dwrr(1); CLASSES];
         schedules[6] = Schedule::Strict;
         schedules[7] = Schedule::Strict;

@@ -1,9 +1,9 @@
-//! A switch: an output queue per port and class, a buffer that all share, marking, PFC, ECMP.
+//! A switch: an output queue per port and class, a shared buffer, marking, PFC, ECMP.
 
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction};
+use dcqcn_common::pfc::watchdog::{Found, Guard, Observation, StormAction};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
@@ -16,19 +16,19 @@ use crate::network::scheduler::Scheduler;
 use crate::network::topology::{NO_PORT, PortSpec, Routes};
 use crate::network::wire::{Inbound, Outbox, Wire};
 
-/// What is left of a packet whose payload is cut off, besides its headers.
+/// Payload bytes left of a trimmed packet.
 const TRIMMED_BYTES: u16 = 64;
 
-/// What went through one class of a switch, or of a host.
+/// Counters of one class of a switch, or of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClassCounters {
     pub(crate) marked: u64,
-    /// No room.
+    /// Dropped for lack of buffer.
     pub(crate) dropped: u64,
-    /// No link, or no route.
+    /// Lost with a link, or for lack of a route.
     pub(crate) lost: u64,
     pub(crate) trimmed: u64,
-    /// Times a peer was paused.
+    /// Number of pauses sent to a peer.
     pub(crate) pauses: u64,
     /// Dropped by the watchdog.
     pub(crate) storm_dropped: u64,
@@ -41,18 +41,18 @@ struct Queue {
     max_bytes: u32,
 }
 
-/// A port. Its fields are few and small: of thousands of ports each is looked at for a moment.
+/// A port. Small, because thousands of ports are each accessed briefly.
 #[derive(Debug)]
 struct Port {
     wire: Wire,
     scheduler: Scheduler,
     inbound: Inbound,
-    /// Which of [`SwitchRules::wred`] is of its rate.
+    /// Index of its rate in [`SwitchRules::wred`].
     speed: u16,
     /// Bit per queue with a packet.
     waiting: u8,
     queues: [Queue; CLASSES],
-    /// Bytes in all queues, the most there were, and the most since the last sample.
+    /// Bytes in all queues, their peak, and their peak since the last sample.
     bytes: u32,
     max_bytes: u32,
     recent_max_bytes: u32,
@@ -61,13 +61,13 @@ struct Port {
 }
 
 impl Port {
-    /// Classes that may send in spite of a pause.
+    /// Classes that send in spite of a pause.
     fn forwards(&self) -> u8 {
         self.guard.as_ref().map_or(0, |guard| guard.forwards())
     }
 }
 
-/// What is common to all switches.
+/// Configuration shared by all switches.
 #[derive(Debug)]
 pub(crate) struct SwitchRules {
     pub(crate) switching: Switching,
@@ -75,7 +75,7 @@ pub(crate) struct SwitchRules {
     pub(crate) wred: Vec<(u64, [Wred; CLASSES])>,
     /// Bit per class with PFC.
     pub(crate) lossless: u8,
-    /// The routes from the start, and after each change.
+    /// The initial routes, and those after each change.
     pub(crate) routes: Vec<Arc<Routes>>,
     pub(crate) changes: Arc<[Change]>,
     pub(crate) sample_ns: Option<u64>,
@@ -98,22 +98,22 @@ pub(crate) struct Switch {
     pub(crate) counters: [ClassCounters; CLASSES],
     pub(crate) storms: u64,
     pub(crate) hops: u64,
-    /// Sample after sample.
+    /// Samples.
     pub(crate) samples: Vec<Sample>,
-    /// How long its ports were paused until the last.
+    /// Pause time of its ports up to the last sample.
     sampled_ns: u64,
 }
 
-/// What a switch did since the last sample.
+/// A sample of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// The greatest depth of a port.
+    /// Maximum depth of a port.
     pub(crate) max_queue_bytes: u32,
-    /// How long its ports were paused, the sum over ports and classes.
+    /// Pause time of its ports, summed over ports and classes.
     pub(crate) paused_ns: u64,
 }
 
-/// What a port did.
+/// Counters of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortFigures {
     pub(crate) tx_bytes: u64,
@@ -123,7 +123,7 @@ pub(crate) struct PortFigures {
 }
 
 impl Switch {
-    /// Switch `number`; `Err`: what reserved bytes and headroom take of its buffer, which is all of it.
+    /// Switch `number`; `Err`: reserved bytes and headroom, which use all of its buffer.
     pub(crate) fn new(
         number: u32,
         specs: &[PortSpec],
@@ -164,13 +164,13 @@ impl Switch {
         })
     }
 
-    /// A packet will arrive.
+    /// Schedules an arrival.
     #[inline]
     pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
         self.ports[usize::from(port)].inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
     }
 
-    /// Everything that happens before `end_ns`.
+    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         loop {
             let (ports, pool) = (&self.ports, &self.pool);
@@ -200,7 +200,7 @@ impl Switch {
         }
     }
 
-    /// The packet at `place` arrives; says whether it stays.
+    /// The packet at `place` arrives; returns whether it is stored.
     #[inline]
     fn on_arrival(&mut self, now_ns: u64, ingress: u16, place: u32, out: &mut Outbox) -> bool {
         let packet = self.pool.packet(place);
@@ -224,7 +224,7 @@ impl Switch {
         self.enqueue(now_ns, egress, place, packet, out)
     }
 
-    /// The port that `packet` leaves by.
+    /// Egress port of `packet`.
     #[inline]
     fn egress(&mut self, packet: &Packet) -> Option<u16> {
         let candidates = self.routes.ports(self.number, packet.dst);
@@ -243,7 +243,7 @@ impl Switch {
         (chosen != NO_PORT && self.ports[usize::from(chosen)].wire.up).then_some(chosen)
     }
 
-    /// Begins a port's next frame, if it may.
+    /// Starts a port's next frame, if possible.
     #[inline]
     fn begin(&mut self, now_ns: u64, number: u16, out: &mut Outbox) {
         let port = &mut self.ports[usize::from(number)];
@@ -293,13 +293,13 @@ impl Switch {
         Some(packet)
     }
 
-    /// A packet gives its place back; its ingress port may have waited for that.
+    /// A packet leaves the buffer; its ingress port may resume.
     #[inline]
     fn leave(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
         if self.buffer.release(packet.ingress, packet.class, packet.frame_bytes.into()) {
             let ingress = packet.ingress;
             self.ports[usize::from(ingress)].wire.ask(1 << packet.class, false);
-            // The port that sends now is busy and comes to it next.
+            // The port that sends now is busy and does this next.
             if self.ports[usize::from(ingress)].wire.is_free(now_ns) {
                 self.begin(now_ns, ingress, out);
             } else {
@@ -323,7 +323,7 @@ impl Switch {
         }
     }
 
-    /// What its ports did until now.
+    /// Counters of its ports up to now.
     pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortFigures> {
         let figures = |port: &Port| PortFigures {
             tx_bytes: port.wire.tx_bytes,
@@ -334,7 +334,7 @@ impl Switch {
         self.ports.iter().map(figures).collect()
     }
 
-    /// The most of the shared buffer that was ever used.
+    /// Peak use of the shared buffer.
     pub(crate) const fn max_buffer_bytes(&self) -> u64 {
         self.buffer.max_used_bytes()
     }
@@ -347,7 +347,7 @@ impl Switch {
 
 /// Admission to a queue, trimming and marking.
 impl Switch {
-    /// Puts the packet at `place` into its queue at `egress`; says whether it found room.
+    /// Queues the packet at `place` at `egress`; returns whether it found room.
     #[inline]
     fn enqueue(
         &mut self,
@@ -403,7 +403,7 @@ impl Switch {
         true
     }
 
-    /// Cuts the payload off a packet that found no room; says whether what is left of it has.
+    /// Trims a packet that found no room; returns whether the rest of it has room.
     fn trim(&mut self, egress: u16, packet: &mut Packet) -> bool {
         let Some(trim_to) = self.rules.switching.trim_to else { return false };
         if packet.kind != Kind::Data || packet.is(Packet::TRIMMED) {
@@ -419,7 +419,7 @@ impl Switch {
         admission != Admission::Refused
     }
 
-    /// Marks `packet` by the depth of the queue as it is now.
+    /// Marks `packet` by the current depth of the queue.
     #[inline]
     fn mark(&mut self, egress: u16, class: usize, packet: &mut Packet) {
         if !packet.is(Packet::ECT) {
@@ -458,7 +458,7 @@ impl Switch {
         }
     }
 
-    /// A link of this switch breaks or works again.
+    /// A link of this switch fails or recovers.
     fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
         let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
         self.ports[number].wire.set_up(now_ns, up);
@@ -474,13 +474,14 @@ impl Switch {
         for number in 0..self.ports.len() {
             for class in 0..CLASSES {
                 let port = &mut self.ports[number];
-                let look = Look {
+                let sample = Observation {
                     backlog: port.waiting >> class & 1 == 1,
                     paused_ns: port.wire.paused_ns(class, now_ns),
                     since_ns: poll_ns,
                 };
                 let Some(guard) = &mut port.guard else { return };
-                if self.rules.lossless >> class & 1 == 1 && guard.look(&watchdog, class, look) == Found::Storm
+                if self.rules.lossless >> class & 1 == 1
+                    && guard.observe(&watchdog, class, sample) == Found::Storm
                 {
                     self.storms += 1;
                     match watchdog.action {

@@ -48,7 +48,7 @@ fn lossy() -> Class {
 }
 
 #[test]
-fn a_flow_alone_has_no_slowdown() {
+fn single_flow_has_no_slowdown() {
     let topologies = [
         Topology::leaf_spine(1, 0, 16, CABLES),
         Topology::leaf_spine(4, 2, 4, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }),
@@ -214,7 +214,7 @@ fn selective_repeat_retransmits_less() {
 }
 
 #[test]
-fn a_window_limits_what_is_under_way() {
+fn window_limits_bytes_in_flight() {
     let mut scenario = star(2, incast(1, 10_000_000));
     scenario.control = Control::Off;
     let round_trip_ns = 2 * 2 * US + 1_000;
@@ -263,7 +263,7 @@ fn strict_classes_go_first() {
 }
 
 #[test]
-fn flows_wait_for_what_they_depend_on() {
+fn flows_wait_for_their_dependencies() {
     let mut workload = Workload::new();
     let first = workload.flow(0, 1, 3, 1_000_000, 10 * US);
     let forward = workload.flow(1, 2, 3, 1_000_000, 0);
@@ -489,7 +489,7 @@ fn straggler_is_the_host_with_extra_load() {
 }
 
 #[test]
-fn trimmed_packets_are_asked_for_at_once() {
+fn trimmed_packets_requested_immediately() {
     for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
         let mut scenario = star(9, incast(8, 500_000));
         scenario.control = Control::Off;
@@ -532,7 +532,7 @@ fn trimming_without_window_may_lockstep() {
 }
 
 #[test]
-fn trimmed_packets_are_asked_for_once() {
+fn trimmed_packets_requested_once() {
     // What overtakes the packets before it does not have these sent again.
     let again = |recovery| {
         let mut scenario = star(9, incast(8, 500_000));
@@ -557,7 +557,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
     let mut scenario = star(senders + 1, incast(senders, bytes));
     scenario.window_end = window_end;
     scenario.config.scalars.np_window = NP_WINDOW_BOTH;
-    // All is marked, but in an empty network.
+    // All packets are marked unless the network is empty.
     let wred = &mut scenario.config.wred[3];
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
     let out = outcome(&scenario);
@@ -566,13 +566,13 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
 }
 
 #[test]
-fn a_timer_is_on_time_and_packets_are_late() {
+fn timed_cnps_are_earlier_than_packet_driven_ones() {
     let (timer, _) = ended_by(WindowEnd::Timer, 16, 1_000_000);
     assert!(timer.cnps > 16 && timer.late_max_ns == 0, "{timer:?}");
     let (of_flow, cnps) = ended_by(WindowEnd::NextOfFlow, 16, 1_000_000);
     assert!(of_flow.cnps > 16 && of_flow.cnps <= cnps && of_flow.late_p50_ns > 0, "{of_flow:?}");
     assert!(of_flow.late_p50_ns <= of_flow.late_p99_ns && of_flow.late_p99_ns <= of_flow.late_max_ns);
-    // While the port is busy, a packet of somebody comes within the time of one, 341 ns.
+    // While the port is busy, a packet of any flow arrives within one packet time, 341 ns.
     let (of_port, _) = ended_by(WindowEnd::NextOfPort, 16, 1_000_000);
     assert!(of_port.cnps > 16 && of_port.late_p50_ns <= 350, "{of_port:?}");
     assert!(of_flow.late_p50_ns > of_port.late_p50_ns, "{of_flow:?}");

@@ -1,4 +1,4 @@
-//! What is connected to what: hosts, switches, links.
+//! Topology: hosts, switches, links.
 //!
 //! A host has one link, to a switch. Nodes are numbered, hosts first; a node's ports are numbered in the order of its links.
 
@@ -12,16 +12,16 @@ pub(crate) use routes::{NO_PORT, Routes};
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
 use dcqcn_params::quantity::{OutOfRange, in_range};
 
-/// Most hosts, and most switches.
+/// Maximum number of hosts, and of switches.
 pub(crate) const MAX_NODES: u32 = 1 << 16;
-/// Most ports of a switch.
+/// Maximum number of ports of a switch.
 const MAX_PORTS: u32 = 4_096;
-/// Shortest delay of a link: two metres of fibre. The delays are what lets nodes be simulated apart from each other.
+/// Minimum delay of a link: two metres of fibre. The delays allow nodes to be simulated independently.
 pub(crate) const MIN_DELAY_NS: u64 = 10;
-/// Longest delay of a link: 1 s.
+/// Maximum delay of a link: 1 s.
 pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
 
-/// A fabric: who is there and how they are connected.
+/// A fabric: nodes and links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Number of hosts: nodes 0 and on.
@@ -30,7 +30,7 @@ pub struct Topology {
     pub switches: u32,
     /// Links, each in both directions.
     pub links: Vec<Link>,
-    /// Names of the nodes, for people.
+    /// Names of the nodes, for output.
     pub names: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct Link {
     pub delay_ns: u64,
 }
 
-/// Rates and delays of the links that a [`Topology`] of a regular shape has.
+/// Rates and delays of links in a regular [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cables {
     /// Rate of a host's link.
@@ -58,7 +58,7 @@ pub struct Cables {
     pub delay_ns: u64,
 }
 
-/// One end of a link, as the node there sees it.
+/// One end of a link, as seen by its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortSpec {
     /// The link's index.
@@ -70,23 +70,23 @@ pub(crate) struct PortSpec {
     pub(crate) delay_ns: u64,
 }
 
-/// Why a topology is none.
+/// Reason why a topology is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// A number is outside its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// A host must have one link.
-    #[error("host {host} has {links} links: a host has one, to a switch")]
+    /// A host does not have exactly one link.
+    #[error("host {host} has {links} links: a host must have one, to a switch")]
     HostLinks {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// How many it has.
+        /// Number of links.
         links: usize,
     },
-    /// A link joins a node to itself or two hosts.
+    /// A link connects a node to itself, or two hosts.
     #[error(
-        "the link between {a} and {b} joins no switch to something else: one of its ends must be a switch"
+        "the link between {a} and {b} connects no switch to another node: one of its ends must be a switch"
     )]
     LinkEnds {
         /// Name of one end.
@@ -124,7 +124,7 @@ impl Topology {
         u32::try_from(found).ok()
     }
 
-    /// The shortest delay of a link: nothing that one node does reaches another sooner.
+    /// The shortest delay of a link: no action of a node affects another sooner.
     #[must_use]
     pub(crate) fn lookahead_ns(&self) -> u64 {
         self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
@@ -151,7 +151,7 @@ impl Topology {
     /// Checks that it can be simulated.
     ///
     /// # Errors
-    /// The first thing wrong: what, its value and what is allowed.
+    /// The first violation, with value and allowed range.
     pub(crate) fn validate(&self) -> Result<(), TopologyError> {
         in_range("number of hosts", self.hosts.into(), 1..=MAX_NODES.into(), Unit::Count)?;
         in_range("number of switches", self.switches.into(), 1..=MAX_NODES.into(), Unit::Count)?;
@@ -175,7 +175,7 @@ impl Topology {
             }
         }
         let routes = Routes::new(self, &|_| true);
-        // Links are the same both ways: from the first host to every other is enough.
+        // Links are bidirectional: paths from the first host to all others suffice.
         match (1..self.hosts).find(|&host| !routes.reaches(0, host)) {
             Some(host) => Err(TopologyError::Unconnected { from: self.name(0), to: self.name(host) }),
             None => Ok(()),
@@ -191,7 +191,7 @@ mod tests {
         Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 400_000_000_000, delay_ns: 1_000 };
 
     #[test]
-    fn what_is_no_fabric_is_refused() {
+    fn invalid_fabric_rejected() {
         let good = Topology::leaf_spine(2, 2, 2, CABLES).unwrap();
         assert_eq!(good.validate(), Ok(()));
         let refused = |change: fn(&mut Topology)| {
@@ -206,8 +206,8 @@ mod tests {
                 "delay of the link host0 - leaf0 = 9ns is out of range: allowed is 10ns to 1s",
             ),
             (|t| t.links[0].rate_bps = 1, "rate of the link host0 - leaf0 = 1bit"),
-            (|t| t.links[1].b = 0, "the link between host1 and host0 joins no switch"),
-            (|t| t.links.push(t.links[0]), "host host0 has 2 links: a host has one"),
+            (|t| t.links[1].b = 0, "the link between host1 and host0 connects no switch"),
+            (|t| t.links.push(t.links[0]), "host host0 has 2 links: a host must have one"),
             (|t| t.links.truncate(4), "no path leads from host0 to host2"),
             (|t| t.links[4].b = 99, "the link between leaf0 and node99"),
         ] {

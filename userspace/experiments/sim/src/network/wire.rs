@@ -9,10 +9,10 @@ use crate::network::packet::{Kind, Packet};
 use crate::network::packet::{List, Pool};
 use crate::network::topology::PortSpec;
 
-/// When to check whether the next packet of `flow` may leave; `None`: it may now.
+/// When to check whether the next packet of `flow` may depart; `None`: it may now.
 ///
-/// That is the end of the gap behind its last packet at the current rate, or the next increase if that is earlier, as the gap
-/// follows the rate. A CNP postpones it, so a check that comes too early is repeated.
+/// It is the end of the gap behind its last packet at the current rate, or the next increase if that is earlier, as the
+/// gap follows the rate. A CNP postpones it, so an early check is repeated.
 #[inline]
 #[must_use]
 pub(crate) fn look_again_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
@@ -26,8 +26,8 @@ pub(crate) fn look_again_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: 
 
 /// A transmitter: one frame after the other at the link's rate.
 ///
-/// Times are whole nanoseconds, but frames back to back lose nothing to rounding: the rest of a division is carried
-/// over, exactly.
+/// Times are whole nanoseconds, but consecutive frames lose nothing to rounding: the remainder of a division is carried
+/// over exactly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transmitter {
     rate_bps: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Transmitter {
 }
 
 impl Transmitter {
-    /// An idle one; `rate_bps` is not 0.
+    /// An idle transmitter; `rate_bps` is not 0.
     #[must_use]
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { rate_bps, free_ns: 0, carry: 0 }
@@ -50,7 +50,7 @@ impl Transmitter {
         self.free_ns
     }
 
-    /// Begins a frame of `wire_bytes` (below 2^20) now, after the last has ended, and returns when it ends.
+    /// Starts a frame of `wire_bytes` (below 2^20) after the last one has ended, and returns when it ends.
     #[inline]
     pub(crate) fn send(&mut self, now_ns: u64, wire_bytes: u64) -> u64 {
         if now_ns > self.free_ns {
@@ -62,14 +62,14 @@ impl Transmitter {
         self.free_ns
     }
 
-    /// Time that `bytes` take at `rate_bps`, rounded up.
+    /// Transmission time of `bytes` at `rate_bps`, rounded up.
     #[must_use]
     pub(crate) const fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
         (bytes * 8_000_000_000).div_ceil(rate_bps)
     }
 }
 
-/// A PFC frame: the shortest of Ethernet.
+/// Length of a PFC frame: the minimum of Ethernet.
 const PFC_BYTES: u16 = 64;
 
 /// A packet on its way to another node.
@@ -80,26 +80,26 @@ pub(crate) struct Message {
     pub(crate) what: Delivery,
 }
 
-/// What arrives.
+/// Kind of an arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
     /// A packet, at this port.
     Packet(u16, Packet),
-    /// Word that one of the flows that this flow of the host waits for is over.
+    /// Notification that a flow which this flow of the host waits for is complete.
     Notice(u32),
 }
 
-/// What nodes send each other within a window of time.
+/// Packets that nodes send each other within a time window.
 pub(crate) type Outbox = Vec<Message>;
 
-/// What is under way to one port: of one link, so in order.
+/// Packets in transit to one port: of one link, so in order.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     under_way: List,
 }
 
 impl Inbound {
-    /// A packet will arrive at `port`.
+    /// Schedules an arrival at `port`.
     #[inline]
     pub(crate) fn enter(
         &mut self,
@@ -122,18 +122,18 @@ impl Inbound {
         self.under_way.second_ns(pool)
     }
 
-    /// The place of the packet that arrives.
+    /// Slot of the packet that arrives.
     #[inline]
     pub(crate) fn take(&mut self, pool: &Pool) -> Option<u32> {
         self.under_way.pop(pool)
     }
 }
 
-/// When each class was paused.
+/// Pause state and times of each class.
 #[derive(Debug, Default)]
 struct Pauses {
     since_ns: [u64; CLASSES],
-    /// Up to the end of the last pause.
+    /// Total up to the end of the last pause.
     total_ns: [u64; CLASSES],
 }
 
@@ -147,14 +147,14 @@ pub(crate) struct Wire {
     delay_ns: u64,
     overhead_bytes: u64,
     pub(crate) transmitter: Transmitter,
-    /// It works.
+    /// Whether it is up.
     pub(crate) up: bool,
     /// Bit per class that the peer has paused.
     pub(crate) paused: u8,
     pauses: Box<Pauses>,
-    /// An event will tell when the transmitter is free.
+    /// Whether an event is scheduled for the end of the current frame.
     wakes: bool,
-    /// Classes that the peer is to pause, and to let go on.
+    /// Classes for which the peer must be paused, and resumed.
     pfc: [u8; 2],
     /// Bytes sent.
     pub(crate) tx_bytes: u64,
@@ -178,13 +178,13 @@ impl Wire {
         }
     }
 
-    /// Whether a frame may begin now.
+    /// Whether a frame may start now.
     #[inline]
     pub(crate) const fn is_free(&self, now_ns: u64) -> bool {
         self.transmitter.free_ns() <= now_ns
     }
 
-    /// Has an event tell when the transmitter is free.
+    /// Schedules an event for the end of the current frame.
     #[inline]
     pub(crate) fn wake(&mut self, agenda: &mut Agenda, port: u16) {
         if !self.wakes {
@@ -193,7 +193,7 @@ impl Wire {
         }
     }
 
-    /// That event.
+    /// Processes that event.
     #[inline]
     pub(crate) fn woken(&mut self) {
         self.wakes = false;
@@ -211,19 +211,19 @@ impl Wire {
         }
     }
 
-    /// The peer is to pause the classes in `bits`, or to let them go on.
+    /// Requests the peer to pause or resume the classes in `bits`.
     pub(crate) const fn ask(&mut self, bits: u8, pause: bool) {
         let [off, on] = self.pfc;
         self.pfc = if pause { [off | bits, on & !bits] } else { [off & !bits, on | bits] };
     }
 
-    /// Whether the peer is still to be told.
+    /// Whether a pause or resume frame is pending.
     #[inline]
     pub(crate) const fn has_pfc(&self) -> bool {
         self.pfc[0] | self.pfc[1] != 0
     }
 
-    /// Tells it, before everything else.
+    /// Sends it, before all other frames.
     pub(crate) fn send_pfc(&mut self, now_ns: u64, out: &mut Outbox) {
         let [off, on] = std::mem::take(&mut self.pfc);
         for (bits, pause) in [(off, 1), (on, 0)] {
@@ -240,14 +240,14 @@ impl Wire {
                     kind: Kind::Pfc,
                     flags: 0,
                 };
-                // The second of two frames begins when the first ends.
+                // The second of two frames starts when the first ends.
                 let begin_ns = now_ns.max(self.transmitter.free_ns());
                 self.send(begin_ns, packet, out);
             }
         }
     }
 
-    /// The peer pauses classes, or lets them go on.
+    /// The peer pauses or resumes classes.
     pub(crate) fn on_pfc(&mut self, now_ns: u64, packet: Packet) {
         let bits = packet.extra as u8;
         for class in 0..CLASSES {
@@ -266,13 +266,13 @@ impl Wire {
         }
     }
 
-    /// How long a class was paused until now.
+    /// Total pause time of a class up to now.
     pub(crate) fn paused_ns(&self, class: usize, now_ns: u64) -> u64 {
         let lasting = if self.paused >> class & 1 == 1 { now_ns - self.pauses.since_ns[class] } else { 0 };
         self.pauses.total_ns[class] + lasting
     }
 
-    /// The link breaks, or works again: either way nobody holds anybody up.
+    /// The link fails or recovers: both clear all pauses.
     pub(crate) fn set_up(&mut self, now_ns: u64, up: bool) {
         for class in 0..CLASSES {
             self.pauses.total_ns[class] = self.paused_ns(class, now_ns);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_between_frames_takes_the_fraction() {
+    fn idle_gap_discards_the_fraction() {
         let mut link = Transmitter::new(3_000_000_000);
         assert_eq!([link.send(0, 1), link.send(2, 1), link.send(5, 1)], [2, 5, 8]);
         assert_eq!([link.send(9, 1), link.send(11, 1)], [11, 14]);

@@ -1,8 +1,8 @@
-//! What hosts send each other: flows with start times, sizes and dependencies.
+//! Workloads: flows with start times, sizes and dependencies.
 //!
-//! A flow is one message on a queue pair. It may wait for others: until they are delivered, as a collective's next step
-//! waits for the data of the last, or until they are acknowledged, as a sender's next message may. A flow from a host to
-//! itself sends nothing: it is a computation, which takes its delay.
+//! A flow is one message on a QP. It may wait for others: until they are delivered, as a collective's next step waits
+//! for the previous data, or until they are acknowledged, as a sender's next message may. A flow from a host to itself
+//! sends nothing: it is a computation, whose duration is its delay.
 
 mod chakra;
 mod collective;
@@ -21,31 +21,31 @@ pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 /// A flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The queue pair it is sent on; flows of one QP are sent in the order in which they start.
+    /// QP on which it is sent; flows of one QP are sent in the order of their starts.
     pub qp: u32,
     /// Its length.
     pub bytes: u64,
-    /// It does not start before.
+    /// Earliest start.
     pub start_ns: u64,
-    /// Time from the start time, or from the end of the last flow it waits for, to its start.
+    /// Time from the earliest start, or from the end of the last flow it waits for, to its start.
     pub delay_ns: u64,
 }
 
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// The host that sends.
+    /// Sending host.
     pub src: u32,
-    /// The host that receives.
+    /// Receiving host.
     pub dst: u32,
     /// Class of its data, 0 to 7.
     pub class: u8,
 }
 
-/// When a flow that waits for another may go on.
+/// When a dependent flow may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
-    /// The receiver has all of it.
+    /// The receiver has all of the flow.
     Delivered,
     /// The sender has the acknowledgement of all of it.
     Acknowledged,
@@ -59,7 +59,7 @@ pub(crate) struct Edge {
     pub(crate) wait: Wait,
 }
 
-/// Flows, their queue pairs, and which waits for which.
+/// Flows, their QPs, and their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     pairs: Vec<Pair>,
@@ -68,24 +68,24 @@ pub struct Workload {
     collectives: Vec<Round>,
 }
 
-/// A collective among the flows: who is ready for it, and who is through.
+/// A collective among the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// What it does.
+    /// Operation.
     pub(crate) collective: Collective,
-    /// Bytes that it is about.
+    /// Buffer size in bytes.
     pub(crate) bytes: u64,
     /// Hosts, by rank.
     pub(crate) ranks: Vec<u32>,
-    /// For each rank the flow that it waits for, and the one that tells that it is through.
+    /// For each rank, the flow that it waits for, and the one that completes it.
     pub(crate) ready: Vec<u32>,
     pub(crate) done: Vec<u32>,
 }
 
-/// Why a workload cannot be simulated.
+/// Reason why a workload cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// A flow names a host that is not there.
+    /// A flow names an unknown host.
     #[error("flow {flow}: host {host} does not exist: the fabric has hosts 0 to {}", hosts - 1)]
     Host {
         /// Number of the flow, from 0.
@@ -111,54 +111,54 @@ pub enum WorkloadError {
         /// Its class.
         class: u8,
     },
-    /// Flows wait for each other in a circle, or for one that is not there.
-    #[error("{0} flows can never start: they wait for each other in a circle")]
+    /// Flows wait for each other in a cycle, or for an unknown flow.
+    #[error("{0} flows can never start: they wait for each other in a cycle")]
     Circle(usize),
-    /// There is nothing to send.
-    #[error("the workload has no flow")]
+    /// The workload is empty.
+    #[error("the workload has no flows")]
     Empty,
 }
 
 impl Workload {
-    /// Nothing to send yet.
+    /// An empty workload.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a queue pair and says its number.
+    /// Adds a QP and returns its number.
     pub(crate) fn pair(&mut self, src: u32, dst: u32, class: u8) -> u32 {
         self.pairs.push(Pair { src, dst, class });
         self.pairs.len() as u32 - 1
     }
 
-    /// Adds a flow on a queue pair and says its number.
+    /// Adds a flow on a QP and returns its number.
     pub(crate) fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
         self.flows.push(Flow { qp, bytes, start_ns, delay_ns: 0 });
         self.flows.len() as u32 - 1
     }
 
-    /// Adds a flow on a queue pair of its own and says its number.
+    /// Adds a flow on its own QP and returns its number.
     pub(crate) fn flow(&mut self, src: u32, dst: u32, class: u8, bytes: u64, start_ns: u64) -> u32 {
         let qp = self.pair(src, dst, class);
         self.send(qp, bytes, start_ns)
     }
 
-    /// Adds a computation of `delay_ns` at `host` and says its number.
+    /// Adds a computation of `delay_ns` at `host` and returns its number.
     pub(crate) fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
         let flow = self.flow(host, host, 0, 1, 0);
         self.delay(flow, delay_ns);
         flow
     }
 
-    /// `flow` starts this much later than it could.
+    /// Delays `flow` by this much.
     pub(crate) fn delay(&mut self, flow: u32, delay_ns: u64) {
         if let Some(flow) = self.flows.get_mut(flow as usize) {
             flow.delay_ns = delay_ns;
         }
     }
 
-    /// `flow` waits for `other`.
+    /// Makes `flow` wait for `other`.
     pub(crate) fn after(&mut self, flow: u32, other: u32, wait: Wait) {
         self.edges.push(Edge { from: other, to: flow, wait });
     }
@@ -175,18 +175,18 @@ impl Workload {
         &self.pairs
     }
 
-    /// Who sends a flow to whom; `None`: there is no such flow.
+    /// Sender and receiver of a flow; `None`: unknown flow.
     #[must_use]
     pub(crate) fn ends(&self, flow: &Flow) -> Option<Pair> {
         self.pairs.get(flow.qp as usize).copied()
     }
 
-    /// The collectives, in the order in which they were requested.
+    /// The collectives, in order of insertion.
     pub(crate) fn rounds(&self) -> &[Round] {
         &self.collectives
     }
 
-    /// Every wait, ordered by the flow waited for.
+    /// All dependencies, ordered by the flow waited for.
     pub(crate) fn edges(&self) -> Vec<Edge> {
         let mut edges = self.edges.clone();
         edges.sort_unstable();
@@ -197,7 +197,7 @@ impl Workload {
     /// Checks that every flow can be sent in a fabric of `hosts` hosts.
     ///
     /// # Errors
-    /// The first thing wrong.
+    /// The first violation.
     pub(crate) fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
         if self.flows.is_empty() {
             return Err(WorkloadError::Empty);
@@ -220,7 +220,7 @@ impl Workload {
         }
     }
 
-    /// How many flows wait for ever: those left when all others are taken out in the order of their dependencies.
+    /// Number of flows that never start: those left by a topological sort.
     fn never_started(&self) -> usize {
         let edges = self.edges();
         let mut waiting = vec![0_u32; self.flows.len()];
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn invalid_flows_rejected() {
         let mut good = Workload::new();
         let first = good.flow(0, 1, 3, 1_000, 0);
         let second = good.flow(1, 0, 3, 1_000, 0);

@@ -1,4 +1,4 @@
-//! The numbers a simulation is told, with name, unit, range and meaning: what flags, files, sweeps and help are made from.
+//! Numeric settings of a simulation: the source of flags, file keys, sweeps and help.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
@@ -15,29 +15,29 @@ const MS: u64 = 1_000_000;
 const MARKINGS: &[&str] = &["ingress", "egress"];
 const LAWS: &[&str] = &["cubic", "dctcp"];
 
-/// A named number of a `T`, with all that the command line, the file and the help need.
+/// A numeric setting of a `T`, with its description.
 #[derive(Debug)]
 pub struct Knob<T: 'static> {
-    /// Its name, with dashes.
+    /// Name, with dashes.
     pub key: &'static str,
-    /// What its value is called in a usage line.
+    /// Name of its value in a usage line.
     pub value: &'static str,
-    /// How its value is written.
+    /// Unit.
     pub unit: Unit,
     /// Smallest value.
     pub min: u64,
     /// Largest value.
     pub max: u64,
-    /// What it is.
+    /// Meaning.
     pub doc: &'static str,
-    /// Reads it.
+    /// Getter.
     pub get: fn(&T) -> u64,
-    /// Writes it.
+    /// Setter.
     pub set: fn(&mut T, u64),
 }
 
 impl<T> Knob<T> {
-    /// Reads `text` into `target`.
+    /// Parses `text` into `target`.
     pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
         let key = self.key;
         let text = if text == "bulk" && key == "size" { "0" } else { text };
@@ -55,7 +55,7 @@ impl<T> Knob<T> {
         Ok(())
     }
 
-    /// Its value in `target`, as people write it.
+    /// Value in `target`, formatted for people.
     pub fn text(&self, target: &T) -> String {
         match (self.get)(target) {
             0 if self.key == "size" => "bulk".to_owned(),
@@ -63,7 +63,7 @@ impl<T> Knob<T> {
         }
     }
 
-    /// Its name with its unit, for JSON.
+    /// Name with its unit, for JSON.
     #[must_use]
     pub(crate) fn json_key(&self) -> String {
         let unit = match self.unit {
@@ -77,12 +77,12 @@ impl<T> Knob<T> {
     }
 }
 
-/// Why a setting is refused: the setting, its value and what is allowed.
+/// Reason why a setting is rejected, with value and allowed range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SetupError(pub String);
 
-/// How a value is written, and its range.
+/// Unit and range of a value.
 struct Form {
     value: &'static str,
     unit: Unit,
@@ -118,8 +118,7 @@ const fn choice(value: &'static str, words: &'static [&'static str]) -> Form {
     Form { value, unit: Unit::Choice(words), min: 0, max: words.len() as u64 - 1 }
 }
 
-/// A table of knobs, or `one`: a row is the name, how the value is written and its range, what it is, and how it is read and
-/// written.
+/// A table of knobs, or `one`: a row has name, unit and range, meaning, getter and setter.
 macro_rules! knobs {
     ($(#[$doc:meta])* $vis:vis one $name:ident: $of:ty; $($row:tt)*) => {
         $(#[$doc])*
@@ -145,7 +144,7 @@ knobs! {
         |s| s.scenario.port_rate_bps, |s, value| s.scenario.port_rate_bps = value;
 
     "sender-link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
-        "Rate of each sender's link, which is its flows' line rate; as the bottleneck unless set",
+        "Rate of each sender's link, which is its flows' line rate [default: that of the bottleneck]",
         |s| s.sender_link_bps.unwrap_or(s.scenario.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
 
     "delay": time(0, MAX_DELAY_NS),
@@ -164,29 +163,29 @@ knobs! {
         |s| s.scenario.buffer_bytes, |s, value| s.scenario.buffer_bytes = value;
 
     "duration": time(10 * US, MAX_DURATION_NS),
-        "Time to simulate; with `size` the most, as it ends when all messages are complete",
+        "Time to simulate; with `size` a maximum, as it ends when all messages are complete",
         Setup::duration_ns, |s, value| s.duration_ns = Some(value);
 
     "warm-up": time(0, MAX_DURATION_NS),
-        "Start that the figures leave out; a third of the time unless set, nothing with `size`",
+        "Warm-up excluded from statistics [default: a third of the time, with `size` none]",
         Setup::warm_up_ns, |s, value| s.warm_up_ns = Some(value);
 
     "sample": time(US, MAX_DURATION_NS),
-        "Time between two samples of a time series; a 2000th of the time unless set, with `size` of \
-         twice the time the port needs for all",
+        "Interval between samples of a time series [default: a 2000th of the time, with `size` of \
+         twice the time the port needs for all]",
         Setup::sample_ns, |s, value| s.sample_ns = Some(value);
 
     "seed": count(0, u64::MAX),
-        "Where random numbers begin: the same seed, the same result to the last bit",
+        "Seed of random numbers; equal seeds give bit-identical results",
         |s| s.scenario.seed, |s, value| s.scenario.seed = value;
 
     "marking": choice("WHERE", MARKINGS),
-        "Which queue depth decides over a mark: that on arrival (ingress) or on leaving (egress)",
+        "Queue depth that decides on a mark: on arrival (ingress) or on departure (egress)",
         |s| u64::from(s.scenario.marking == Marking::Dequeue),
         |s, value| s.scenario.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
 
     "control": switch(),
-        "Whether there are CNPs and flows slow down; off: RoCE sends at line rate",
+        "DCQCN: CNPs and rate control; off: RoCE sends at line rate",
         |s| u64::from(s.scenario.control), |s, value| s.scenario.control = value != 0;
 
     "pfc": switch(),
@@ -198,15 +197,15 @@ knobs! {
         |s| s.xoff_bytes, |s, value| s.xoff_bytes = value;
 
     "xon": size(0, MAX_BUFFER_BYTES),
-        "With PFC: depth at which they go on",
+        "With PFC: depth at which they resume",
         |s| s.xon_bytes, |s, value| s.xon_bytes = value;
 
     "tcp": count(0, MAX_FLOWS as u64),
-        "TCP flows next to",
+        "TCP flows alongside",
         |s| s.tcp.flows.into(), |s, value| s.tcp.flows = value as u32;
 
     "tcp-law": choice("LAW", LAWS),
-        "How TCP's window grows: cubic or dctcp",
+        "Congestion control of TCP: cubic or dctcp",
         |s| (s.tcp.law == TcpLaw::Dctcp).into(), |s, value| set_law(&mut s.tcp, value);
 }
 
@@ -238,11 +237,11 @@ knobs! {
         |r| r.group.flows.into(), |r, value| r.group.flows = value as u32;
 
     "flows-per-sender": count(1, MAX_FLOWS as u64),
-        "How many of them share a sender and its link",
+        "Flows per sender, which share its link",
         |r| r.group.flows_per_sender.into(), |r, value| r.group.flows_per_sender = value as u32;
 
     "size": size(0, MAX_MESSAGE_BYTES),
-        "What each flow sends: one message of this length, or `bulk`, data without an end",
+        "Data of each flow: one message of this length, or `bulk` for endless data",
         |r| r.size_bytes, |r, value| r.size_bytes = value;
 
     "block": size(0, MAX_MESSAGE_BYTES),
@@ -250,7 +249,7 @@ knobs! {
         |r| r.block_bytes, |r, value| r.block_bytes = value;
 
     "outstanding": count(1, 65_536),
-        "Blocks of each flow under way at a time",
+        "Outstanding blocks of each flow",
         |r| r.outstanding.into(), |r, value| r.outstanding = value as u32;
 
     "load": percent(1_000, 2_000_000),
@@ -258,15 +257,15 @@ knobs! {
         |r| r.load_ppm, |r, value| r.load_ppm = value;
 
     "start": time(0, MAX_DURATION_NS),
-        "When they start",
+        "Start time",
         |r| r.group.start_ns, |r, value| r.group.start_ns = value;
 
     "jitter": time(0, MAX_DURATION_NS),
-        "Each starts up to this much later, at random",
+        "Maximum random delay of each start",
         |r| r.group.start_jitter_ns, |r, value| r.group.start_jitter_ns = value;
 
     "stop": time(0, MAX_DURATION_NS),
-        "When they stop; 0: never",
+        "Stop time; 0: never",
         |r| r.group.stop_ns.unwrap_or(0), |r, value| r.group.stop_ns = (value != 0).then_some(value);
 
     "mtu": size(64, 9_000),
@@ -274,7 +273,7 @@ knobs! {
         |r| r.group.payload_bytes.into(), |r, value| r.group.payload_bytes = value as u32;
 
     "header": size(0, 256),
-        "What a RoCE frame has besides, from Ethernet to FCS; 0: packets as the fluid model has them",
+        "Overhead of a RoCE frame, from Ethernet to FCS; 0: packets of the fluid model",
         |r| r.group.header_bytes.into(), |r, value| r.group.header_bytes = value as u32;
 
     "ack-every": count(1, 1_000_000),
@@ -300,7 +299,7 @@ knobs! {
     pub TCP_KNOBS: TcpGroup;
 
     "flows": count(1, MAX_FLOWS as u64),
-        "TCP flows, each with a sender of its own",
+        "TCP flows, each with its own sender",
         |t| t.flows.into(), |t, value| t.flows = value as u32;
 
     "class": count(0, CLASSES as u64 - 1),
@@ -308,19 +307,19 @@ knobs! {
         |t| t.class.into(), |t, value| t.class = value as u8;
 
     "law": choice("LAW", LAWS),
-        "How the window grows: cubic or dctcp",
+        "Congestion control: cubic or dctcp",
         |t| (t.law == TcpLaw::Dctcp).into(), set_law;
 
     "ecn": switch(),
-        "Whether cubic sends packets that may be marked",
+        "Whether cubic sends ECN-capable packets",
         |t| t.ecn.into(), |t, value| t.ecn = value != 0;
 
     "start": time(0, MAX_DURATION_NS),
-        "When they start",
+        "Start time",
         |t| t.start_ns, |t, value| t.start_ns = value;
 
     "stop": time(0, MAX_DURATION_NS),
-        "When they stop; 0: never",
+        "Stop time; 0: never",
         |t| t.stop_ns.unwrap_or(0), |t, value| t.stop_ns = (value != 0).then_some(value);
 
     "mss": size(64, 9_000),
@@ -339,8 +338,8 @@ knobs! {
 /// Short names of parameters of RoCE's class.
 pub const SHORTHANDS: [(&str, &str, &str, &str); 3] = [
     ("kmin", "wred.3.kmin", "SIZE", "Queue depth above which RoCE packets are marked"),
-    ("kmax", "wred.3.kmax", "SIZE", "Queue depth above which all are"),
-    ("pmax", "wred.3.pmax", "PERCENT", "Probability of a mark at kmax"),
+    ("kmax", "wred.3.kmax", "SIZE", "Queue depth above which all RoCE packets are marked"),
+    ("pmax", "wred.3.pmax", "PERCENT", "Marking probability at kmax"),
 ];
 
 fn set_delays(setup: &mut Setup, link_ns: u64, reply_ns: u64) {
@@ -354,7 +353,7 @@ fn set_law(group: &mut TcpGroup, value: u64) {
 }
 
 knobs! {
-    /// A queue of the port as a file says it: `weight` 0 is strict.
+    /// A queue of the port in a file: `weight` 0 is strict.
     pub(in crate::presets) CLASS_KNOBS: Class;
 
     "weight": count(0, 1_000),
@@ -368,7 +367,7 @@ knobs! {
         |class, value| class.limit_bytes = (value != 0).then_some(value);
 
     "xoff": size(0, MAX_BUFFER_BYTES),
-        "PFC: depth above which senders pause, and below 4/5 of which they go on; 0: no PFC",
+        "PFC: depth above which senders pause, and below 4/5 of which they resume; 0: no PFC",
         |class| class.pfc.map_or(0, |pfc| pfc.xoff_bytes),
         |class, value| class.pfc = (value != 0).then_some(Pfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
 }

@@ -1,4 +1,4 @@
-//! Settings: names and values as they are written, applied to what a simulation is told.
+//! Settings: names and values as text, applied to a simulation.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::knobs::{
 use super::{Preset, RoceSetup, Setup};
 use crate::scenario::{Class, TcpGroup};
 
-/// One setting, as it was written: checked, but not yet applied.
+/// One setting as text: checked, but not yet applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// A knob, `profile`, `kmin`, `kmax`, `pmax`, or a DCQCN parameter.
@@ -21,10 +21,10 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Checks that there is a `key` and that `text` is a value of it.
+    /// Checks that `key` exists and that `text` is a value of it.
     ///
     /// # Errors
-    /// There is none, or it is none.
+    /// The setting is unknown, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetupError> {
         Setup::new(Preset::Incast).set(key, text)?;
         Ok(Self { key: key.to_owned(), text: text.to_owned() })
@@ -38,7 +38,7 @@ impl fmt::Display for Setting {
 }
 
 impl Setup {
-    /// The knobs that the preset has on the command line.
+    /// Command-line knobs of the preset.
     pub fn knobs(preset: Preset) -> impl Iterator<Item = &'static Knob<Self>> {
         let own = match preset {
             Preset::Staircase => Some(&STEP),
@@ -48,10 +48,10 @@ impl Setup {
         own.into_iter().chain(KNOBS)
     }
 
-    /// Applies one setting; later ones count.
+    /// Applies one setting; later ones take precedence.
     ///
     /// # Errors
-    /// There is no such setting, or the text is no value of it.
+    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         if key == "profile" {
             self.profile = parse_word(text).map_err(|error| SetupError(format!("profile = {error}")))?;
@@ -99,7 +99,7 @@ impl Setup {
                     "after",
                     "flow-sizes",
                 ]);
-                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"))
             }
         }
     }
@@ -114,7 +114,7 @@ impl Setup {
             Some(knob) => knob.read(target, text),
             None => {
                 let names = TCP_KNOBS.iter().map(|knob| knob.key).chain(["name"]);
-                Err(unknown(key, names, "`dcqcn-lab sim example` shows what a group may say"))
+                Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"))
             }
         }
     }
@@ -130,7 +130,7 @@ pub(crate) fn set_class(class: &mut Class, key: &str, text: &str) -> Result<(), 
     }
 }
 
-/// Every name [`Setup::set`] knows besides the parameters.
+/// Every name of [`Setup::set`] other than parameters.
 pub(crate) fn setting_names() -> impl Iterator<Item = &'static str> {
     let knobs = [&STEP, &CLASSES_KNOB].into_iter().chain(KNOBS).map(|knob| knob.key);
     knobs
@@ -139,7 +139,7 @@ pub(crate) fn setting_names() -> impl Iterator<Item = &'static str> {
         .chain(["profile"])
 }
 
-/// How alike two names must be, from 0 to 1, for one to be offered as what the user meant.
+/// Minimum similarity of two names for a suggestion, from 0 to 1.
 const SIMILAR: f64 = 0.5;
 
 fn unknown(key: &str, names: impl Iterator<Item = &'static str>, otherwise: &str) -> SetupError {

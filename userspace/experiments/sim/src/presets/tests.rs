@@ -78,13 +78,13 @@ fn parameters_and_their_short_names_reach_the_config() {
 }
 
 #[test]
-fn the_guard_stays_if_it_is_set() {
+fn guard_is_kept_if_set() {
     let scenario = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).scenario(false).unwrap();
     assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 40_000);
 }
 
 #[test]
-fn a_staircase_has_a_stair_per_flow() {
+fn staircase_has_one_step_per_flow() {
     let scenario = setup(Preset::Staircase, &["flows=4", "step=50ms"]).scenario(false).unwrap();
     let stairs: Vec<_> = scenario.roce.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
     assert_eq!(stairs, [(2, 0), (1, 50), (1, 100)]);
@@ -113,7 +113,7 @@ fn message_sizes_offer_their_load() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_is_allowed() {
+fn error_names_the_value_and_its_range() {
     for (key, text, says) in [
         ("flows", "0", "flows = 0 is out of range: allowed is 1 to 100000"),
         ("link", "1", "link = 1bit is out of range: allowed is 100kbit to 800gbit"),

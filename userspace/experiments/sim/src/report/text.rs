@@ -28,7 +28,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// More flows than this have no line each.
+/// Maximum number of flows with a line each.
 const MAX_FLOW_ROWS: usize = 12;
 
 impl Report {
@@ -87,14 +87,14 @@ impl Report {
         if self.outcome.unfinished_messages != 0 {
             writeln!(
                 f,
-                "\n{} messages were not complete when time was up: give a longer --duration",
+                "\n{} messages were not complete at the end: give a longer --duration",
                 self.outcome.unfinished_messages
             )?;
         }
         self.write_sizes(f)
     }
 
-    /// Completion times by message length, where there are several lengths.
+    /// Completion times by message length, if there are several lengths.
     fn write_sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headings =
             ["\nGROUP", ">SIZE", ">MESSAGES", ">FCT P50", ">P95", ">P99", ">SLOWDOWN P50", ">P95", ">P99"];
@@ -123,7 +123,7 @@ impl Report {
         if any { write!(f, "{table}") } else { Ok(()) }
     }
 
-    /// Each flow, unless there are many: then the slowest and the fastest.
+    /// Each flow; if there are many, the slowest and the fastest.
     fn write_flows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flows = &self.outcome.flows;
         let mut table = Table::new(&["\nFLOW", ">GOODPUT", ">CNPS", ">RETRANSMITTED", ">RATE AT THE END"]);
@@ -209,7 +209,10 @@ impl Report {
             let p = marking_probability * 100.0;
             let queue = size(*queue_bytes);
             if *beyond_pmax {
-                writeln!(f, "{name}: p* = {p:.3} % is above Pmax, so the queue saws about Kmax = {queue}")?;
+                writeln!(
+                    f,
+                    "{name}: p* = {p:.3} % is above Pmax, so the queue oscillates around Kmax = {queue}"
+                )?;
             } else {
                 writeln!(f, "{name}: p* = {p:.3} %, queue {queue}")?;
             }

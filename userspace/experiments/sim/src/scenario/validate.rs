@@ -1,4 +1,4 @@
-//! What a scenario may say.
+//! Validation of scenarios.
 
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
 use dcqcn_params::quantity::in_range;
@@ -10,7 +10,7 @@ impl Scenario {
     /// Checks every value.
     ///
     /// # Errors
-    /// The first thing wrong: what, its value and what is allowed.
+    /// The first violation, with value and allowed range.
     pub(crate) fn validate(&self) -> Result<(), SimError> {
         let rates = MIN_RATE_BPS..=MAX_RATE_BPS;
         in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
@@ -52,7 +52,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The packets of a flow can be numbered.
+    /// Checks that the packets of a flow can be numbered.
     fn validate_packets(&self, group: &RoceGroup) -> Result<(), OutOfRange> {
         let frame_bytes = u64::from(group.payload_bytes + group.header_bytes);
         let bits = u128::from(self.sender_rate_bps) * u128::from(self.duration_ns) / 1_000_000_000;
@@ -65,7 +65,7 @@ impl Scenario {
         in_range(what, packets, 0..=MAX_PACKETS, Unit::Count)
     }
 
-    /// Groups wait for groups that are there and have an end, and not in a circle.
+    /// Checks that groups wait for existing, finite groups, without cycles.
     fn validate_order(&self) -> Result<(), SimError> {
         for group in self.roce.iter().filter(|group| group.after.is_some()) {
             let wrong = |why| SimError::After {
@@ -73,10 +73,9 @@ impl Scenario {
                 after: group.after.clone().unwrap_or_default(),
                 why,
             };
-            let mut next =
-                self.waits_for(group).ok_or_else(|| wrong("there is no such group of RoCE flows"))?;
+            let mut next = self.waits_for(group).ok_or_else(|| wrong("no such group of RoCE flows"))?;
             if !matches!(self.roce[next].work, Work::Once { .. }) {
-                return Err(wrong("that group has no end: give its `size`"));
+                return Err(wrong("that group is endless: give its `size`"));
             }
             for _ in 0..self.roce.len() {
                 match self.waits_for(&self.roce[next]) {

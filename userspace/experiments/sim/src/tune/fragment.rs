@@ -1,4 +1,4 @@
-//! What was found, as a file that `dcqcn-fleet apply` takes.
+//! The result as a file for `dcqcn-fleet apply`.
 
 use std::fmt::Write as _;
 
@@ -8,34 +8,34 @@ use toml::Value;
 
 use super::report::{Row, TuneReport};
 
-/// Which hosts and interfaces of a fleet it is for.
+/// Hosts and interfaces of a fleet that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Name of the group.
     pub group: String,
-    /// Labels that its hosts have; none: all hosts.
+    /// Labels of its hosts; none: all hosts.
     pub labels: Vec<(String, String)>,
-    /// Name or pattern of their interfaces.
+    /// Name or pattern of the interfaces.
     pub interface: String,
 }
 
 impl TuneReport {
-    /// The best that has what was given, candidate or preset, as `fleet.toml`. Every parameter that was simulated is in it, so that
-    /// nothing of it depends on what a host's own file says.
+    /// The best candidate or preset with the given settings, as `fleet.toml`. It contains every simulated parameter, so
+    /// that the result does not depend on a host's own file.
     ///
     /// # Errors
-    /// There is none, or it breaks a limit.
+    /// There is none, or it exceeds a limit.
     pub fn fragment(&self, place: &Place) -> Result<String> {
         let row = self.best().context("nothing was simulated")?;
         let broken = self.broken(row);
         ensure!(
             broken.is_empty(),
-            "the best, `{}`, breaks a limit: {}; a greater --budget may find better; or allow more with --max-queue, --max-pauses or --max-drops, \
+            "the best, `{}`, exceeds a limit: {}; a greater --budget may find better; or allow more with --max-queue, --max-pauses or --max-drops, \
              or give a longer --duration",
             row.name,
             broken.join("; ")
         );
-        let mut text = format!("# {}.\n# {}\n", self.verdict(), told(row));
+        let mut text = format!("# {}.\n# {}\n", self.verdict(), summary(row));
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, place);
         let settings = Settings { changes: row.assignments.clone(), ..Settings::default() };
@@ -50,12 +50,12 @@ impl TuneReport {
     }
 }
 
-fn told(row: &Row) -> String {
+fn summary(row: &Row) -> String {
     let slowdown = row.score().slowdown;
     let seeds =
-        if row.checked.is_none() { ", with the seeds of the search alone as it was interrupted" } else { "" };
+        if row.checked.is_none() { ", with the seeds of the search only, as it was interrupted" } else { "" };
     format!(
-        "{}: slowdown {slowdown:.2} in the simulated fabric{seeds}. What it is on the real one the rollout's gate judges.",
+        "{}: slowdown {slowdown:.2} in the simulated fabric{seeds}. The rollout's gate evaluates it on the real one.",
         row.name
     )
 }

@@ -1,4 +1,4 @@
-//! What is good: one number of many simulations.
+//! Objective: many simulations reduced to one number.
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::fabric::{FabricRun, Pool};
 use crate::network::{Fct, Outcome, Scenario};
 
-/// Which figure of completion times is to be small.
+/// Metric of completion times to minimise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -24,7 +24,7 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// The figure.
+    /// The metric.
     const fn of(self, fct: &Fct) -> f64 {
         match self {
             Self::P99 => fct.slowdown_p99,
@@ -35,12 +35,12 @@ impl Objective {
     }
 }
 
-/// What came out of all simulations of one configuration.
+/// Results of all simulations of one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// Geometric mean, over workloads and seeds, of the objective; infinite in a simulation in which no flow was complete.
+    /// Geometric mean, over workloads and seeds, of the objective; infinite if a simulation completed no flow.
     pub slowdown: f64,
-    /// The same of each workload.
+    /// Objective of each workload.
     pub by_workload: Vec<f64>,
     /// Deepest queue of a port in any simulation, B.
     pub queue_bytes: u64,
@@ -48,26 +48,26 @@ pub struct Score {
     pub pauses: u64,
     /// Packets dropped in all simulations.
     pub drops: u64,
-    /// Flows that were not complete in the end, of all simulations.
+    /// Flows not complete at the end, in all simulations.
     pub unfinished: u64,
-    /// By how much limits are broken, as a share of each: 0 if all hold, 1 for twice a limit.
+    /// Total relative excess over limits: 0 if all hold, 1 for twice a limit.
     pub excess: f64,
-    /// The share of flows that were not complete.
+    /// Fraction of flows that were not complete.
     #[serde(skip)]
     pub(super) left: f64,
 }
 
-/// More than any slowdown: what breaks a limit is behind all that keep them.
+/// Larger than any slowdown: candidates that exceed a limit rank behind all others.
 const BEHIND: f64 = 1e6;
 
 impl Score {
-    /// What orders candidates: less is better.
+    /// Sort key of candidates (minimised).
     #[must_use]
     pub fn rank(&self) -> f64 {
         if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
     }
 
-    /// Of `workloads`, each with its simulations.
+    /// Scores `workloads`, each with its simulations.
     pub(super) fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
         let mut score = Self {
             slowdown: 1.0,
@@ -107,12 +107,12 @@ impl Score {
     }
 }
 
-/// Of one value or more.
+/// Geometric mean of one value or more.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Simulations that every configuration goes through: of each workload, with several seeds.
+/// Simulations of every configuration: each workload with several seeds.
 pub(super) struct Judge<'p> {
     pool: &'p Pool,
     workloads: Vec<Vec<Scenario>>,
@@ -120,22 +120,22 @@ pub(super) struct Judge<'p> {
 }
 
 impl<'p> Judge<'p> {
-    /// Of workloads, each with a simulation or more.
+    /// Sets up workloads, each with at least one simulation.
     ///
     /// # Errors
-    /// One has none.
+    /// A workload has no simulation.
     pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Result<Self> {
         let is_simulated = !workloads.is_empty() && workloads.iter().all(|seeds| !seeds.is_empty());
         ensure!(is_simulated, "no simulation: give --seeds and --check-seeds 1 or more");
         Ok(Self { pool, workloads, objective })
     }
 
-    /// How many simulations a configuration goes through.
+    /// Simulations per configuration.
     pub(super) fn simulations(&self) -> u64 {
         self.workloads.iter().map(|seeds| seeds.len() as u64).sum()
     }
 
-    /// Judges them all at once; `None` if it was interrupted.
+    /// Scores all configurations; `None` if interrupted.
     ///
     /// # Errors
     /// A configuration cannot be simulated.
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_a_mean_and_limits_come_first() {
+    fn score_is_a_mean_and_limits_precede_it() {
         let incast = |degree: u32| {
             outcome(&format!("--topology leaf-spine:1x0x8 --workload incast:{degree} --size 200KB"))
         };
@@ -202,10 +202,7 @@ mod tests {
         let cut = outcome("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10us");
         let score = Score::new(&[vec![cut]], Objective::Mean).under(&Bounds::default());
         assert_eq!(score.unfinished, 3);
-        assert_eq!(
-            Bounds::default().broken(&score),
-            ["flows that do not end in the time simulated 3, limit 0"]
-        );
+        assert_eq!(Bounds::default().broken(&score), ["flows not complete in the simulated time 3, limit 0"]);
         assert!(score.excess == 1.0 && score.rank() > 1e6 && score.rank().is_finite(), "{score:?}");
     }
 }

@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use super::judge::Score;
 
-/// What must hold in a simulation; `None`: no limit, and for pauses a tenth more than the preset with fewest has.
+/// Limits per simulation; `None`: none, and for pauses a tenth above the preset with fewest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Deepest queue of a port, B.
     pub queue_bytes: Option<u64>,
-    /// Times that switches paused a neighbour, on average over simulations.
+    /// Mean number of pauses sent by switches.
     pub pauses: Option<u64>,
-    /// Packets dropped, on average over simulations.
+    /// Mean number of packets dropped.
     pub drops: Option<u64>,
 }
 
 impl Limits {
-    /// What that is for so many simulations together. Unless pauses are limited, no more than a tenth above the one of `presets` that
-    /// has fewest: otherwise the least slowdown would often be that of flows that nothing but pauses holds back.
+    /// The limits for several simulations together. Unless pauses are limited, they may exceed the lowest of `presets`
+    /// by at most a tenth: otherwise flows restrained only by pauses would often have the least slowdown.
     pub(super) fn of(self, simulations: u64, presets: &[Score]) -> Bounds {
         let fewest = presets.iter().map(|score| score.pauses).min();
         let all = |limit: u64| limit.saturating_mul(simulations);
@@ -32,22 +32,22 @@ impl Limits {
     }
 }
 
-/// What must hold of all simulations of one configuration together; `None`: no limit.
+/// Limits of all simulations of one configuration together; `None`: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bounds {
     /// Deepest queue of a port, B.
     pub queue_bytes: Option<u64>,
-    /// Times that switches paused a neighbour.
+    /// Number of pauses sent by switches.
     pub pauses: Option<u64>,
     /// Packets dropped.
     pub drops: Option<u64>,
 }
 
-/// A figure that has a limit: its name, how it is written, what it is, and what it may be.
+/// A limited metric: name, unit, value and limit.
 type Figure = (&'static str, fn(u64) -> String, u64, Option<u64>);
 
 impl Bounds {
-    /// Each figure of `score`.
+    /// The metrics of `score`.
     fn each(self, score: &Score) -> [Figure; 3] {
         [
             ("deepest queue", render::bytes, score.queue_bytes, self.queue_bytes),
@@ -56,7 +56,7 @@ impl Bounds {
         ]
     }
 
-    /// By how much limits are broken, as a share of each.
+    /// Total relative excess over the limits.
     pub(super) fn excess(self, score: &Score) -> f64 {
         let beyond = |(_, _, value, limit): Figure| {
             limit.map_or(0.0, |limit| value.saturating_sub(limit) as f64 / limit.max(1) as f64)
@@ -64,7 +64,7 @@ impl Bounds {
         self.each(score).map(beyond).iter().sum()
     }
 
-    /// What `score` breaks, each as text.
+    /// The limits that `score` exceeds, as text.
     pub(super) fn broken(self, score: &Score) -> Vec<String> {
         let beyond = |(name, text, value, limit): Figure| {
             let limit = limit.filter(|limit| value > *limit)?;
@@ -76,7 +76,7 @@ impl Bounds {
         };
         let mut broken: Vec<String> = self.each(score).into_iter().filter_map(beyond).collect();
         if score.unfinished > 0 {
-            broken.push(format!("flows that do not end in the time simulated {}, limit 0", score.unfinished));
+            broken.push(format!("flows not complete in the simulated time {}, limit 0", score.unfinished));
         }
         broken
     }
@@ -127,12 +127,12 @@ mod tests {
         assert_eq!([44, 45, 88].map(|pauses| with(pauses).under(&bounds).excess), [0.0, 1.0 / 44.0, 1.0]);
         assert_eq!(bounds.broken(&with(66)), ["pauses 66, limit 44 (50 % more)"]);
         assert!(bounds.broken(&with(44)).is_empty());
-        let told = Limits { pauses: Some(0), ..Limits::default() }.of(4, &[with(50)]);
-        assert_eq!([0, 1].map(|pauses| with(pauses).under(&told).excess), [0.0, 1.0]);
-        assert_eq!(told.broken(&with(1)), ["pauses 1, limit 0"]);
+        let given = Limits { pauses: Some(0), ..Limits::default() }.of(4, &[with(50)]);
+        assert_eq!([0, 1].map(|pauses| with(pauses).under(&given).excess), [0.0, 1.0]);
+        assert_eq!(given.broken(&with(1)), ["pauses 1, limit 0"]);
     }
 
-    /// The second look has other seeds, and more of them: what kept a limit in the first keeps it there if it does the same.
+    /// The second evaluation has other seeds, and more of them: limits must scale accordingly.
     #[test]
     fn limits_scale_with_simulations() {
         let one = score();

@@ -1,4 +1,4 @@
-//! What others publish, to hold candidates against.
+//! Published parameter sets, for comparison with candidates.
 
 use clap::ValueEnum as _;
 use dcqcn_params::{Assignment, Profile};
@@ -9,19 +9,19 @@ use crate::fabric::FabricSetup;
 /// SONiC's thresholds for lossless queues (`WRED_PROFILE` of its default QoS configuration).
 const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "5%")];
 
-/// What candidates are held against.
+/// A reference for candidates.
 #[derive(Clone, Debug)]
 pub(super) struct Preset {
-    /// What it is called.
+    /// Name.
     pub(super) name: String,
-    /// What it is.
+    /// Configuration.
     pub(super) settings: Settings,
-    /// Whether it has what was given.
+    /// Whether it includes the given settings.
     pub(super) is_as_given: bool,
 }
 
-/// Every profile that is for links of `host_rate_bps`, SONiC's thresholds with NVIDIA's machine, and what `setup` asks for, if it says
-/// anything of parameters: then the others have something else.
+/// Every profile for links of `host_rate_bps`, SONiC's thresholds with NVIDIA's machine, and the settings of `setup`,
+/// if it has any parameters (the others do not have them then).
 pub(super) fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
     let is_as_given = setup.profile.is_none() && setup.changes.is_empty();
     let profiles: Vec<Profile> = Profile::value_variants()
@@ -47,7 +47,7 @@ pub(super) fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
             None => [Profile::Hpcc].into_iter().chain(profiles).collect(),
         };
         let with = |profile| Settings { profile, changes: setup.changes.clone() };
-        // What is given may go with values that are searched, and with none of a profile.
+        // Given settings may be valid with searched values, but with no profile.
         let settings =
             usual.into_iter().map(with).find(|settings| settings.config(setup, host_rate_bps).is_ok());
         presets.extend(settings.map(|settings| Preset {
@@ -83,7 +83,7 @@ mod tests {
         );
         assert_eq!(names("", 1_000_000_000), "paper nvidia irdma lab sonic");
         assert_eq!(names("--set rpg_ai_rate=5mbit", 1_000_000_000), "paper nvidia irdma lab sonic as given");
-        // No profile has a Kmax that goes with it.
+        // No profile has a valid Kmax for it.
         assert_eq!(names("--set wred.3.kmin=900MB", 1_000_000_000), "paper nvidia irdma lab sonic");
     }
 }

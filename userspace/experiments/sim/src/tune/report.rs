@@ -1,4 +1,4 @@
-//! What was found, for people and as JSON.
+//! Results of a search, as text and JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,26 +13,26 @@ use super::limits::Bounds;
 use super::space::Settings;
 use super::task::Task;
 
-/// A candidate or a preset, and what came out of it.
+/// A candidate or a preset, with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// Whether others publish it.
+    /// Whether it is a published preset.
     pub is_preset: bool,
-    /// Whether it has what `--profile` and `--set` say: others are there to compare with.
+    /// Whether it includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
-    /// The profile that it starts from.
+    /// Profile.
     pub profile: String,
-    /// The flags of `dcqcn-lab sim fabric` that have it simulated.
+    /// Flags of `dcqcn-lab sim fabric` that simulate it.
     pub flags: String,
-    /// Every parameter that profiles are about, and what was set, in its base unit.
+    /// All parameters of profiles, and those set, in base units.
     pub parameters: BTreeMap<String, u64>,
-    /// With the seeds of the search.
+    /// Score with the seeds of the search.
     pub searched: Score,
-    /// With other seeds; `None`: it was interrupted before.
+    /// Score with other seeds; `None`: interrupted before.
     pub checked: Option<Score>,
-    /// The same parameters, in the order of the file.
+    /// These parameters, in file order.
     #[serde(skip)]
     pub(super) assignments: Vec<Assignment>,
     /// Class of the flows.
@@ -41,7 +41,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Puts figures together.
+    /// Assembles the row.
     pub(super) fn new(
         name: String,
         [is_preset, is_as_given]: [bool; 2],
@@ -76,52 +76,52 @@ impl Row {
         }
     }
 
-    /// What orders rows: less is better.
+    /// Sort key of rows (minimised).
     pub(super) fn rank(&self) -> f64 {
         self.score().rank()
     }
 
-    /// What came out last.
+    /// The final score.
     pub(super) fn score(&self) -> &Score {
         self.checked.as_ref().unwrap_or(&self.searched)
     }
 
-    /// The value of a parameter, or of one of the flows' class, as people write it.
+    /// Value of a parameter, or of one of the flows' class, as text.
     fn text(&self, name: &str) -> String {
         let of_class = format!("wred.{}.{name}", self.class);
-        let is_it = |set: &&Assignment| [name, &of_class].contains(&set.key.to_string().as_str());
+        let is_named = |set: &&Assignment| [name, &of_class].contains(&set.key.to_string().as_str());
         let text = |set: &Assignment| dcqcn_common::params::Quantity(set.value, set.key.unit()).to_string();
-        self.assignments.iter().find(is_it).map(text).unwrap_or_default()
+        self.assignments.iter().find(is_named).map(text).unwrap_or_default()
     }
 }
 
-/// The best candidates, with the presets next to them.
+/// The best candidates and the presets.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
-    /// What is small in good ones.
+    /// Objective.
     pub objective: Objective,
-    /// What must hold of all simulations of the search together.
+    /// Limits of all simulations of the search together.
     pub searched_limits: Bounds,
-    /// The same of the second look, which has other seeds; `None`: it was interrupted before.
+    /// Limits of the second evaluation, which has other seeds; `None`: interrupted before.
     pub checked_limits: Option<Bounds>,
-    /// Where the search's random numbers began.
+    /// Seed of the search.
     pub search_seed: u64,
-    /// Candidates that were requested.
+    /// Requested candidates.
     pub budget: usize,
-    /// Candidates that were simulated.
+    /// Simulated candidates.
     pub simulated: usize,
-    /// Whether it ended before its time.
+    /// Whether it was interrupted.
     pub is_interrupted: bool,
     /// Workloads.
     pub workloads: usize,
-    /// Seeds of each while searching, and of the second look.
+    /// Seeds of each workload in the search, and in the second evaluation.
     pub seeds: [u64; 2],
-    /// The best first.
+    /// Rows, the best first.
     pub rows: Vec<Row>,
 }
 
 impl TuneReport {
-    /// Puts it together; without the limits of the second look it was interrupted before.
+    /// Assembles the report; without limits of the second evaluation if interrupted.
     pub(super) fn new(
         task: &Task,
         simulated: usize,
@@ -142,13 +142,13 @@ impl TuneReport {
         }
     }
 
-    /// The best row that has what was given.
+    /// The best row with the given settings.
     #[must_use]
     pub fn best(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.is_as_given)
     }
 
-    /// The limits that a row breaks, each with how far; none: it keeps all.
+    /// The limits that a row exceeds, as text; empty: none.
     pub(super) fn broken(&self, row: &Row) -> Vec<String> {
         match (&row.checked, self.checked_limits) {
             (Some(score), Some(limits)) => limits.broken(score),
@@ -156,15 +156,15 @@ impl TuneReport {
         }
     }
 
-    /// What is to be said of the best candidate and the best preset, in a sentence.
+    /// A sentence that compares the best candidate with the best preset.
     #[must_use]
     pub fn verdict(&self) -> String {
         let of = |is_preset: bool| self.rows.iter().find(|row| row.is_preset == is_preset);
         let (Some(candidate), Some(preset)) = (of(false), of(true)) else {
             return "no candidate was simulated".to_owned();
         };
-        let limits = |row: &Row| if row.score().excess > 0.0 { " (which breaks a limit)" } else { "" };
-        let other = if preset.is_as_given { "" } else { " (which is not what --profile and --set say)" };
+        let limits = |row: &Row| if row.score().excess > 0.0 { " (which exceeds a limit)" } else { "" };
+        let other = if preset.is_as_given { "" } else { " (which lacks --profile and --set)" };
         let theirs = format!("{}{}{other}", preset.name, limits(preset));
         if candidate.rank() < preset.rank() {
             let compared = compared(candidate.score().slowdown, preset.score().slowdown);
@@ -175,7 +175,7 @@ impl TuneReport {
     }
 }
 
-/// What ours is next to theirs, which is behind; infinite where no flow ended.
+/// Our slowdown relative to theirs, as text.
 fn compared(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {
@@ -248,18 +248,14 @@ impl fmt::Display for TuneReport {
             Some(again) => writeln!(
                 f,
                 "; the best of them and the presets again with {checked} others\n\
-                 limits of all simulations together: {limits}; of the second look: {again}"
+                 limits of all simulations together: {limits}; of the second evaluation: {again}"
             )?,
             None => writeln!(f, "\nlimits of all simulations together: {limits}")?,
         }
         let others: Vec<&str> =
             self.rows.iter().filter(|row| !row.is_as_given).map(|row| row.name.as_str()).collect();
         if !others.is_empty() {
-            writeln!(
-                f,
-                "only to compare with, as --profile and --set say something else: {}",
-                others.join(", ")
-            )?;
+            writeln!(f, "for comparison only, without --profile and --set: {}", others.join(", "))?;
         }
         writeln!(f, "{}", self.verdict())
     }

@@ -1,4 +1,4 @@
-//! The whole: presets, candidates, and the best of both again with other seeds.
+//! The search: presets, candidates, and the best of both again with other seeds.
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
@@ -14,11 +14,11 @@ use crate::fabric::Pool;
 use crate::network::Random;
 use crate::network::Scenario;
 
-/// Candidates simulated together: enough for all cores, and few enough for a prompt Ctrl-C.
+/// Candidates per batch: enough for all cores, and few enough for a prompt Ctrl-C.
 const BATCH: usize = 8;
-/// Draws until a candidate is valid and new, before the search ends.
+/// Maximum draws for a valid and new candidate, before the search ends.
 const DRAWS: usize = 200;
-/// Seeds of the second look are so far from those of the search.
+/// Offset of the second evaluation's seeds from those of the search.
 const APART: u64 = 1_000;
 
 /// A candidate, or a preset.
@@ -31,7 +31,7 @@ struct Tried {
     score: Score,
 }
 
-/// Looks for parameters, on `threads` cores, with a progress line on stderr. On Ctrl-C the report has what was found so far.
+/// Searches parameters on `threads` cores, with progress on stderr. Ctrl-C ends the search early.
 ///
 /// # Errors
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
@@ -57,8 +57,8 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let scores = first.scores(&configs, "presets")?.context("interrupted: nothing is finished")?;
     if let Some((left, name)) = unfinished(&scores, &presets) {
         bail!(
-            "no preset has all flows end in the time simulated: with `{name}` {left} are left; give a longer --duration (now {}), or \
-             traffic that ends",
+            "with no preset all flows complete in the simulated time: with `{name}` {left} are left; give a longer --duration (now {}), or \
+             finite traffic",
             render::ns(duration_ns)
         );
     }
@@ -76,9 +76,9 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     tried.extend(best(found, task.keep));
 
     let configs: Vec<Config> = tried.iter().map(|tried| tried.config).collect();
-    // After Ctrl-C there is none.
-    let again = second.scores(&configs, "the best again, with other seeds")?;
-    // Other seeds, other pauses: those of the presets again.
+    // None after Ctrl-C.
+    let again = second.scores(&configs, "second evaluation")?;
+    // Other seeds cause other pauses: recompute the limits from the presets.
     let of_presets = |scores: &Vec<Score>| {
         task.limits.of(second.simulations(), scores.get(..presets_count).unwrap_or_default())
     };
@@ -97,7 +97,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     Ok(TuneReport::new(task, simulated, (limits, checked_limits), rows))
 }
 
-/// Refuses what is given if it goes with no candidate, before anything is simulated.
+/// Rejects settings that are invalid with all candidates, before any simulation.
 fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
     let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
@@ -110,7 +110,7 @@ fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> 
     last.context("no candidate is valid with what --profile and --set say")
 }
 
-/// If flows are left with every preset: how many there are of the one with fewest.
+/// The lowest number of incomplete flows among the presets, if all have some.
 fn unfinished<'p>(scores: &[Score], presets: &'p [Preset]) -> Option<(u64, &'p str)> {
     let left = scores.iter().zip(presets).map(|(score, preset)| (score.unfinished, preset.name.as_str()));
     left.min().filter(|(left, _)| *left > 0)
@@ -131,7 +131,7 @@ struct Candidates<'t> {
 }
 
 impl Candidates<'_> {
-    /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more can be found.
+    /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more are found.
     fn search(&self, judge: &Judge<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
         let Task { budget, search_seed, .. } = *self.task;
         let mut random = Random::new(search_seed);

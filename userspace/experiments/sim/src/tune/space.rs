@@ -1,4 +1,4 @@
-//! What is searched: a profile, and the numbers that replace some of its.
+//! Search space: a profile, and values that replace some of its parameters.
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -8,32 +8,32 @@ use dcqcn_params::{Assignment, Key, Profile};
 use crate::fabric::FabricSetup;
 use crate::network::Random;
 
-/// A profile, and what is set on top of it, in order.
+/// A profile, and settings on top of it, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The profile.
     pub profile: Profile,
-    /// What is set.
+    /// Settings.
     pub changes: Vec<Assignment>,
 }
 
-/// The link whose numbers the ranges below are; they grow with the link.
+/// The link for which the ranges below are given; they scale with the link.
 const REFERENCE_BPS: f64 = 25e9;
-/// A range that what is set leaves nothing of begins so many times below it.
+/// If given settings leave nothing of a range, it starts this many times below them.
 const BELOW: f64 = 100.0;
 
-/// What a dimension is of.
+/// Kind of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A parameter.
     Plain,
-    /// How many times this parameter, which stands before it.
+    /// Multiple of another parameter, which precedes it.
     Times(Key),
-    /// How far it is below 1024: the gain g in 1/1024.
+    /// Distance below 1024: the gain g in 1/1024.
     Gain,
 }
 
-/// One number that is looked for: from `low` to `high`, evenly by the logarithm.
+/// A searched value: from `low` to `high`, uniform in its logarithm.
 #[derive(Clone, Copy, Debug)]
 struct Dimension {
     key: Key,
@@ -42,20 +42,20 @@ struct Dimension {
     high: f64,
 }
 
-/// Everything that is looked for.
+/// The search space.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     profiles: Vec<Profile>,
     dimensions: Vec<Dimension>,
-    /// What the user set: it is the same in all candidates.
+    /// The user's settings: equal in all candidates.
     fixed: Vec<Assignment>,
 }
 
 impl Space {
-    /// For the class and the links of `setup`. Its profile and what it sets are no matter of searching.
+    /// The space for the class and the links of `setup`. Its profile and settings are not searched.
     ///
     /// # Errors
-    /// No profile is for such links.
+    /// No profile supports such links.
     pub(super) fn new(setup: &FabricSetup, host_rate_bps: u64) -> Result<Self> {
         let profiles: Vec<Profile> = match setup.profile {
             Some(profile) => vec![profile],
@@ -66,8 +66,7 @@ impl Space {
                 .collect(),
         };
         let (class, k) = (setup.class(), host_rate_bps as f64 / REFERENCE_BPS);
-        let key =
-            |name: &str| name.parse::<Key>().context("a parameter that is searched has another name now");
+        let key = |name: &str| name.parse::<Key>().context("a searched parameter was renamed");
         let wred = |name: &str| key(&format!("wred.{class}.{name}"));
         let (kmin, ai_rate) = (wred("kmin")?, key("rpg_ai_rate")?);
         let table = [
@@ -83,7 +82,7 @@ impl Space {
         let fixed = setup.changes.clone();
         let mut dimensions = Vec::new();
         for (key, what, low, high) in table {
-            // Kmin is not above a Kmax that is set, nor R_AI above R_HAI.
+            // Keep Kmin at most a given Kmax, and R_AI at most a given R_HAI.
             let is_its = |(_, other, ..): &&(Key, What, f64, f64)| *other == What::Times(key);
             let multiple = table.iter().find(is_its).and_then(|(key, ..)| value_of(&fixed, *key));
             let high = multiple.map_or(high, |most| high.min(most.max(1.0)));
@@ -102,7 +101,7 @@ impl Space {
         self.settings(profile, &numbers)
     }
 
-    /// The settings of a point: the index of its profile, and each number from 0 to 1, rounded to two digits for the reader.
+    /// The settings of a point: the index of its profile, and each value from 0 to 1 in two digits.
     fn settings(&self, profile: usize, numbers: &[f64]) -> Settings {
         let profile = self.profiles.get(profile).or(self.profiles.first()).copied().unwrap_or_default();
         let mut changes = self.fixed.clone();
@@ -124,7 +123,7 @@ impl Space {
     }
 }
 
-/// What a parameter is set to, if it is.
+/// The given value of a parameter, if any.
 fn value_of(changes: &[Assignment], key: Key) -> Option<f64> {
     changes.iter().rev().find(|change| change.key == key).map(|change| change.value as f64)
 }
@@ -142,7 +141,7 @@ impl Settings {
     /// The whole configuration on hosts' links of `host_rate_bps`.
     ///
     /// # Errors
-    /// The values contradict each other.
+    /// The values are inconsistent.
     pub(super) fn config(&self, setup: &FabricSetup, host_rate_bps: u64) -> Result<Config> {
         let Self { profile, changes } = self.clone();
         FabricSetup { profile: Some(profile), changes, ..setup.clone() }.config(host_rate_bps)
@@ -170,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The numbers of a point on a class and links, and with what is set.
+    /// The values of a point for a class and links, with given settings.
     fn drawn(flags: &str, numbers: &[f64], rate: u64) -> Config {
         let setup = setup(flags);
         let space = Space::new(&setup, rate).unwrap();

@@ -1,4 +1,4 @@
-//! What is requested, and the simulations that it means.
+//! Input of a search, and its simulations.
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
@@ -8,34 +8,34 @@ use super::limits::Limits;
 use crate::fabric::{FabricSetup, refuse_without_effect};
 use crate::network::Scenario;
 
-/// Time to simulate, at most, unless said: who takes longer does not finish, and is behind.
+/// Default time limit of a simulation: slower flows count as incomplete.
 const DURATION_NS: u64 = 100_000_000;
 
-/// What is requested.
+/// Input of a search.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// The fabric and its traffic; a profile and parameters that it sets are not searched.
+    /// The fabric and its traffic; its profile and parameters are not searched.
     pub setup: FabricSetup,
-    /// More traffic: settings on top of those, as [`FabricSetup::with`] reads them.
+    /// Further workloads: settings on top of those, as [`FabricSetup::with`] reads them.
     pub also: Vec<String>,
     /// Candidates to simulate.
     pub budget: usize,
-    /// Where the search's random numbers begin.
+    /// Seed of the search.
     pub search_seed: u64,
     /// Seeds of each workload while searching, from that of `setup` on.
     pub seeds: u64,
-    /// Seeds of the second look.
+    /// Seeds of the second evaluation.
     pub check_seeds: u64,
-    /// Candidates that get a second look.
+    /// Candidates in the second evaluation.
     pub keep: usize,
-    /// What is to be small.
+    /// Objective.
     pub objective: Objective,
-    /// What must hold.
+    /// Limits.
     pub limits: Limits,
 }
 
 impl Task {
-    /// All traffic, without what is set of DCQCN: every candidate brings its own parameters, and what is set goes with some of them.
+    /// All workloads, without DCQCN settings, which each candidate adds.
     fn setups(&self) -> Result<Vec<FabricSetup>> {
         let base = FabricSetup {
             changes: Vec::new(),
@@ -46,7 +46,7 @@ impl Task {
         for text in &self.also {
             setups.push(beside(&base, text).with_context(|| format!("--also {text}"))?);
         }
-        // There is one figure of many simulations, and DCQCN alone.
+        // There is one score of many simulations, and only DCQCN is searched.
         for setup in &setups {
             let flags = [
                 ("--sample", setup.sample),
@@ -54,7 +54,7 @@ impl Task {
                 ("--target-delay", setup.target_delay),
             ];
             for (flag, given) in flags {
-                ensure!(given.is_none(), "{flag} changes nothing here: leave it out");
+                ensure!(given.is_none(), "{flag} has no effect here: omit it");
             }
         }
         refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;
@@ -65,10 +65,10 @@ impl Task {
         Ok(setups)
     }
 
-    /// The simulations of each workload with `count` seeds from the setup's own, and so much more, on. After the greatest comes 0.
+    /// The simulations of each workload with `count` seeds, from the setup's own seed plus an offset. Seeds wrap to 0.
     ///
     /// # Errors
-    /// Settings contradict each other, change nothing, or are of no traffic.
+    /// Settings are inconsistent, have no effect, or describe no workload.
     pub(super) fn workloads(&self, beyond: u64, count: u64) -> Result<Vec<Vec<Scenario>>> {
         let of = |setup: &FabricSetup| -> Result<Vec<Scenario>> {
             let first = setup.seed.unwrap_or(1).wrapping_add(beyond);
@@ -79,7 +79,7 @@ impl Task {
         let workloads: Vec<Vec<Scenario>> = self.setups()?.iter().map(of).collect::<Result<_>>()?;
         let mut rates = workloads.iter().flatten().map(host_rate_bps);
         let first = rates.next();
-        // A topology from a file has its own.
+        // A topology from a file defines its own rates.
         ensure!(
             rates.all(|rate| Some(rate) == first),
             "parameters are searched for hosts' links of one rate, and the topologies of --topology and --also have several"
@@ -93,7 +93,7 @@ pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
     scenario.topology.links.first().map_or(0, |link| link.rate_bps)
 }
 
-/// Other traffic between the same hosts.
+/// Another workload between the same hosts.
 fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
@@ -149,17 +149,17 @@ mod tests {
             ("--profile hpcc", "profile=nvidia", "DCQCN is the same for all traffic"),
             ("", "set=rpg_gd=12", "DCQCN is the same for all traffic"),
             ("", "kmin=12KB", "DCQCN is the same for all traffic"),
-            ("", "workload=incast:3,load=30%", "--load changes nothing here: it needs --workload random"),
-            ("--trim 6", "load=30%", "--trim changes nothing here: it needs --pfc off"),
-            ("--sample 1us", "load=30%", "--sample changes nothing here: leave it out"),
-            ("", "sample=1us", "--sample changes nothing here: leave it out"),
-            ("--base-rtt 1us", "load=30%", "--base-rtt changes nothing here: leave it out"),
-            ("--target-delay 1us", "load=30%", "--target-delay changes nothing here: leave it out"),
+            ("", "workload=incast:3,load=30%", "--load has no effect: it needs --workload random"),
+            ("--trim 6", "load=30%", "--trim has no effect: it needs --pfc off"),
+            ("--sample 1us", "load=30%", "--sample has no effect here: omit it"),
+            ("", "sample=1us", "--sample has no effect here: omit it"),
+            ("--base-rtt 1us", "load=30%", "--base-rtt has no effect here: omit it"),
+            ("--target-delay 1us", "load=30%", "--target-delay has no effect here: omit it"),
         ] {
             let refused = task(line, &[also]).workloads(0, 1).unwrap_err();
             assert!(format!("{refused:#}").contains(says), "{line} {also}: {refused:#}");
         }
-        // Flags of the one traffic are not those of the other.
+        // Flags of one workload do not affect another.
         for (line, also) in [
             ("--load 30%", "workload=incast:3,size=20KB"),
             ("--workload incast:3", "workload=random,load=30%"),

@@ -1,4 +1,4 @@
-//! A host that sends what is not RoCE, as fast as it may: what a class without a guarantee carries next to storage.
+//! A host that sends non-RoCE traffic at full speed: best-effort traffic next to storage.
 
 use anyhow::{Context, Result};
 use bytes::BytesMut;
@@ -11,25 +11,25 @@ use crate::frame::Path;
 use crate::host::Host;
 use crate::socket::{RawSocket, Receive, Sent};
 
-/// DSCP of what it sends: best effort.
+/// DSCP of its traffic: best effort.
 const DSCP: u8 = 0;
-/// Bytes behind its UDP headers.
+/// UDP payload bytes.
 const PAYLOAD_BYTES: usize = 1_400;
-/// Frames that wait in its own host.
+/// Frames queued in its own host.
 const LOCAL_FRAMES: usize = 8;
-/// What the kernel charges a socket for a frame, at most.
+/// Maximum charge of the kernel to a socket per frame.
 const CHARGED_BYTES: usize = 4_096;
-/// Pause after the queueing discipline refused a frame, ns.
+/// Pause after the qdisc rejected a frame, ns.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
 
-/// The endpoint of that host. Made and run by one thread, inside the host's namespace.
+/// The endpoint of that host, created and run by one thread inside the host's namespace.
 pub(crate) struct Flooder {
     socket: RawSocket,
     frame: BytesMut,
 }
 
 impl Flooder {
-    /// Opens the socket. It sends where `pair` goes.
+    /// Opens the socket. It sends to the destination of `pair`.
     pub(crate) fn open(host: &Host, pair: &QueuePair) -> Result<Self> {
         let pair = QueuePair { sender_address: host.address, ..pair.clone() };
         let path = Path { dscp: DSCP, ecn: Ecn::NOT_ECT, ..pair.forward(host) };
@@ -43,7 +43,7 @@ impl Flooder {
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<()> {
         schedule.wait_for_start();
         while !schedule.is_over() {
-            match self.socket.send(&self.frame).context("cannot send what is not RoCE")? {
+            match self.socket.send(&self.frame).context("cannot send non-RoCE traffic")? {
                 Sent::Yes => {}
                 Sent::Full => sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLOUT)], u64::MAX)?,
                 Sent::Refused => sleep_until(&mut [], monotonic_ns() + REFUSED_PAUSE_NS)?,

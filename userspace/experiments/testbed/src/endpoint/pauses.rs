@@ -1,4 +1,4 @@
-//! PFC, as a RoCE NIC has it: who is told to wait waits.
+//! PFC at the senders, as in a RoCE NIC.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,16 +10,16 @@ use dcqcn_support::clock::monotonic_ns;
 use crate::host::{Host, ROCE_TC};
 use crate::socket::{RawSocket, Receive};
 
-/// Room for pauses that come while the endpoint is not on a CPU.
+/// Receive buffer for pauses that arrive while the endpoint is not on a CPU.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What the neighbour of a port says about the priority of RoCE.
+/// Pause state of the RoCE priority at a port.
 pub(super) struct Pauses {
     socket: RawSocket,
     link_bps: u64,
-    /// Frames that told it to wait.
+    /// XOFF frames received.
     pub(super) heard: u64,
-    /// Up to when nothing is sent, CLOCK_MONOTONIC ns.
+    /// End of the pause, CLOCK_MONOTONIC ns.
     pub(super) until_ns: u64,
 }
 
@@ -31,7 +31,7 @@ impl Pauses {
         Ok(Self { socket, link_bps, heard: 0, until_ns: 0 })
     }
 
-    /// Takes in what was said.
+    /// Processes received frames.
     pub(super) fn hear(&mut self) -> Result<()> {
         while let Some(frame) = self.socket.receive()? {
             let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) else { continue };
@@ -40,7 +40,7 @@ impl Pauses {
             }
             let quanta = pfc.quanta.get(ROCE_TC).copied().unwrap_or(0);
             let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
-            // 65535 quanta of 512 bits at 1 Mb/s are 33 s.
+            // 65535 quanta of 512 bits at 1 Mbit/s are 33 s.
             let pause_ns = bits * 1_000_000_000 / u128::from(self.link_bps.max(1));
             self.until_ns = monotonic_ns().saturating_add(u64::try_from(pause_ns).unwrap_or(u64::MAX));
             self.heard += u64::from(quanta != 0);

@@ -1,4 +1,4 @@
-//! The receiving host: answers what arrives and keeps the books of it.
+//! The receiving host: acknowledges packets and keeps statistics.
 
 use std::net::UdpSocket;
 
@@ -14,17 +14,17 @@ use crate::rc::Responder;
 use crate::record::{Binned, ReceivedRecord};
 use crate::socket::{RawSocket, Receive};
 
-/// Room for what arrives while the endpoint is not on a CPU: a quarter of a second at 200 Mb/s. What is lost here would be
-/// charged to the network.
+/// Receive buffer for the time that the endpoint is not on a CPU: a quarter of a second at 200 Mbit/s. Losses here
+/// would be attributed to the network.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
-/// Room for answers. They are short and leave at once.
+/// Send buffer for replies, which are short and leave immediately.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// Frames taken in before the endpoint looks at the clock again.
+/// Frames per batch, after which the endpoint checks the clock.
 const BATCH: usize = 64;
 
-/// What the receiving host saw.
+/// Statistics of the receiving host.
 pub(crate) struct Seen {
-    /// Each queue pair, in their order.
+    /// Per QP.
     pub(crate) flows: Vec<ReceivedRecord>,
     /// Bytes of all RoCE frames, layer 2.
     pub(crate) roce_bytes: Binned,
@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     pub(crate) other_bytes: Binned,
 }
 
-/// A queue pair of the receiving host.
+/// A QP of the receiving host.
 struct PassiveQp {
     qpn: u32,
     path: Path,
@@ -40,7 +40,7 @@ struct PassiveQp {
     record: ReceivedRecord,
 }
 
-/// The endpoint of the receiving host. Made and run by one thread, inside the host's namespace.
+/// The endpoint of the receiving host, created and run by one thread inside the host's namespace.
 pub(crate) struct Receiver<'a> {
     host: &'a Host,
     socket: RawSocket,
@@ -73,7 +73,7 @@ impl<'a> Receiver<'a> {
         })
     }
 
-    /// Answers until the schedule ends.
+    /// Acknowledges until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Seen> {
         while !schedule.is_over() {
             if !self.take_in(schedule)? {
@@ -103,7 +103,7 @@ impl<'a> Receiver<'a> {
             self.roce_bytes.add(at_ns, frame_bytes);
             let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
             if qp.take(&received, schedule, &mut self.frame) {
-                // A lost answer is the requester's to repair, like one lost on the way.
+                // The requester recovers from a lost reply, as from one lost in the network.
                 self.socket.send(&self.frame)?;
             }
         }
@@ -112,7 +112,7 @@ impl<'a> Receiver<'a> {
 }
 
 impl PassiveQp {
-    /// Handles one packet. Returns whether `answer` holds a frame to send.
+    /// Processes one packet. Returns whether `answer` contains a frame to send.
     fn take(&mut self, received: &Received, schedule: &Schedule<'_>, answer: &mut BytesMut) -> bool {
         let Body::Write { segment, ack_request, region, payload_bytes, sent_at_ns } = received.body else {
             return false;

@@ -1,4 +1,4 @@
-//! The sending host: its queue pairs write without end.
+//! The sending host: its QPs write continuously.
 
 use std::net::UdpSocket;
 
@@ -16,41 +16,41 @@ use crate::rc::{Requester, RequesterConfig, RequesterStats};
 use crate::record::{Answers, SentRecord};
 use crate::socket::{RawSocket, Receive, Sent};
 
-/// What waits of a queue pair in its own host: enough to keep the NIC busy, little enough that the rest waits in the
-/// sender's memory, as it would before a hardware NIC. Bytes, and packets if those are more.
+/// Send buffer of a QP in its own host: enough to keep the NIC busy, small enough that the rest waits in the sender's
+/// memory, as with a hardware NIC. Bytes, and packets if that is more.
 const LOCAL_QUEUE_BYTES: usize = 16 << 10;
 const LOCAL_QUEUE_PACKETS: usize = 4;
-/// What the kernel charges a socket for a packet beyond its bytes: `struct sk_buff` and rounding up.
+/// Charge of the kernel to a socket per packet beyond its bytes: `struct sk_buff` and rounding.
 const SKB_OVERHEAD_BYTES: usize = 1280;
-/// Room for acknowledgements, CNPs and whatever else arrives.
+/// Receive buffer for acknowledgements, CNPs and other frames.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
-/// Pause after the queueing discipline refused a packet, ns.
+/// Pause after the qdisc rejected a packet, ns.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
-/// Packets one queue pair sends before the next has its turn.
+/// Packets of one QP before the next QP's turn.
 const BURST: usize = 8;
 
-/// A queue pair of a sending host.
+/// A QP of a sending host.
 struct ActiveQp {
     qpn: u32,
     path: Path,
     requester: Requester,
-    /// One socket per queue pair: its buffer is what pushes back on this one alone.
+    /// One socket per QP: its buffer gives back-pressure to this QP alone.
     socket: RawSocket,
-    /// The counters already in `record`.
+    /// Counters already added to `record`.
     recorded: RequesterStats,
     record: SentRecord,
     paused_until_ns: u64,
 }
 
-/// What the sending host counted.
+/// Statistics of the sending host.
 pub(crate) struct Told {
-    /// Each queue pair, in their order.
+    /// Per QP.
     pub(crate) flows: Vec<SentRecord>,
-    /// What came back to it.
+    /// Replies received.
     pub(crate) answers: Answers,
 }
 
-/// The endpoint of a sending host. Made and run by one thread, inside the host's namespace.
+/// The endpoint of a sending host, created and run by one thread inside the host's namespace.
 pub(crate) struct Sender<'a> {
     host: &'a Host,
     receive: RawSocket,
@@ -62,7 +62,7 @@ pub(crate) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// Opens the sockets. `template` is what all queue pairs have in common.
+    /// Opens the sockets. `template` has the common fields of all QPs.
     pub(crate) fn open(
         host: &'a Host,
         qps: &[QueuePair],
@@ -125,7 +125,7 @@ impl<'a> Sender<'a> {
         Ok(Told { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
     }
 
-    /// Hands everything that arrived to its queue pair.
+    /// Passes all received frames to their QPs.
     fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
         self.pauses.hear()?;
         while let Some(frame) = self.receive.receive()? {
@@ -136,7 +136,7 @@ impl<'a> Sender<'a> {
             let dscp = usize::from(received.dscp) % DSCPS;
             match received.body {
                 Body::Ack | Body::NakSequence => self.answers.acks_by_dscp[dscp] += 1,
-                // It names a queue pair only if its maker knows which.
+                // Without a known QPN, a CNP carries only a hint.
                 Body::Cnp => self.answers.cnps_by_dscp[dscp] += 1,
                 Body::Write { .. } | Body::Other => {}
             }
@@ -151,7 +151,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Sleeps until something arrives, a socket with something to send has room, or a timer expires.
+    /// Sleeps until a frame arrives, a socket with pending data has room, or a timer expires.
     fn sleep(&self) -> Result<()> {
         let now_ns = monotonic_ns();
         let mut wake_ns = u64::MAX;
@@ -174,7 +174,7 @@ impl<'a> Sender<'a> {
 }
 
 impl ActiveQp {
-    /// Sends what window and socket allow, a burst at most.
+    /// Sends as much as window and socket allow, up to a burst.
     fn send(&mut self, frame: &mut BytesMut, schedule: &Schedule<'_>) -> Result<()> {
         for _ in 0..BURST {
             let sent_at_ns = monotonic_ns();
@@ -195,7 +195,7 @@ impl ActiveQp {
         Ok(())
     }
 
-    /// Records what the requester counted since the last time, as of `at_ns` after the start.
+    /// Records the requester's counters since the last call, at `at_ns` after the start.
     fn note(&mut self, at_ns: u64) {
         let stats = self.requester.stats();
         let before = std::mem::replace(&mut self.recorded, stats);

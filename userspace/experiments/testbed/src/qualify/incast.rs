@@ -1,4 +1,4 @@
-//! N:1 at full load: nothing lost, nothing requested again, classes that get their shares, answers in their classes.
+//! N:1 at full load: no losses, no retransmissions, classes with their shares, replies in their classes.
 
 use anyhow::Result;
 use dcqcn_common::layout::{CLASSES, DSCPS};
@@ -13,34 +13,34 @@ use crate::endpoint::ROCE_DSCP;
 use crate::host::ROCE_TC;
 use crate::record::{Answers, Binned, RunRecord, SentRecord};
 
-/// How far a share may be from its weight's, of itself.
+/// Allowed relative deviation of a share from its weight's.
 const WITHIN: f64 = 0.05;
-/// Share of the line rate that frames have to fill.
+/// Minimum share of the line rate.
 const LOAD: f64 = 0.95;
-/// Jain's index of the senders.
+/// Minimum of Jain's index of the senders.
 const FAIR: f64 = 0.95;
-/// Answers on their way while counters are read, of all and besides.
+/// Allowed difference for replies in transit while counters are read, relative and absolute.
 const ON_THE_WAY: (f64, u64) = (0.02, 8);
 
-/// What is known of the switch next to its traffic.
+/// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch<'a> {
-    /// What it is set to.
+    /// Its settings.
     pub(super) config: &'a Config,
-    /// Its counters can be read.
+    /// Whether its counters can be read.
     pub(super) is_read: bool,
-    /// Its queues are scheduled by weight.
+    /// Whether its queues are scheduled by weight.
     pub(super) has_queues: bool,
-    /// A single sender's queue pairs are together faster than its port.
+    /// Whether a single sender's QPs together exceed its port.
     pub(super) is_slower: bool,
 }
 
-/// The sum of a counter over all flows and all of the run.
+/// Sum of a counter over all flows and the whole run.
 fn sum(record: &RunRecord, count: fn(&SentRecord) -> &Binned) -> u64 {
     record.flows.iter().map(|flow| count(&flow.sent).sum(record.whole())).sum()
 }
 
-/// That nothing was lost.
+/// Checks that no packet was lost.
 pub(super) fn lossless(case: Case, record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     let dropped = "RoCE packets dropped at the port";
     let drops = record.samples.last().map_or(0, |sample| sample.drops);
@@ -52,7 +52,7 @@ pub(super) fn lossless(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
     vec![
         drops,
         Check::none(case, "NAKs", sum(record, |sent| &sent.naks)),
-        Check::none(case, "packets sent again", sum(record, |sent| &sent.retransmissions)),
+        Check::none(case, "packets retransmitted", sum(record, |sent| &sent.retransmissions)),
         Check::none(case, "timeouts", sum(record, |sent| &sent.timeouts)),
     ]
 }
@@ -61,7 +61,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// That the port is used.
+/// Checks the utilisation of the port.
 pub(super) fn load(case: Case, record: &RunRecord) -> Check {
     let window = record.steady();
     let bytes = record.roce_bytes.sum(window) + record.flood_bytes.sum(window);
@@ -70,7 +70,7 @@ pub(super) fn load(case: Case, record: &RunRecord) -> Check {
     Check::of(case, &what, format!("at least {}", percent(LOAD)), percent(load), load >= LOAD)
 }
 
-/// How the port is used, and by whom.
+/// Checks the utilisation of the port, and the shares.
 pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch<'_>) -> Vec<Check> {
     let window = record.steady();
     let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
@@ -81,7 +81,7 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
         load(case, record),
         Check::of(
             case,
-            &format!("fairness of {} queue pairs (Jain)", goodputs.len()),
+            &format!("fairness of {} QPs (Jain)", goodputs.len()),
             format!("at least {FAIR}"),
             format!("{jain:.3}"),
             jain >= FAIR,
@@ -89,7 +89,7 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     ];
     let what = "share of RoCE next to other traffic";
     if !flood {
-        checks.push(Check::skipped(case, what, "no other traffic is sent: name a third port"));
+        checks.push(Check::skipped(case, what, "no other traffic is sent: specify a third port"));
     } else if !switch.has_queues {
         checks.push(Check::skipped(case, what, "the switch has no queues of this project"));
     } else {
@@ -113,7 +113,7 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     checks
 }
 
-/// The share that the weights give RoCE next to DSCP 0, the other queues having nothing; or why they give none.
+/// The share of RoCE by the weights, next to DSCP 0 and otherwise empty queues; or the reason why they define none.
 fn share(config: &Config) -> Result<f64, String> {
     let queue = |dscp: u8| {
         let tc = config.dscp_to_tc[usize::from(dscp) % DSCPS];
@@ -128,21 +128,21 @@ fn share(config: &Config) -> Result<f64, String> {
     }
     if let Some(strict) = [roce, other].into_iter().find(|at| of(*at).scheduler == SCHEDULER_STRICT) {
         return Err(format!(
-            "queue {strict} is strict, so weights say nothing: set queue.{strict}.scheduler"
+            "queue {strict} is strict, so weights have no effect: set queue.{strict}.scheduler"
         ));
     }
     let (roce, other) = (of(roce).weight as f64, of(other).weight as f64);
     Ok(roce / (roce + other))
 }
 
-/// That ACKs and CNPs arrive with their DSCP, and go through the switch in their classes.
+/// Checks that ACKs and CNPs arrive with their DSCP, and pass the switch in their classes.
 pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     let case = Case::Classes;
     let Answers { acks_by_dscp: acks, cnps_by_dscp: cnps, .. } = &record.answers;
     let cnp_dscp = u8::try_from(switch.config.scalars.cnp_dscp).unwrap_or(0);
     let mut checks = Vec::new();
     let last = record.samples.last().and_then(|sample| sample.control.as_ref());
-    // Where both have one class the switch has one count for them.
+    // If both share a class, the switch has a common count.
     let class_of = |dscp: u8| usize::from(switch.config.dscp_to_tc[usize::from(dscp) % DSCPS]);
     let mut by_class = [0; CLASSES];
     for (name, dscp, of) in [("ACKs", ROCE_DSCP, acks), ("CNPs", cnp_dscp, cnps)] {
@@ -160,7 +160,7 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     let of_cnps = &config.queue[usize::from(queue(cnp_dscp))];
     let is_strict = of_cnps.scheduler == SCHEDULER_STRICT;
     let kind = if is_strict { "strict" } else { "weighted" };
-    // Of another switch this is what somebody says, not what it does.
+    // Of an external switch, settings are presumed, not measured.
     checks.push(if switch.is_read {
         Check::of(
             case,
@@ -189,22 +189,22 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     checks
 }
 
-/// Why nothing can be said of marks.
+/// Reason for not evaluating marks.
 pub(super) const UNCONGESTED: &str =
-    "nothing was marked: one port does not congest another of its rate: name a third";
+    "nothing was marked: one port does not congest another of its rate: specify a third";
 
 /// Packets with a CE mark at the receiver.
 fn marked(record: &RunRecord) -> u64 {
     record.flows.iter().map(|flow| flow.received.ce_packets.sum(record.whole())).sum()
 }
 
-/// Whether one sender alone could not fill the port: its reaction point holds each queue pair to the port's rate. That nothing was
-/// marked is no proof: a switch that marks nothing is what is looked for.
+/// Whether one sender alone could not fill the port, because its reaction point limits each QP to the port's rate. A
+/// lack of marks is no proof: a switch that does not mark is a fault to detect.
 fn cannot_congest(record: &RunRecord, switch: Switch<'_>) -> bool {
     record.senders == 1 && marked(record) == 0 && (record.flows.len() == 1 || !switch.is_slower)
 }
 
-/// The reaction: marks, and CNPs that are heeded.
+/// The reaction: marks, and CNPs that take effect.
 pub(super) fn reaction(case: Case, record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
     if cannot_congest(record, switch) {
         return vec![Check::skipped(case, "marks and CNPs", UNCONGESTED)];
@@ -217,25 +217,24 @@ pub(super) fn reaction(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
         .map_or(0, |control| control.cnps_handled);
     vec![
         Check::some(case, "packets with a CE mark at the receiver", marked),
-        Check::some(case, "CNPs that the senders heed", handled),
+        Check::some(case, "CNPs that cut senders' rates", handled),
     ]
 }
 
-/// That marks kept the senders back, and not pauses, where somebody might send those.
+/// Checks that marks, not pauses, limited the senders, if PFC may be sent.
 pub(super) fn unpaused(case: Case, record: &RunRecord, switch: Switch<'_>) -> Check {
-    let what = "pauses (PFC) that the senders heard";
+    let what = "pauses (PFC) that the senders received";
     if switch.is_read && switch.config.pfc[ROCE_TC].tx == 0 {
         return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so there can be none"));
     }
     if !switch.is_read && record.answers.pauses == 0 {
-        let why =
-            "none came up to the generator; a card that obeys them keeps them to itself: see `ethtool -S`";
+        let why = "none reached the generator; a NIC that obeys pauses consumes them: see `ethtool -S`";
         return Check::skipped(case, what, why);
     }
     Check::none(case, what, record.answers.pauses)
 }
 
-/// The incast of both cases. Without PFC the port's buffer has to hold what all have in flight.
+/// The incast of both cases. Without PFC the port's buffer has to hold all data in flight.
 pub(super) fn config(base: &IncastConfig, qps: u16, message_bytes: u32, flood: bool) -> Result<IncastConfig> {
     let config = IncastConfig { qps_per_sender: qps, message_bytes, flood, ..base.clone() };
     config.validate()?;

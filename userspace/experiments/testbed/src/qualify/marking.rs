@@ -1,7 +1,7 @@
-//! Marks against theory: each round fills the empty queue at once, so that the depth that every packet meets is known.
+//! Marks compared with theory: each round fills the empty queue in a burst of known depths.
 //!
-//! WRED marks nothing up to Kmin, a share that rises in a line to Pmax at Kmax, and everything above. As SONiC's test of marking
-//! accuracy does, rounds are repeated until the shares mean something.
+//! WRED marks nothing up to Kmin, a share that rises linearly to Pmax at Kmax, and everything above. As in SONiC's test
+//! of marking accuracy, rounds are repeated until the shares are significant.
 
 use std::time::Duration;
 
@@ -20,22 +20,22 @@ use crate::rc::Psn;
 
 /// Bins between Kmin and Kmax.
 const BINS: usize = 8;
-/// Most packets of a round: all of them wait in memory.
+/// Maximum packets of a round, all of which are kept in memory.
 const MAX_PACKETS: u64 = 20_000;
-/// Beyond Kmax, where everything is marked: so many packets more.
+/// Number of packets beyond Kmax, where everything is marked.
 const BEYOND: u64 = 12;
-/// How far a share may be from theory: standard deviations of as many draws, and what this many frames of depth make of the
-/// probability, for the depth that a packet meets is not known better than that.
+/// Allowed deviation of a share: standard deviations of the draws, and the effect of this many frames of depth on the
+/// probability, because the depth is not known more precisely.
 const SIGMAS: f64 = 4.0;
 const DEPTH_ERROR_FRAMES: u64 = 2;
-/// Why a share says nothing.
-const TOO_FEW: &str = "too few packets to tell this share from none: raise --rounds";
+/// Reason for not evaluating a share.
+const TOO_FEW: &str = "too few packets to distinguish this share from zero: raise --rounds";
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
-/// Longest wait for a round beyond the time its packets take on the link.
+/// Maximum wait for a round beyond its transmission time.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// What was seen of packets that met about the same depth.
+/// Statistics of packets that met about the same depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bin {
     packets: u64,
@@ -54,7 +54,7 @@ impl Bin {
         self.variance += probability * (1.0 - probability);
     }
 
-    /// The share wanted, how far off it may be if `slack` of that is not chance, and the share found.
+    /// The expected share, its tolerance (with a systematic part `slack`), and the measured share.
     fn shares(&self, slack: f64) -> (f64, f64, f64) {
         let packets = self.packets.max(1) as f64;
         let within = SIGMAS * self.variance.sqrt() / packets + slack;
@@ -69,13 +69,13 @@ impl Bin {
     }
 }
 
-/// How far the probability may be off because the depth is.
+/// Error of the probability caused by that of the depth.
 fn slack(wred: &WredConfig) -> f64 {
     let range_bytes = wred.kmax_bytes.saturating_sub(wred.kmin_bytes).max(1);
     wred.pmax_ppm as f64 / 1e6 * (DEPTH_ERROR_FRAMES * FRAME_BYTES) as f64 / range_bytes as f64
 }
 
-/// The probability of a mark at a depth, by the paper's figure.
+/// Marking probability at a depth, as in the paper's figure.
 fn probability(wred: &WredConfig, depth_bytes: f64) -> f64 {
     let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
     if depth_bytes <= kmin {
@@ -87,10 +87,10 @@ fn probability(wred: &WredConfig, depth_bytes: f64) -> f64 {
     }
 }
 
-/// What waits while a round's packets come and the port sends.
+/// Model of the queue while a round's packets arrive and the port sends.
 struct Depth {
     drain_bps: u64,
-    /// With the packets so far.
+    /// Bytes so far.
     bytes: f64,
     before_ns: Option<u64>,
 }
@@ -100,7 +100,7 @@ impl Depth {
         Self { drain_bps, bytes: 0.0, before_ns: None }
     }
 
-    /// The depth that a packet meets that comes at `now_ns`.
+    /// Depth met by a packet that arrives at `now_ns`.
     fn met(&mut self, now_ns: u64) -> f64 {
         let passed_ns = now_ns.saturating_sub(self.before_ns.replace(now_ns).unwrap_or(now_ns));
         let met_bytes = (self.bytes - passed_ns as f64 * self.drain_bps as f64 / 8e9).max(0.0);
@@ -120,7 +120,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Enters a round: when each packet was sent, and whether it arrived and was marked. The queue was empty before.
+    /// Adds a round: when each packet was sent, and whether it arrived and was marked. The queue was empty before.
     fn round(&mut self, wred: &WredConfig, drain_bps: u64, packets: &[(u64, Option<bool>)]) {
         let mut depth = Depth::new(drain_bps);
         for (sent_at_ns, arrived) in packets {
@@ -137,7 +137,7 @@ impl Tally {
         }
     }
 
-    /// None for packets within a frame of Kmax, where the probability jumps: the depth is not known to the byte.
+    /// `None` for packets within a frame of Kmax, where the probability jumps: the depth is not exact to the byte.
     fn bin(&mut self, wred: &WredConfig, depth_bytes: f64) -> Option<&mut Bin> {
         let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
         let frame = FRAME_BYTES as f64;
@@ -169,7 +169,7 @@ impl Tally {
                 return;
             }
             let (wanted, within, found) = bin.shares(slack);
-            // A switch that marks nothing would pass.
+            // Otherwise a switch that does not mark would pass.
             if wanted > 0.0 && within >= wanted {
                 checks.push(Check::skipped(case, &what, TOO_FEW));
                 return;
@@ -193,8 +193,8 @@ impl Tally {
     }
 }
 
-/// Runs the rounds over `wire`, through a port that has `config` and sends `drain_bps`. If the sender may be no faster than
-/// that (not `can_congest`), no mark at all says nothing about the switch.
+/// Runs the rounds over `wire`, through a port with `config` that sends at `drain_bps`. If the sender cannot exceed
+/// that (not `can_congest`), a lack of marks is inconclusive.
 pub(super) fn run(
     wire: &mut Wire,
     config: &Config,
@@ -233,7 +233,7 @@ pub(super) fn run(
             }
         }
         tally.round(wred, drain_bps, &sent);
-        // The queue is empty again, the virtual one too.
+        // The queue is empty again, and so is the virtual one.
         let left_ns = (begun_ns + empty_in_ns * 11 / 10).saturating_sub(monotonic_ns());
         if interrupt.sleep(Duration::from_nanos(left_ns))? {
             bail!("interrupted");
@@ -253,7 +253,7 @@ mod tests {
     const WRED: WredConfig =
         WredConfig { kmin_bytes: 20_000, kmax_bytes: 100_000, pmax_ppm: 500_000, ..WredConfig::DEFAULT };
 
-    /// Rounds of a switch that marks with the probability that `at` gives a depth.
+    /// Rounds of a switch that marks with the probability `at` of a depth.
     fn checks(at: impl Fn(f64) -> f64) -> Vec<Check> {
         checks_of(&WRED, at)
     }
@@ -275,7 +275,7 @@ mod tests {
         tally.checks(wred, 200)
     }
 
-    /// Numbers from 0 to 1 (splitmix64), the same in every run.
+    /// Numbers from 0 to 1 (splitmix64), equal in every run.
     fn numbers(mut state: u64) -> impl FnMut() -> f64 {
         move || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -303,16 +303,16 @@ mod tests {
 
     #[test]
     fn wrong_marking_detected() {
-        // Nothing marked: every share but the first is wrong, or, where the lowest means nothing, told as such.
+        // No marks: every share but the first is wrong, or reported as insignificant.
         let none = checks(|_| 0.0);
         let skipped = none.iter().filter(|check| check.outcome == Outcome::Skipped).count();
         assert_eq!(failed(&none).len() + skipped, BINS + 2, "{none:#?}");
         assert!(skipped <= 1, "{none:#?}");
-        // Pmax of 40 % in place of 50 %.
+        // Pmax of 40 % instead of 50 %.
         let flatter = WredConfig { pmax_ppm: 400_000, ..WRED };
         let top = format!("marked at {} to {}", render::bytes(90_000), render::bytes(100_000));
         assert!(failed(&checks(|depth| probability(&flatter, depth))).contains(&top.as_str()));
-        // A Kmin of nothing.
+        // A Kmin of 0.
         let early = WredConfig { kmin_bytes: 0, ..WRED };
         let below = format!("marked up to {}", render::bytes(20_000));
         assert!(failed(&checks(|depth| probability(&early, depth))).contains(&below.as_str()));
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn losses_reported_while_queue_drains() {
         let mut tally = Tally::default();
-        // A frame each 10 ms at 1 Mb/s: 1250 bytes drain in between, so the queue is always empty.
+        // A frame every 10 ms at 1 Mbit/s: 1250 bytes drain in between, so the queue is always empty.
         let packets: Vec<_> = (0..10).map(|packet| (packet * 10_000_000, None)).collect();
         tally.round(&WRED, 1_000_000, &packets);
         assert_eq!((tally.sent, tally.lost, tally.below.packets), (10, 10, 0));

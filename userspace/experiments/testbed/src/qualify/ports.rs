@@ -1,4 +1,4 @@
-//! Ports of this machine around the switch that is qualified.
+//! Ports of this machine around the device under test.
 
 use anyhow::{Result, bail};
 use dcqcn_netlink::Netlink;
@@ -7,11 +7,11 @@ use dcqcn_netlink::tc::kernel_has_qdisc;
 use super::{Against, Bench, QualifyConfig};
 use crate::topology::Topology;
 
-/// Payloads of packets that InfiniBand knows, the largest first.
+/// InfiniBand's payload sizes, the largest first.
 const PAYLOADS: [u32; 5] = [4_096, 2_048, 1_024, 512, 256];
 
 impl QualifyConfig {
-    /// With the largest payload that the ports' MTU has room for.
+    /// Selects the largest payload that fits the ports' MTU.
     pub(super) fn fitted(&self) -> Result<Self> {
         /// IPv6, UDP, BTH, RETH, immediate data and ICRC.
         const HEADERS_BYTES: u32 = 40 + 8 + 12 + 16 + 4 + 4;
@@ -22,7 +22,7 @@ impl QualifyConfig {
         let netlink = Netlink::connect()?;
         for (at, port) in ports.iter().enumerate() {
             if ports.iter().take(at).any(|other| other == port) {
-                bail!("--against names {port} twice");
+                bail!("--against has {port} twice");
             }
             let mtu = netlink.link(port)?.mtu;
             let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
@@ -38,12 +38,12 @@ impl QualifyConfig {
 }
 
 impl Bench<'_> {
-    /// Whether several queue pairs of a sender may have more than the port's rate: fq holds each to that, HTB all of them.
+    /// Whether several QPs of a sender may exceed the port's rate: fq limits each one to that, HTB all of them.
     pub(super) fn are_hosts_faster(&self) -> bool {
         !matches!(self.config.against, Against::Ports(_)) || kernel_has_qdisc("fq").unwrap_or(true)
     }
 
-    /// Whether the first sender is known to be faster than the port that is qualified.
+    /// Whether the first sender is known to be faster than the port under test.
     pub(super) fn is_slower(&self) -> bool {
         match &self.config.against {
             Against::Linux | Against::Bmv2 => true,
@@ -53,14 +53,14 @@ impl Bench<'_> {
                     let link = netlink.link(port).ok()?;
                     netlink.speed_bps(link.index).ok()?
                 });
-                // As much slower as marks need to show.
+                // A difference large enough for marks.
                 speed.is_some_and(|bps| bps / 11 * 10 >= self.config.incast.link_bps)
             }
         }
     }
 }
 
-/// The network between ports of the machine. If somebody is to send what is not RoCE, it is the last but one.
+/// The network between ports of the machine. The last but one sends non-RoCE traffic, if needed.
 pub(super) fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
     match ports {
         [senders @ .., flooder, receiver] if flood && !senders.is_empty() => {
@@ -69,6 +69,6 @@ pub(super) fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
         [senders @ .., receiver] if !flood && !senders.is_empty() => {
             Topology::of_ports(senders, None, receiver)
         }
-        _ => bail!("--against wants two ports and more, the last receives: `--against eth1,eth2`"),
+        _ => bail!("--against needs two or more ports, of which the last receives: `--against eth1,eth2`"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a qualification found: rows of a table, and the same as JUnit XML for those who collect results of tests.
+//! Report of a qualification: rows of a table, and JUnit XML for test result collectors.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -8,85 +8,85 @@ use serde::Serialize;
 
 use super::Case;
 
-/// What became of a check.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As demanded.
+    /// Passed.
     Passed,
-    /// Not as demanded.
+    /// Failed.
     Failed,
-    /// It could not be run here.
+    /// Not run.
     Skipped,
 }
 
-/// One line: what was demanded, and what was found.
+/// A check: requirement and result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it belongs to.
+    /// Case.
     pub case: Case,
-    /// What is looked at.
+    /// Quantity.
     pub what: String,
-    /// What is demanded of it; empty if it was skipped.
+    /// Requirement; empty if skipped.
     pub wanted: String,
-    /// What it was, or why it was skipped.
+    /// Result, or the reason for skipping.
     pub found: String,
-    /// What became of it.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
 impl Check {
-    /// A check that was made.
+    /// A check that was run.
     pub(super) fn of(case: Case, what: &str, wanted: String, found: String, passed: bool) -> Self {
         let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
         Self { case, what: what.to_owned(), wanted, found, outcome }
     }
 
-    /// That a count is zero.
+    /// Checks that a count is zero.
     pub(super) fn none(case: Case, what: &str, found: u64) -> Self {
         Self::of(case, what, "0".to_owned(), found.to_string(), found == 0)
     }
 
-    /// That a count is not zero.
+    /// Checks that a count is not zero.
     pub(super) fn some(case: Case, what: &str, found: u64) -> Self {
         Self::of(case, what, "at least 1".to_owned(), found.to_string(), found != 0)
     }
 
-    /// That nobody can say here.
+    /// A check that cannot be run here.
     pub(super) fn skipped(case: Case, what: &str, why: impl Into<String>) -> Self {
         let (wanted, outcome) = (String::new(), Outcome::Skipped);
         Self { case, what: what.to_owned(), wanted, found: why.into(), outcome }
     }
 }
 
-/// How long a case took.
+/// Duration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Taken {
-    /// Which.
+    /// Case.
     pub case: Case,
     /// Wall clock, s.
     pub seconds: f64,
 }
 
-/// All that was found.
+/// All results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualifyReport {
-    /// What was qualified.
+    /// Device under test.
     pub against: String,
-    /// The checks, in the order they were made.
+    /// Checks, in order.
     pub checks: Vec<Check>,
-    /// The cases and their times.
+    /// Durations of the cases.
     pub cases: Vec<Taken>,
 }
 
 impl QualifyReport {
-    /// How many checks ended this way.
+    /// Number of checks with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// The report as JUnit XML: a suite for each case, a test case for each check.
+    /// JUnit XML: a suite for each case, a test case for each check.
     #[must_use]
     pub fn junit(&self) -> String {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -121,7 +121,7 @@ impl QualifyReport {
     }
 }
 
-/// Text as it stands in XML, in an attribute or between elements; what XML cannot have is left out.
+/// Escapes text for XML attributes and elements, removing invalid characters.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,7 +1,7 @@
-//! A neighbour that pauses without end: the watchdog finds it, sends on in spite of it, and believes pauses again afterwards.
+//! A neighbour that pauses continuously: the watchdog detects it, ignores the pauses, and honours later ones again.
 //!
-//! What is under test sends single packets, each of a queue pair of its own, and its neighbour pauses them. One that arrives
-//! late was held, one that arrives at once was not; so the times are seen from outside.
+//! The device under test sends single packets, each on its own QP, and its neighbour pauses them. A late packet was
+//! paused, so the times are visible from outside.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +27,19 @@ use crate::rc::Psn;
 use crate::socket::{RawSocket, Receive};
 use crate::topology::{SwitchKind, Topology, TopologyConfig};
 
-/// Time between two packets.
+/// Interval between packets.
 const PERIOD: Duration = Duration::from_millis(10);
-/// How long each pause lasts, if the link is slow enough for one of that length.
+/// Duration of each pause, if the link is slow enough for it.
 const PAUSE: Duration = Duration::from_millis(300);
-/// A packet that took longer was held.
+/// Delay above which a packet counts as paused.
 const HELD: Duration = Duration::from_millis(60);
-/// A controller may look late once, when its watchdog was just turned on.
+/// Extra time for a controller whose watchdog was just enabled.
 const LATE: Duration = Duration::from_millis(1_500);
-/// What is demanded of a watchdog whose times nobody has set.
+/// Requirements for a watchdog with default times.
 const DETECTION: Duration = Duration::from_millis(200);
-/// The link in the lab, bit/s: on faster ones a pause does not last long enough to be seen.
+/// Link rate in the lab, bit/s: on faster links a pause is too short to be visible.
 const LINK_BPS: u64 = 100_000_000;
-/// First QPN; each packet has the next.
+/// First QPN; each packet uses the next.
 const QPN: u32 = 0x4000;
 
 /// Runs the case.
@@ -48,13 +48,13 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let skipped = |why: String| Ok(vec![Check::skipped(case, "all of it", why)]);
     let in_lab = bench.config.against == Against::Linux;
     if in_lab && !kernel_has_qdisc("fq")? {
-        return skipped("this kernel has no fq, which holds what is paused".into());
+        return skipped("this kernel has no fq, which delays paused packets".into());
     }
     let controller = controller();
     if in_lab && controller.is_none() {
         return skipped("no dcqcn next to dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
     }
-    bench.progress.set_message("a storm of pauses");
+    bench.progress.set_message("a pause storm");
     let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
@@ -81,7 +81,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
         attached = Some(data_plane.attach_host(sender, settings)?);
         running = Some(Running::start(sender, controller)?);
     }
-    // The neighbour of the port that is to be held: of the host in the lab, else of the switch's port to the receiver.
+    // The neighbour of the paused port: of the host in the lab, else of the switch's port to the receiver.
     let of_switch = network.switch.as_ref().map(|switch| sender.neighbour(&switch.netns)).transpose()?;
     let neighbour = of_switch.as_ref().unwrap_or(&network.receiver);
     let wire = Wire::open(sender, &network.receiver)?;
@@ -95,7 +95,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     Ok(seen?.checks(detection, restoration))
 }
 
-/// Where `dcqcn` is.
+/// Path of `dcqcn`.
 fn controller() -> Option<std::path::PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -103,7 +103,7 @@ fn controller() -> Option<std::path::PathBuf> {
     beside.into_iter().chain(on_path).find(|program| program.is_file())
 }
 
-/// `dcqcn run` on a host; ended with this.
+/// `dcqcn run` on a host; killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -116,18 +116,18 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended cannot be killed.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Pauses of the priority of RoCE.
+/// Pauses of RoCE's priority.
 struct Storm {
     socket: RawSocket,
     pause: [u8; FRAME_LEN],
     resume: [u8; FRAME_LEN],
-    /// How long one lasts.
+    /// Duration of one.
     lasts: Duration,
 }
 
@@ -146,7 +146,7 @@ impl Storm {
         Ok(Self { socket, pause: frame(quanta), resume: frame(0), lasts })
     }
 
-    /// Pauses again and again while `work` is done, and then takes the last pause back.
+    /// Pauses continuously while `work` runs, then resumes.
     fn during<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.socket.send(&self.pause).context("cannot send PFC")?;
         let stop = AtomicBool::new(false);
@@ -167,18 +167,18 @@ impl Storm {
     }
 }
 
-/// What was seen.
+/// Observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Seen {
-    /// A packet before the storm came at once.
+    /// Whether a packet before the storm arrived immediately.
     free: bool,
-    /// A single pause held one.
+    /// Whether a single pause delayed one.
     holds: bool,
-    /// From the first pause of the storm on until a packet was sent that came at once.
+    /// Time from the first pause of the storm to the first packet that arrived immediately.
     detected: Option<Duration>,
-    /// After half the restoration time a pause still held nothing.
+    /// Whether a pause had no effect after half the restoration time.
     still_off: bool,
-    /// After the restoration time one did.
+    /// Whether a pause had an effect after the restoration time.
     restored: bool,
 }
 
@@ -194,7 +194,7 @@ impl Probe {
         Ok(self.next)
     }
 
-    /// Sends a packet, and says whether it is held.
+    /// Sends a packet, and returns whether it is delayed.
     fn is_held(&mut self) -> Result<bool> {
         let (qpn, begun) = (self.send()?, Instant::now());
         while begun.elapsed() < HELD {
@@ -206,7 +206,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Sends a packet each [`PERIOD`] until one comes at once, and says when that was sent.
+    /// Sends a packet each [`PERIOD`] until one arrives immediately, and returns when that was sent.
     fn detected(&mut self, within: Duration) -> Result<Option<Duration>> {
         let (begun_ns, before) = (monotonic_ns(), self.next);
         let begun = Instant::now();
@@ -228,7 +228,7 @@ impl Probe {
     fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Seen> {
         let free = !self.is_held()?;
         let holds = storm.during(|| self.is_held())?;
-        // Whatever was held has left, and the watchdog has looked.
+        // Delayed packets have left, and the watchdog has sampled.
         thread::sleep(PAUSE + LATE);
         let detected = storm.during(|| self.detected(detection + 2 * LATE))?;
         thread::sleep(restoration / 2);
@@ -246,21 +246,24 @@ impl Seen {
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
         let is = |what: &str, found: bool| Check::of(case, what, "yes".into(), yes(found), found);
         let found = self.detected.map_or_else(|| "never".to_owned(), ms);
-        // A packet that was sent a little before the end of the hold came at once, too.
+        // A packet sent shortly before the end of the pause also arrives immediately.
         let (least, most) = (detection.saturating_sub(HELD + PERIOD), detection + LATE);
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
         vec![
             is("a packet before the storm leaves at once", self.free),
-            is("a pause holds one", self.holds),
+            is("a pause delays one", self.holds),
             Check::of(
                 case,
-                "a storm is found after",
+                "a storm is detected after",
                 format!("{} to {}", ms(least), ms(most)),
                 found,
                 in_time,
             ),
-            is(&format!("pauses hold nothing {} after it", ms(restoration / 2)), self.still_off),
-            is(&format!("pauses hold again {} after that", ms(restoration + detection)), self.restored),
+            is(&format!("pauses have no effect {} after it", ms(restoration / 2)), self.still_off),
+            is(
+                &format!("pauses have an effect again {} after that", ms(restoration + detection)),
+                self.restored,
+            ),
         ]
     }
 }
@@ -287,7 +290,7 @@ mod tests {
         assert!(none.is_empty(), "{none:?}");
         for detected in [None, Some(ms(20)), Some(ms(2_000))] {
             let failed: Vec<_> = failed(Seen { detected, ..right });
-            assert_eq!(failed, ["a storm is found after"], "{detected:?}");
+            assert_eq!(failed, ["a storm is detected after"], "{detected:?}");
         }
         assert_eq!(failed(Seen { still_off: false, ..right }).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Single packets through the switch, each known again where it arrives.
+//! Single packets through the switch, identified on arrival.
 
 use std::thread;
 use std::time::Duration;
@@ -17,29 +17,29 @@ use crate::socket::{RawSocket, Receive, Sent};
 pub(super) const PAYLOAD_BYTES: usize = 1_024;
 /// Bytes of each frame, layer 2: Ethernet, IPv4, UDP, BTH and ICRC around the payload.
 pub(super) const FRAME_BYTES: u64 = PAYLOAD_BYTES as u64 + 58;
-/// Room for all that arrives while nobody looks.
+/// Receive buffer for all packets that arrive between reads.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
-/// Room for what is sent at once.
+/// Send buffer for a burst.
 const SEND_BUFFER_BYTES: usize = 64 << 20;
-/// Time between two looks at what has arrived.
+/// Interval between reads.
 const TICK: Duration = Duration::from_micros(500);
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// The queue pair it was for.
+    /// Destination QPN.
     pub(super) qpn: u32,
-    /// Its number.
+    /// Packet number.
     pub(super) psn: Psn,
-    /// Marked CE on its way.
+    /// Whether it was marked CE.
     pub(super) ce: bool,
-    /// When it was sent, CLOCK_MONOTONIC ns.
+    /// Send time, CLOCK_MONOTONIC ns.
     pub(super) sent_at_ns: u64,
-    /// When it was found at its destination.
+    /// Time of its reception.
     pub(super) arrived_at_ns: u64,
 }
 
-/// Both ends of a way through the switch.
+/// Both ends of a path through the switch.
 pub(super) struct Wire {
     from: RawSocket,
     to: RawSocket,
@@ -68,7 +68,7 @@ impl Wire {
         })
     }
 
-    /// Sends a packet to the queue pair `qpn`. Returns when, CLOCK_MONOTONIC ns.
+    /// Sends a packet to the QP `qpn`. Returns its send time, CLOCK_MONOTONIC ns.
     pub(super) fn send(&mut self, qpn: u32, psn: Psn) -> Result<u64> {
         let packet = WritePacket {
             segment: Segment::Middle,
@@ -89,7 +89,7 @@ impl Wire {
         }
     }
 
-    /// What has arrived.
+    /// The packets that have arrived.
     pub(super) fn arrived(&mut self) -> Result<Vec<Arrival>> {
         let mut all = Vec::new();
         while let Some(frame) = self.to.receive()? {

@@ -1,4 +1,4 @@
-//! The sending side of an RC queue pair.
+//! The sending side of an RC QP.
 
 use bytes::Bytes;
 use dcqcn_common::rc::SendWindow;
@@ -10,50 +10,50 @@ use super::{Psn, RemoteRegion, Segment};
 pub(crate) struct RequesterConfig {
     /// Path MTU: payload bytes of a full packet. At least 1; InfiniBand has 256, 512, 1024, 2048 and 4096.
     pub mtu_bytes: u32,
-    /// Most packets sent and not acknowledged. 1 to 2^23 - 1: beyond that old and new PSNs look alike.
+    /// Maximum unacknowledged packets. 1 to 2^23 - 1: beyond that old and new PSNs are ambiguous.
     pub window_packets: u32,
-    /// An acknowledgement is requested at least every this many packets, and at the end of each message. It is
-    /// lowered to half the window, or the window could close with nobody asked to open it.
+    /// Maximum packets per requested acknowledgement, in addition to the end of each message. Limited to half the
+    /// window, which could otherwise close without a request.
     pub ack_every_packets: u32,
-    /// Silence after the last packet that requested an answer, in ns, until everything unacknowledged is sent again.
+    /// Retransmission timeout after the last packet that requested an answer, in ns.
     pub timeout_ns: u64,
     /// PSN of the first packet.
     pub first_psn: Psn,
-    /// The peer's memory the messages are written to; its length is that of the message.
+    /// Destination in the peer's memory; its length is that of the message.
     pub remote_address: u64,
     /// Key of that memory.
     pub rkey: u32,
-    /// How many messages to send; `None` never ends.
+    /// Number of messages to send; `None`: endless.
     pub messages: Option<u64>,
 }
 
 /// One packet of a WRITE, ready to be framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WritePacket {
-    /// Place in its message.
+    /// Position in its message.
     pub segment: Segment,
     /// Sequence number.
     pub psn: Psn,
-    /// The A bit: the responder answers.
+    /// The A bit: an acknowledgement is requested.
     pub ack_request: bool,
     /// Present on the first packet of a message.
     pub region: Option<RemoteRegion>,
-    /// The message's bytes this packet carries.
+    /// Payload.
     pub payload: Bytes,
-    /// It was sent before.
+    /// Whether it is a retransmission.
     pub retransmission: bool,
 }
 
-/// What a [`Requester`] counts.
+/// Counters of a [`Requester`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequesterStats {
     /// Data packets sent, retransmissions included.
     pub packets_sent: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub packets_retransmitted: u64,
-    /// Timer expiries that sent the window again.
+    /// Timeouts.
     pub timeouts: u64,
-    /// NAKs (PSN sequence error) that were acted upon.
+    /// NAKs (PSN sequence error) that caused a retransmission.
     pub naks: u64,
     /// Payload bytes acknowledged.
     pub bytes_acknowledged: u64,
@@ -61,10 +61,10 @@ pub(crate) struct RequesterStats {
     pub messages_completed: u64,
 }
 
-/// Sends the same message over and over, or a given number of times, as RDMA WRITEs.
+/// Sends one message repeatedly, as RDMA WRITEs.
 ///
-/// Packets are counted from 0 in 64 bits. All messages have one length, so the index alone says which part of which
-/// message a packet is: going back is a subtraction and nothing is queued.
+/// Packets are counted from 0 in 64 bits. All messages have one length, so the index determines message and offset:
+/// going back is a subtraction, and no queue is needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Requester {
     config: RequesterConfig,
@@ -76,7 +76,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// A requester that has sent nothing. `message` is what every WRITE carries, at least one byte; shorter than
+    /// A requester that has sent nothing. `message` is the payload of every WRITE, at least one byte; shorter than
     /// that, or a zero MTU or window, makes a requester that never sends.
     #[must_use]
     pub(crate) fn new(config: RequesterConfig, message: Bytes) -> Self {
@@ -103,7 +103,7 @@ impl Requester {
         self.window.in_flight()
     }
 
-    /// All messages requested are sent and acknowledged. Never true without an end.
+    /// Whether all messages are acknowledged. Never true for endless data.
     #[cfg(test)]
     pub(crate) fn is_complete(&self) -> bool {
         self.end() == Some(self.window.acknowledged())
@@ -115,7 +115,7 @@ impl Requester {
         self.deadline_ns
     }
 
-    /// The packet to send now, if the window and the messages left allow one. The same packet is returned until
+    /// The packet to send now, if the window and the remaining messages allow one. The same packet is returned until
     /// `on_sent` confirms it, so a full socket costs nothing.
     #[must_use]
     pub(crate) fn next_packet(&self) -> Option<WritePacket> {
@@ -145,7 +145,7 @@ impl Requester {
         Some(WritePacket {
             segment,
             psn: self.config.first_psn.plus(next),
-            // The first packet after going back asks at once: its answer tells how much of the rest was needless.
+            // The first packet after going back requests an acknowledgement, which may cover the rest.
             ack_request: segment.ends_message()
                 || (next + 1).is_multiple_of(self.ack_interval())
                 || (retransmission && next == self.window.acknowledged()),
@@ -155,8 +155,8 @@ impl Requester {
         })
     }
 
-    /// The packet of the last [`next_packet`](Self::next_packet) left at `now_ns`. Only what the timer needs of it
-    /// is requested.
+    /// The packet of the last [`next_packet`](Self::next_packet) left at `now_ns`. Only its fields for the timer are
+    /// used.
     pub(crate) const fn on_sent(&mut self, packet: &WritePacket, now_ns: u64) {
         self.stats.packets_sent += 1;
         if self.window.on_sent() {
@@ -193,7 +193,7 @@ impl Requester {
         if self.deadline_ns.is_some_and(|deadline| now_ns >= deadline) {
             self.stats.timeouts += 1;
             self.window.on_timeout();
-            // Armed again by the first packet sent.
+            // The first packet sent restarts it.
             self.deadline_ns = None;
         }
     }
@@ -207,7 +207,7 @@ impl Requester {
         u64::from(self.config.ack_every_packets.min(self.config.window_packets / 2).max(1))
     }
 
-    /// The index `psn` stands for, if it is not older than the oldest unacknowledged packet.
+    /// The index of `psn`, unless it is older than the oldest unacknowledged packet.
     fn index_of(&self, psn: Psn) -> Option<u64> {
         let oldest = self.window.acknowledged();
         psn.packet_near(self.config.first_psn, oldest).filter(|index| *index >= oldest)
@@ -227,8 +227,7 @@ impl Requester {
         }
     }
 
-    /// Payload bytes of all packets below `index`. Called with indices of packets that were sent, so there are
-    /// packets to a message.
+    /// Payload bytes of all packets below `index`. The indices are of sent packets, so a message is not empty.
     fn bytes_below(&self, index: u64) -> u64 {
         let messages = index / self.packets_per_message;
         let rest = index % self.packets_per_message;

@@ -1,31 +1,31 @@
-//! The receiving side of an RC queue pair.
+//! The receiving side of an RC QP.
 
 use dcqcn_common::rc::{Arrival, ReceiveWindow};
 
 use super::{Psn, RemoteRegion, Segment};
 
-/// What became of a packet.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The one expected: its payload belongs at `offset_bytes` of the message in progress.
+    /// The expected one: its payload belongs at `offset_bytes` of the current message.
     Delivered {
         /// Offset of the payload's first byte in its message.
         offset_bytes: u32,
     },
-    /// Seen before.
+    /// A duplicate.
     Duplicate,
-    /// Ahead of the one expected: dropped, as go-back-N has it.
+    /// Ahead of the expected one: dropped by go-back-N.
     Gap,
-    /// In order, but not what may follow (IBTA vol. 1, 9.7.4.1): dropped.
+    /// In order, but invalid at this position (IBTA vol. 1, 9.7.4.1): dropped.
     Invalid,
 }
 
-/// Which answer to send.
+/// Kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     /// Everything up to and including the PSN arrived.
     Ack,
-    /// PSN sequence error: the PSN is the one waited for.
+    /// PSN sequence error: the PSN is the expected one.
     NakSequence,
 }
 
@@ -40,24 +40,24 @@ pub(crate) struct Reply {
     pub msn: u32,
 }
 
-/// What a [`Responder`] counts.
+/// Counters of a [`Responder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponderStats {
     /// Packets delivered in order.
     pub packets_delivered: u64,
     /// Payload bytes delivered in order: the goodput.
     pub bytes_delivered: u64,
-    /// Messages complete.
+    /// Completed messages.
     pub messages_completed: u64,
-    /// Packets seen before.
+    /// Duplicates.
     pub duplicates: u64,
-    /// Packets ahead of the one expected, dropped.
+    /// Packets ahead of the expected one, dropped.
     pub out_of_sequence: u64,
-    /// Packets in order that may not follow, dropped.
+    /// Invalid packets in order, dropped.
     pub invalid: u64,
     /// ACKs requested and sent.
     pub acks_sent: u64,
-    /// NAKs sent: gaps seen.
+    /// NAKs sent: number of gaps.
     pub naks_sent: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Responder {
     mtu_bytes: u32,
     first_psn: Psn,
     window: ReceiveWindow,
-    /// Bytes of the message in progress that arrived, and how long it is.
+    /// Received bytes of the current message, and its length.
     in_progress: Option<(u32, u32)>,
     stats: ResponderStats,
 }
@@ -91,7 +91,7 @@ impl Responder {
         self.stats
     }
 
-    /// Takes one WRITE packet and says what became of it and what to answer.
+    /// Processes one WRITE packet; returns its classification and the answer.
     pub(crate) fn on_packet(
         &mut self,
         segment: Segment,
@@ -128,8 +128,8 @@ impl Responder {
         (Verdict::Delivered { offset_bytes }, ack_request.then(|| self.ack()))
     }
 
-    /// Offset of the payload in its message and that message's length, if the packet may come now: full packets up
-    /// to the last, which ends the message exactly.
+    /// Offset of the payload in its message and that message's length, if the packet is valid now: full packets up to
+    /// the last, which ends the message exactly.
     fn place(
         &self,
         segment: Segment,

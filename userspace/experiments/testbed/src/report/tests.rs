@@ -3,7 +3,7 @@ use crate::record::{Answers, Binned, FlowRecord, ReceivedRecord, SentRecord, Thr
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Two flows of 1 and 3 Mb/s over 4 s, the first of which is warm-up; every counter rises by one per ms.
+/// Two flows of 1 and 3 Mbit/s over 4 s, the first of which is warm-up; every counter increases by one per ms.
 fn record(control: bool) -> RunRecord {
     let duration_ns = 4 * SECOND_NS;
     let flow = |name: &str, bytes_per_ms: u64| {

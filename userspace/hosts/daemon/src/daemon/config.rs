@@ -126,8 +126,8 @@ impl Config {
     /// Whether `other` is equal for the interface with this name.
     #[must_use]
     pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
-        let said = |config: &Self| config.request(iface).map(|request| request.settings);
-        said(self) == said(other)
+        let settings_of = |config: &Self| config.request(iface).map(|request| request.settings);
+        settings_of(self) == settings_of(other)
     }
 
     /// Whether the interface is the other end of an inline attachment, which has no state of its own.

@@ -23,7 +23,7 @@ const REST: u32 = 500;
 /// Maximum time since a flow sent for it to count, in nanoseconds.
 const ACTIVE_NS: u64 = 5_000_000_000;
 
-struct Looker {
+struct Sampler {
     port: Arc<Port>,
     settings: Arc<Settings>,
     /// Parameters, and the time of their reading.
@@ -39,10 +39,10 @@ pub(super) fn begin(
     _: &Netlink,
 ) -> Result<Option<Box<dyn Work>>> {
     let (port, settings) = (Arc::clone(port), Arc::clone(settings));
-    Ok(Some(Box::new(Looker { port, settings, params: None, flows_at: Instant::now() })))
+    Ok(Some(Box::new(Sampler { port, settings, params: None, flows_at: Instant::now() })))
 }
 
-impl Work for Looker {
+impl Work for Sampler {
     fn turn(&mut self, _: &Netlink) -> Result<Duration> {
         if !self.settings.watched().is_wanted() {
             return Ok(IDLE_PERIOD);
@@ -67,7 +67,7 @@ impl Work for Looker {
     }
 }
 
-impl Drop for Looker {
+impl Drop for Sampler {
     fn drop(&mut self) {
         self.settings.watched().forget(self.port.info.ifindex);
     }

@@ -39,7 +39,7 @@ fn at_once() -> usize {
 
 /// Result of ending attachments.
 #[derive(Default)]
-struct Gone {
+struct Detached {
     infos: Vec<Info>,
     /// Interfaces that could not be detached, now in [`ManagedInterfaces::leaving`].
     kept: Vec<String>,
@@ -57,7 +57,7 @@ struct Served {
     info: Info,
     _claim: Claim,
     /// Last warning about the speed of its link.
-    told: String,
+    logged: String,
     /// Missing parts that were last logged.
     missing: String,
     /// Missing parts at the last check.
@@ -71,9 +71,9 @@ struct Served {
 }
 
 /// An interface that cannot be served.
-struct Trouble {
+struct Failure {
     iface: String,
-    told: String,
+    logged: String,
     tried: Instant,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct ManagedInterfaces {
     /// Detached by another process while served: ignored until a reload.
     released: BTreeSet<u32>,
     /// Failures by interface index.
-    failing: BTreeMap<u32, Trouble>,
+    failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and served until then.
     leaving: BTreeMap<Id, Leaving>,
     /// Interfaces in the file that do not exist.
@@ -131,7 +131,7 @@ impl ManagedInterfaces {
     /// Interfaces that cannot be served, and served ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
         let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
-        let cannot = self.failing.values().map(|trouble| failing(&trouble.iface, &trouble.told));
+        let cannot = self.failing.values().map(|failure| failing(&failure.iface, &failure.logged));
         let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
         let leaving = self.leaving.values().map(|leaving| failing(&leaving.info.iface, &leaving.error));
         let incomplete = incomplete.map(|served| failing(&served.info.iface, &served.missing));
@@ -164,7 +164,7 @@ impl ManagedInterfaces {
 
     /// Whether an update is needed: an attachment was added or removed, or a retry is due.
     pub(super) fn has_changed(&self) -> Result<bool> {
-        let tried = self.failing.values().map(|trouble| trouble.tried);
+        let tried = self.failing.values().map(|failure| failure.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
         let retry = tried.any(|tried| tried.elapsed() >= RETRY);
         Ok(retry || ids(&attach::list()?) != self.seen)
@@ -307,12 +307,12 @@ impl ManagedInterfaces {
     }
 
     fn complain(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
-        let told = chain(error);
-        let trouble = Trouble { iface: iface.to_owned(), told: told.clone(), tried: Instant::now() };
-        if self.failing.insert(index, trouble).is_some_and(|old| old.told == told) {
+        let logged = chain(error);
+        let failure = Failure { iface: iface.to_owned(), logged: logged.clone(), tried: Instant::now() };
+        if self.failing.insert(index, failure).is_some_and(|old| old.logged == logged) {
             return;
         }
-        tracing::error!(iface, error = told, "not served; retrying every 10 s");
+        tracing::error!(iface, error = logged, "not served; retrying every 10 s");
     }
 
     /// Attaches interfaces, several at a time, and starts their tasks.
@@ -344,7 +344,7 @@ impl ManagedInterfaces {
         let served = Served {
             info,
             _claim,
-            told: String::new(),
+            logged: String::new(),
             missing: String::new(),
             seen_missing: String::new(),
             repairs: Attempts::default(),
@@ -377,9 +377,9 @@ impl ManagedInterfaces {
     }
 
     /// Ends tasks and detaches. Failures are served on, and retried.
-    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Gone {
+    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Detached {
         self.tasks.remove(&ids);
-        let mut gone = Gone::default();
+        let mut gone = Detached::default();
         for id in ids {
             let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
                 continue;
@@ -447,7 +447,7 @@ impl ManagedInterfaces {
     /// An interface could not be detached; it remains attached.
     pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
-            let Gone { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            let Detached { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
             if !kept.is_empty() {
                 bail!("still attached, as detaching failed: {}; run `dcqcn detach`", kept.join(", "));
             }

@@ -27,7 +27,7 @@ pub struct Log {
     filter: Handle<Targets, Registry>,
     lines: Handle<Lines, Filtered>,
     /// Format on the command line, which overrides the file.
-    asked: Option<LogFormat>,
+    from_flag: Option<LogFormat>,
 }
 
 impl Log {
@@ -35,22 +35,26 @@ impl Log {
     ///
     /// # Errors
     /// This process has a log already.
-    pub fn begin(asked: Option<LogFormat>, said: Option<LogFormat>, filter: Option<&str>) -> Result<Self> {
-        let (said_filter, ignored) = filter_of(filter);
-        let (filter_layer, filter) = reload::Layer::new(said_filter);
-        let (lines_layer, lines) = reload::Layer::new(lines_of(asked.or(said)));
+    pub fn begin(
+        from_flag: Option<LogFormat>,
+        from_file: Option<LogFormat>,
+        filter: Option<&str>,
+    ) -> Result<Self> {
+        let (initial_filter, ignored) = filter_of(filter);
+        let (filter_layer, filter) = reload::Layer::new(initial_filter);
+        let (lines_layer, lines) = reload::Layer::new(lines_of(from_flag.or(from_file)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
         registry.try_init().map_err(|error| anyhow!("cannot initialise the log: {error}"))?;
         tell(ignored);
-        Ok(Self { filter, lines, asked })
+        Ok(Self { filter, lines, from_flag })
     }
 
     /// Applies the file's current settings.
-    pub(super) fn set(&self, said: Option<LogFormat>, filter: Option<&str>) {
+    pub(super) fn set(&self, from_file: Option<LogFormat>, filter: Option<&str>) {
         let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);
         tell(ignored);
-        if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.asked.or(said)))) {
+        if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.from_flag.or(from_file)))) {
             tracing::warn!(%error, "cannot change the log settings");
         }
     }
@@ -66,13 +70,14 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
 }
 
 /// The filter of the variable, the file, or the default; and an error if the variable is invalid.
-fn filter_of(said: Option<&str>) -> (Targets, Option<String>) {
+fn filter_of(from_file: Option<&str>) -> (Targets, Option<String>) {
     let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
         logging::filter(&text)
             .map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
     });
     let otherwise = || {
-        said.and_then(|text| logging::filter(text).ok())
+        from_file
+            .and_then(|text| logging::filter(text).ok())
             .unwrap_or_else(|| Targets::new().with_default(DEFAULT))
     };
     match parsed {

@@ -107,9 +107,9 @@ pub(super) struct Reload {
     pub(super) listen: bool,
 }
 
-/// Kind of reload.
+/// Options of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ReloadOptions {
     /// An explicit request, which also resets parameters changed since to the file's; otherwise only changes of the
     /// file are applied.
     pub(super) explicitly: bool,
@@ -121,14 +121,19 @@ pub(super) struct Asked {
 ///
 /// # Errors
 /// The new file would drop every served interface.
-pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) -> Result<Reload, String> {
+pub(super) fn reload(
+    old: &Config,
+    new: &Config,
+    options: ReloadOptions,
+    world: &World,
+) -> Result<Reload, String> {
     let mut plan = Reload { listen: old.metrics != new.metrics, ..Reload::default() };
     for interface in world.interfaces.iter().filter(|interface| names(new, &interface.name)) {
         let is_new_to_the_file = || !old.agrees_on(new, &interface.name);
         match world.attached_to(interface) {
             // Attachments of another daemon are reported when this one tries to serve them.
             Some(attached) if attached.is_foreign => {}
-            Some(attached) if asked.explicitly || !attached.is_served || is_new_to_the_file() => {
+            Some(attached) if options.explicitly || !attached.is_served || is_new_to_the_file() => {
                 plan.change.push(attached.id);
             }
             Some(attached) => plan.keep.push(attached.id),
@@ -152,7 +157,7 @@ pub(super) fn reload(old: &Config, new: &Config, asked: Asked, world: &World) ->
         plan.drop.push(Drop { id: attached.id, is_in_the_way });
     }
     let leaves_nothing = plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty();
-    if leaves_nothing && !plan.drop.is_empty() && !asked.allow_empty {
+    if leaves_nothing && !plan.drop.is_empty() && !options.allow_empty {
         return Err(format!(
             "the file drops every served interface ({} would be detached); `dcqcn run --allow-empty` accepts \
              such a file",
@@ -289,18 +294,19 @@ mod tests {
         })
     }
 
-    fn asked() -> impl Strategy<Value = Asked> {
-        (any::<bool>(), any::<bool>()).prop_map(|(explicitly, allow_empty)| Asked { explicitly, allow_empty })
+    fn options() -> impl Strategy<Value = ReloadOptions> {
+        (any::<bool>(), any::<bool>())
+            .prop_map(|(explicitly, allow_empty)| ReloadOptions { explicitly, allow_empty })
     }
 
     proptest! {
         #[test]
         fn reload_covers_own_interfaces_only(
-            (old, new, asked, world) in (file(), file(), asked(), world()),
+            (old, new, options, world) in (file(), file(), options(), world()),
         ) {
-            let Ok(plan) = reload(&old, &new, asked, &world) else {
+            let Ok(plan) = reload(&old, &new, options, &world) else {
                 // Rejected only if no served interface would remain, and never if that is allowed.
-                prop_assert!(!asked.allow_empty && world.attached.iter().any(|attached| attached.is_served));
+                prop_assert!(!options.allow_empty && world.attached.iter().any(|attached| attached.is_served));
                 for attached in &world.attached {
                     let there = world.interface(attached.id).is_some();
                     prop_assert!(!attached.is_served || !there || !names(&new, &attached.name));
@@ -326,7 +332,7 @@ mod tests {
                 prop_assert!(world.attached.iter().all(|attached| attached.name != *name));
             }
             prop_assert_eq!(plan.listen, old.metrics != new.metrics);
-            if !asked.allow_empty && plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty() {
+            if !options.allow_empty && plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty() {
                 prop_assert!(plan.drop.is_empty());
             }
         }
@@ -334,16 +340,16 @@ mod tests {
         #[test]
         fn unchanged_file_changes_nothing((file, world) in (file(), world())) {
             let served = |id: &Id| world.attached.iter().any(|attached| attached.id == *id && attached.is_served);
-            let allowed = Asked { allow_empty: true, explicitly: false };
+            let allowed = ReloadOptions { allow_empty: true, explicitly: false };
             let plan = reload(&file, &file, allowed, &world).unwrap();
             prop_assert!(!plan.change.iter().any(served), "{plan:?}");
-            let plan = reload(&file, &file, Asked { explicitly: true, ..allowed }, &world).unwrap();
+            let plan = reload(&file, &file, ReloadOptions { explicitly: true, ..allowed }, &world).unwrap();
             prop_assert!(!plan.keep.iter().any(served), "{plan:?}");
         }
 
         #[test]
         fn detach_precedes_attach((old, new, world) in (file(), file(), world())) {
-            let allowed = Asked { allow_empty: true, explicitly: false };
+            let allowed = ReloadOptions { allow_empty: true, explicitly: false };
             let plan = reload(&old, &new, allowed, &world).unwrap();
             for name in &plan.attach {
                 let peer = new.request(name).and_then(|request| request.settings.inline);

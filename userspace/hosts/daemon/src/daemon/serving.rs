@@ -49,7 +49,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Serves the requested metrics, following changes of the settings.
 pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<Exporter>) {
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let Some(Metrics { listen, top_qps }) = *wanted.borrow_and_update() else {
             if wanted.changed().await.is_err() {
@@ -61,7 +61,7 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
         match bind(listen) {
             Ok(listener) => {
                 tracing::info!(%listen, "serving metrics");
-                told.clear();
+                logged.clear();
                 tokio::select! {
                     () = metrics::accept(listener, Arc::clone(&exporter)) => {}
                     other = other(&mut wanted, listen, &exporter) => {
@@ -73,9 +73,9 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
             }
             Err(error) => {
                 let text = error.to_string();
-                if text != told {
+                if text != logged {
                     tracing::error!(%listen, error = text, "cannot serve metrics; retrying every 2 s");
-                    told = text;
+                    logged = text;
                 }
                 // The first of the two.
                 if matches!(timeout(RETRY, wanted.changed()).await, Ok(Err(_))) {

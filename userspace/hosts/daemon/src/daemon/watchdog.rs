@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{CLASSES, PauseCounters};
-use dcqcn_common::pfc::watchdog::{Found, Guard, Look, StormAction, Watchdog};
+use dcqcn_common::pfc::watchdog::{Found, Guard, Observation, StormAction, Watchdog};
 use dcqcn_common::pfc::{Pause, Storms};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
@@ -24,12 +24,12 @@ const SHORTEST: Duration = Duration::from_millis(1);
 struct Watch {
     guard: Guard,
     /// Time of the last sample, and packets delayed per priority up to then.
-    looked: Option<(u64, [u64; CLASSES])>,
+    sampled: Option<(u64, [u64; CLASSES])>,
 }
 
 impl Watch {
     /// Samples the priorities in `honoured` (as bits), and returns changes by priority.
-    fn look(
+    fn observe(
         &mut self,
         watchdog: &Watchdog,
         honoured: u8,
@@ -37,7 +37,7 @@ impl Watch {
         pauses: &[Pause; CLASSES],
         held: &[u64; CLASSES],
     ) -> Vec<(usize, Found)> {
-        let Some((before_ns, held_before)) = self.looked.replace((now_ns, *held)) else {
+        let Some((before_ns, held_before)) = self.sampled.replace((now_ns, *held)) else {
             return Vec::new();
         };
         let since_ns = now_ns.saturating_sub(before_ns);
@@ -45,8 +45,9 @@ impl Watch {
         let snapshots = priorities.filter(|(priority, _)| honoured >> priority & 1 == 1);
         let found = snapshots.map(|(priority, (pause, (held, held_before)))| {
             // Delayed packets arrived. Without any, it was not paused for over 99 % of the time.
-            let look = Look { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
-            (priority, self.guard.look(watchdog, priority, look))
+            let sample =
+                Observation { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
+            (priority, self.guard.observe(watchdog, priority, sample))
         });
         found.filter(|(_, found)| *found != Found::Same).collect()
     }
@@ -82,7 +83,7 @@ impl Work for WatchdogTask {
             (Pause::all(&maps.times()?), maps.counters()?, monotonic_ns())
         };
         let PauseCounters { held, .. } = egress.pause;
-        let found = self.watch.look(&watchdog, honoured, now_ns, &pauses, &held);
+        let found = self.watch.observe(&watchdog, honoured, now_ns, &pauses, &held);
         // Reported at each sample, because reports expire.
         self.port.maps_mut().set_storms(self.watch.guard.storms(), now_ns)?;
         for (priority, found) in found {
@@ -119,16 +120,16 @@ mod tests {
         let mut watch = Watch::default();
         let (mut pauses, mut held) = ([Pause::default(); CLASSES], [0; CLASSES]);
         let mut found = Vec::new();
-        for look in 0..20_u64 {
-            let now_ns = look * 100 * MS;
-            if look < 10 {
+        for step in 0..20_u64 {
+            let now_ns = step * 100 * MS;
+            if step < 10 {
                 for priority in [3, 4, 5] {
                     pauses[priority] = pauses[priority].updated(now_ns, 150 * MS);
                 }
                 (held[3], held[5]) = (held[3] + 1, held[5] + 1);
             }
-            let news = watch.look(&watchdog, 0b1_1000, now_ns, &pauses, &held);
-            found.extend(news.into_iter().map(|(priority, found)| (look, priority, found)));
+            let news = watch.observe(&watchdog, 0b1_1000, now_ns, &pauses, &held);
+            found.extend(news.into_iter().map(|(priority, found)| (step, priority, found)));
         }
         // Four samples with delayed packets, paused all the time; the last pause ends between samples 10 and 11.
         assert_eq!(found, [(4, 3, Found::Storm), (13, 3, Found::Calm)]);

@@ -23,7 +23,7 @@ use super::interfaces::{self, ManagedInterfaces, Refused};
 use super::log::Log;
 use super::manager::notify;
 use super::order::Ordered;
-use super::plan::{Asked as Manner, Scope};
+use super::plan::{ReloadOptions, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
 use super::{Source, chain, change};
@@ -35,9 +35,9 @@ use refusals::Refusals;
 const TICK: Duration = Duration::from_secs(1);
 /// Interval of freeing state of deleted namespaces.
 const GC: Duration = Duration::from_secs(60);
-/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MOST`].
+/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_secs(10);
-const RETRY_MOST: Duration = Duration::from_secs(320);
+const RETRY_MAX: Duration = Duration::from_secs(320);
 /// Interval of checking link speeds, in addition to link notifications.
 const SPEEDS: Duration = Duration::from_secs(10);
 
@@ -94,11 +94,11 @@ impl Worker {
         });
         let fleet = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
         let now = Instant::now();
-        let said = Said {
+        let published = Published {
             held: overrides.held(),
             confirm_until: overrides.confirm_until,
             bounds,
-            ..Said::default()
+            ..Published::default()
         };
         let refusals = Refusals::new(now);
         let mut shift = WorkerState {
@@ -108,13 +108,13 @@ impl Worker {
             retry: None,
             overrides,
             refusals,
-            told: String::new(),
-            said,
+            rejection: String::new(),
+            published,
             freed: now,
             measured: now,
         };
         shift.follow();
-        shift.said.is_ready = true;
+        shift.published.is_ready = true;
         shift.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
         let detach = shift.serve(commands);
@@ -124,7 +124,7 @@ impl Worker {
 
 /// State for clients beyond that of the interfaces.
 #[derive(Debug, Default)]
-struct Said {
+struct Published {
     is_ready: bool,
     reloaded: Option<Reloaded>,
     held: Option<Override>,
@@ -145,8 +145,8 @@ struct WorkerState {
     /// Rate limit of logged rejections.
     refusals: Refusals,
     /// Last rejection, if temporary.
-    told: String,
-    said: Said,
+    rejection: String,
+    published: Published,
     /// Time when state of deleted namespaces was last freed.
     freed: Instant,
     /// Time when link speeds were last checked.
@@ -238,10 +238,10 @@ impl WorkerState {
     }
 
     fn follow(&mut self) {
-        let Self { worker, fleet, said, .. } = self;
+        let Self { worker, fleet, published, .. } = self;
         let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, fleet, said, waiting);
+            publish(&worker.shared, fleet, published, waiting);
             notify(&[NotifyState::Status(&status(fleet, waiting))]);
         };
         if let Err(error) = fleet.follow(&mut tell) {
@@ -267,12 +267,12 @@ impl WorkerState {
         // Before reading: a write in the meantime triggers another reload.
         file.mark();
         let name = file.path().display().to_string();
-        let manner = Manner { explicitly, allow_empty: self.worker.allow_empty };
+        let options = ReloadOptions { explicitly, allow_empty: self.worker.allow_empty };
         let loaded = Config::load(file.path()).map_err(Refused::from);
         self.retry = None;
-        let was_refused = retry.and_then(|_| self.said.reloaded.take()).map(|reloaded| reloaded.refused);
-        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MOST));
-        let result = loaded.and_then(|own| self.take_file(own, manner));
+        let was_refused = retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
+        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MAX));
+        let result = loaded.and_then(|own| self.take_file(own, options));
         let refused = match &result {
             Ok(()) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -298,26 +298,26 @@ impl WorkerState {
                 why
             }
         };
-        self.said.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
+        self.published.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
         self.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
         result
     }
 
-    fn go_over(&mut self, config: Config, manner: Manner) -> Result<(), Refused> {
-        if !manner.explicitly && self.fleet.config() == Some(&config) {
+    fn switch_to(&mut self, config: Config, options: ReloadOptions) -> Result<(), Refused> {
+        if !options.explicitly && self.fleet.config() == Some(&config) {
             // Only touched. Parameters set since are kept.
             tracing::info!("configuration unchanged");
             return Ok(());
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
         let served = self.fleet.config().and_then(|config| config.metrics);
-        let Self { worker, fleet, said, .. } = self;
+        let Self { worker, fleet, published, .. } = self;
         let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, fleet, said, waiting);
+            publish(&worker.shared, fleet, published, waiting);
         };
-        let listen = fleet.reload(config, manner, || serving::check(wanted, served), &mut tell)?;
+        let listen = fleet.reload(config, options, || serving::check(wanted, served), &mut tell)?;
         if listen {
             worker.metrics.send_replace(wanted);
         }
@@ -326,7 +326,7 @@ impl WorkerState {
     }
 
     fn publish(&self) {
-        publish(&self.worker.shared, &self.fleet, &self.said, 0);
+        publish(&self.worker.shared, &self.fleet, &self.published, 0);
     }
 
     fn status(&self) -> String {
@@ -340,9 +340,9 @@ fn is_alike(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-fn publish(shared: &SharedState, fleet: &ManagedInterfaces, said: &Said, waiting: usize) {
+fn publish(shared: &SharedState, fleet: &ManagedInterfaces, published: &Published, waiting: usize) {
     let (served, failing) = (fleet.ifaces(), fleet.failing());
-    let Said { is_ready, reloaded, held, confirm_until, bounds } = said;
+    let Published { is_ready, reloaded, held, confirm_until, bounds } = published;
     shared.publish(Snapshot {
         is_ready: *is_ready,
         served,

@@ -97,7 +97,7 @@ fn interfaces(text: &mut Exposition, readings: &[Reading]) {
             family.series(&[("interface", &info.iface), ("point", &point)], flows);
         }
     }
-    let help = "Flows that the table of a point has places for: np or rp.";
+    let help = "Capacity of the flow table of a point, np or rp.";
     let mut family = text.family("dcqcn_flow_places", Kind::Gauge, help);
     for Reading { info, params, .. } in readings {
         for (point, mask) in [("np", params.port.np_set_mask), ("rp", params.port.rp_set_mask)] {

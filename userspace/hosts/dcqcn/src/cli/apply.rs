@@ -47,11 +47,11 @@ pub(super) struct ApplyArgs {
 }
 
 /// Parsed configuration file.
-enum Said {
+enum Parsed {
     /// One configuration for all interfaces.
-    OfAttach(Box<Settings>),
+    ForAll(Box<Settings>),
     /// A configuration per interface.
-    OfRun(Box<daemon::config::Config>),
+    PerInterface(Box<daemon::config::Config>),
 }
 
 impl ApplyArgs {
@@ -59,21 +59,21 @@ impl ApplyArgs {
         let Self { file, ifaces, all, dry_run, confirm } = self;
         let name = file.display().to_string();
         let text = read_text(&file).with_context(|| format!("cannot read {name}"))?;
-        let said = if daemon::config::is_daemon_file(&text) {
-            Said::OfRun(Box::new(daemon::config::parse(&name, &text)?))
+        let parsed = if daemon::config::is_daemon_file(&text) {
+            Parsed::PerInterface(Box::new(daemon::config::parse(&name, &text)?))
         } else {
-            Said::OfAttach(Box::new(params::parse(&name, &text)?))
+            Parsed::ForAll(Box::new(params::parse(&name, &text)?))
         };
         let mut ifaces = targets::names(ifaces, all)?;
-        if let (Said::OfRun(config), true) = (&said, all) {
+        if let (Parsed::PerInterface(config), true) = (&parsed, all) {
             ifaces.retain(|iface| config.request(iface).is_some());
             anyhow::ensure!(!ifaces.is_empty(), "{name} names no attached interface");
         }
-        let request = |info: &Info| match &said {
-            Said::OfRun(config) => {
+        let request = |info: &Info| match &parsed {
+            Parsed::PerInterface(config) => {
                 config.request(&info.iface).with_context(|| format!("{name} does not name {}", info.iface))
             }
-            Said::OfAttach(settings) => {
+            Parsed::ForAll(settings) => {
                 let attached = Settings { inline: info.inline_peer.clone(), ..Settings::default() };
                 Ok(Request { iface: info.iface.clone(), settings: attached.then((**settings).clone()) })
             }

@@ -125,7 +125,7 @@ struct DaemonReport {
 #[derive(Serialize)]
 struct InterfaceReport {
     name: String,
-    settings: Vec<Said>,
+    settings: Vec<Setting>,
 }
 
 impl DaemonReport {
@@ -153,7 +153,7 @@ impl fmt::Display for DaemonReport {
             if settings.is_empty() {
                 table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
             }
-            for Said { key, value, default } in settings {
+            for Setting { key, value, default } in settings {
                 table.row([name.clone(), key.clone(), value.clone(), default.clone()]);
             }
         }
@@ -172,12 +172,12 @@ const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` expects it belo
 #[derive(Serialize)]
 struct CheckReport {
     file: String,
-    settings: Vec<Said>,
+    settings: Vec<Setting>,
 }
 
 /// A setting in the file.
 #[derive(Serialize)]
-struct Said {
+struct Setting {
     key: String,
     value: String,
     default: String,
@@ -197,14 +197,14 @@ impl CheckReport {
         ];
         let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
             let default = (entry.default)().trim_matches('"').to_owned();
-            Some(Said { key: entry.key.to_owned(), value: value?, default })
+            Some(Setting { key: entry.key.to_owned(), value: value?, default })
         });
-        let inline = inline.iter().map(|peer| Said {
+        let inline = inline.iter().map(|peer| Setting {
             key: "inline".into(),
             value: peer.clone(),
             default: "none".into(),
         });
-        let changes = changes.iter().map(|change| Said {
+        let changes = changes.iter().map(|change| Setting {
             key: change.key.to_string(),
             value: Quantity(change.value, change.key.unit()).to_string(),
             default: Quantity(change.key.default(), change.key.unit()).to_string(),
@@ -221,7 +221,7 @@ impl fmt::Display for CheckReport {
         } else {
             writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
             let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
-            for Said { key, value, default } in settings {
+            for Setting { key, value, default } in settings {
                 table.row([key.clone(), value.clone(), default.clone()]);
             }
             write!(f, "{table}")?;

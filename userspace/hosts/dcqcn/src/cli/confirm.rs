@@ -92,11 +92,11 @@ pub(super) struct Waiting {
     /// Time left to confirm it.
     left_ns: u64,
     /// Previous values.
-    former: Vec<Former>,
+    former: Vec<PreviousValue>,
 }
 
 #[derive(Serialize)]
-struct Former {
+struct PreviousValue {
     key: String,
     value: String,
 }
@@ -106,7 +106,7 @@ impl Waiting {
         let former = pending.former.iter().map(|(name, value)| {
             let key: Option<Key> = name.parse().ok();
             let value = key.map_or_else(|| value.to_string(), |key| Quantity(*value, key.unit()).to_string());
-            Former { key: name.clone(), value }
+            PreviousValue { key: name.clone(), value }
         });
         let left_ns = pending.left(boottime_ns()).as_nanos();
         let left_ns = u64::try_from(left_ns).unwrap_or(u64::MAX);
@@ -123,7 +123,7 @@ impl fmt::Display for Waiting {
     /// A clause that follows the interface's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let former: Vec<String> =
-            self.former.iter().map(|Former { key, value }| format!("{key} = {value}")).collect();
+            self.former.iter().map(|PreviousValue { key, value }| format!("{key} = {value}")).collect();
         write!(
             f,
             "in {} s back to {}, unless `dcqcn confirm {}` follows",
@@ -137,7 +137,7 @@ impl fmt::Display for Waiting {
 impl fmt::Display for ConfirmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.confirmed.iter().try_for_each(|Waiting { iface, former, .. }| {
-            let keys: Vec<&str> = former.iter().map(|Former { key, .. }| key.as_str()).collect();
+            let keys: Vec<&str> = former.iter().map(|PreviousValue { key, .. }| key.as_str()).collect();
             writeln!(f, "{iface}: confirmed, {} as it is", keys.join(", "))
         })
     }

@@ -37,7 +37,7 @@ Examples:
   dcqcn get eth0 --json | jq '.parameters[] | select(.value != .default)'")]
 pub(super) struct GetArgs {
     #[command(flatten)]
-    what: What,
+    what: Selection,
     /// Only parameters of this group.
     #[arg(long, value_enum)]
     group: Option<Group>,
@@ -51,7 +51,7 @@ pub(super) struct GetArgs {
 
 /// Interfaces, then parameters.
 #[derive(Debug)]
-struct What {
+struct Selection {
     ifaces: Vec<String>,
     keys: Vec<Key>,
     all: bool,
@@ -67,7 +67,7 @@ struct Words {
     all: bool,
 }
 
-impl FromArgMatches for What {
+impl FromArgMatches for Selection {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let Words { words, all } = Words::from_arg_matches(matches)?;
         let mut what = Self { ifaces: Vec::new(), keys: Vec::new(), all };
@@ -92,13 +92,13 @@ impl FromArgMatches for What {
     }
 }
 
-impl What {
+impl Selection {
     fn take_ifaces(&mut self, word: &str) {
         self.ifaces.extend(word.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned));
     }
 }
 
-impl Args for What {
+impl Args for Selection {
     fn augment_args(command: Command) -> Command {
         Words::augment_args(command)
     }
@@ -110,7 +110,7 @@ impl Args for What {
 
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { what: What { ifaces, keys, all }, group, tc, explain } = self;
+        let Self { what: Selection { ifaces, keys, all }, group, tc, explain } = self;
         let tc = tc.map(usize::from);
         let report = |(iface, config): (String, Config)| {
             let shown = shown(&keys, group, tc, &config);
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn words_are_interfaces_or_parameters() {
         let read = |line: &str| {
-            let command = What::augment_args(Command::new("get"));
+            let command = Selection::augment_args(Command::new("get"));
             let matches = command.try_get_matches_from(line.split(' '))?;
-            What::from_arg_matches(&matches)
+            Selection::from_arg_matches(&matches)
         };
         let what = read("get eth0,eth1 br-lan rpg_gd wred.3.kmin").unwrap();
         assert_eq!(

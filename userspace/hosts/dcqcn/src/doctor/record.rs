@@ -218,7 +218,7 @@ mod tests {
             ("\"version\": 1,", "\"version\": 1", "line"),
             ("\"observed_ns\"", "\"observed\"", "unknown field `observed`"),
             ("\"name\": \"eth0\"", "\"name\": \"../eth0\"", "is not a valid interface name"),
-            ("\"roce_data_packets\"", "\"roce_packets\"", "counts nothing"),
+            ("\"roce_data_packets\"", "\"roce_packets\"", "is not a counter"),
             ("\"100gbit\"", "\"100tbit\"", "link_rate"),
         ] {
             let error = damaged(from, to);

@@ -120,7 +120,7 @@ impl Column {
             Self::Throughput => a.throughput_bps.total_cmp(&b.throughput_bps),
             Self::Packets => a.row.packets.cmp(&b.row.packets),
             Self::Bytes => a.row.bytes.cmp(&b.row.bytes),
-            // Never counts as longest ago.
+            // Flows without a CNP sort as the oldest.
             Self::LastCnp => {
                 let age = |qp: &QpSample| qp.row.last_cnp_age_ns.unwrap_or(u64::MAX);
                 age(a).cmp(&age(b))

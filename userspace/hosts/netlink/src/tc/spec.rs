@@ -51,8 +51,7 @@ pub enum QdiscSpec {
         limit: u32,
         /// Maximum packets per flow.
         flow_limit: u32,
-        /// Packets without a TCP-like socket, including soft-RoCE's, are hashed to this many flows, less one: a power
-        /// of two less one.
+        /// Number of flows, less one, for packets without a TCP-like socket, including soft-RoCE's: 2^n - 1.
         orphan_mask: u32,
         /// Base-2 logarithm of the number of hash buckets for flows, up to 18.
         buckets_log: u32,

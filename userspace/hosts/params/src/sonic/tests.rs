@@ -349,7 +349,7 @@ fn non_marking_profile_reported() {
         let text = sample_with(&format!("/WRED_PROFILE/ROCE/{field}"), value);
         let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
         assert_eq!(config.wred[3].ecn, ecn, "{field}");
-        let drops = import.unmapped.iter().any(|u| u.reason.contains("drops early"));
+        let drops = import.unmapped.iter().any(|u| u.reason.contains("early drops without ECN"));
         assert_eq!(drops, ecn == 0 && field == "ecn");
     }
 }

@@ -96,7 +96,7 @@ fn damaged_line_hides_no_other() {
 }
 
 #[test]
-fn appends_of_many_threads_stay_whole() {
+fn concurrent_appends_are_not_interleaved() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     std::thread::scope(|scope| {

@@ -44,7 +44,7 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     for (flags, says) in [
         (
             "--workload incast:32",
@@ -53,7 +53,7 @@ fn what_makes_no_sense_is_refused() {
         ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: no link joins leaf0 and leaf1"),
         (
             "--fault 1ms,down,leaf0,core",
-            "--fault 1ms,down,leaf0,core: there is no node `core`; they are called `host0` to `spine3`",
+            "--fault 1ms,down,leaf0,core: no node `core`; nodes are `host0` to `spine3`",
         ),
         ("--fault soon", "--fault soon: write TIME,down,NODE,NODE"),
         ("--class 9", "class = 9 is out of range"),
@@ -61,12 +61,15 @@ fn what_makes_no_sense_is_refused() {
             "--control nscc --switch-link 0bit",
             "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
         ),
-        ("--until 1us --size 1GB", "no flow starts in that time"),
+        ("--until 1us --size 1GB", "no flow starts before --until"),
         ("--size 0B", "size = 0B is out of range: allowed is 1B and more"),
-        ("--size 1B --until 1ms", "some 200000000 flows would start: allowed are 16000000; give longer ones"),
+        (
+            "--size 1B --until 1ms",
+            "some 200000000 flows would start: the limit is 16000000; give longer ones",
+        ),
         (
             "--workload all-reduce --repeat 10000",
-            "20160032 flows would be sent: allowed are 16000000; give fewer hosts",
+            "20160032 flows would be sent: the limit is 16000000; give fewer hosts",
         ),
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {

@@ -1,4 +1,4 @@
-//! Receivers that say who may send: questions, turns, answers.
+//! Receiver-driven admission: requests, grants, and their order.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,17 @@ use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Admission;
 use crate::network::wire::Outbox;
 
-/// What one receiver has let others send.
+/// Admission state of one receiver.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
-    /// QPs that wait for their turn, by their places among those that receive.
+    /// QPs that wait for a grant, by index among receiving ones.
     waiting: VecDeque<u32>,
-    /// Packets that may be under way.
+    /// Granted packets in flight.
     packets: u64,
 }
 
 impl Host {
-    /// Asks the receiver of the QP in `slot`, if there is something to ask.
+    /// Sends the receiver of the QP in `slot` a request, if needed.
     pub(super) fn ask(&mut self, now_ns: u64, slot: u32) {
         let Some(admission) = self.rules.transport.admission else { return };
         let qp = &mut self.senders[slot as usize];
@@ -36,11 +36,11 @@ impl Host {
         admission.class.unwrap_or(self.rules.cnp_class)
     }
 
-    /// A sender asks.
+    /// A sender's request.
     pub(super) fn on_request(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
         if left == 0 {
-            // All of this QP is here: an old question.
+            // All of this QP has arrived: an outdated request.
             return;
         }
         let pair = self.rules.workload.pairs()[number as usize];
@@ -52,14 +52,14 @@ impl Host {
             self.admitted.waiting.push_back(slot);
         }
         if packet.extra < self.receivers[slot as usize].granted_psn {
-            // It was not told, or not yet.
+            // The grant was lost, or not sent yet.
             self.tell(slot);
         }
         self.admit();
         self.pump(now_ns, out);
     }
 
-    /// So many packets have arrived that were let come.
+    /// Granted packets have arrived.
     pub(super) fn arrived(&mut self, packets: u32) {
         if self.rules.transport.admission.is_some() {
             self.admitted.packets = self.admitted.packets.saturating_sub(packets.into());
@@ -67,7 +67,7 @@ impl Host {
         }
     }
 
-    /// Gives turns while there is room.
+    /// Sends grants while there is room.
     fn admit(&mut self) {
         let transport = &self.rules.transport;
         let Some(admission) = transport.admission else { return };
@@ -89,7 +89,7 @@ impl Host {
         }
     }
 
-    /// Says how far the sender of a QP may send.
+    /// Sends the current grant to the sender of a QP.
     fn tell(&mut self, slot: u32) {
         let Some(admission) = self.rules.transport.admission else { return };
         let qp = &self.receivers[slot as usize];

@@ -1,4 +1,4 @@
-//! What a host does with packets that arrive: data is answered, CNPs are sent.
+//! Packet reception at a host: replies to data, and CNPs.
 
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
@@ -10,7 +10,7 @@ use crate::network::scenario::Control;
 use crate::network::wire::Outbox;
 use crate::network::workload::{Pair, Wait};
 
-/// What a sender and a receiver tell each other of how far it may send.
+/// State of admission between a sender and a receiver.
 const MESSAGE_BYTES: u16 = 16;
 
 impl Host {
@@ -45,7 +45,7 @@ impl Host {
         let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
         let pair = self.rules.workload.pairs()[number as usize];
         if left == 0 {
-            // Every flow of this QP is here: the last acknowledgement was lost.
+            // All flows of this QP have arrived: the last acknowledgement was lost.
             let at_src = self.rules.locals[number as usize].0;
             let ack = Answer::ack(u32::MAX, packet);
             self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
@@ -76,7 +76,7 @@ impl Host {
             self.counters.marked += 1;
             match self.rules.control {
                 Control::Dcqcn => self.on_ce(now_ns, slot),
-                // A mark is told at once.
+                // A mark is reported immediately.
                 Control::Nscc(_) => answer = answer.or(self.receivers[slot as usize].acknowledge(packet)),
                 Control::Off => {}
             }
@@ -100,7 +100,7 @@ impl Host {
         self.pump(now_ns, out);
     }
 
-    /// The place of the receiving end of a pair.
+    /// Index of the receiving end of a QP.
     pub(super) fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
         let (at_src, local) = self.rules.locals[number as usize];
         let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
@@ -120,7 +120,7 @@ impl Host {
         self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
     }
 
-    /// Puts an answer in line. Those to data of `class` are in that class unless they have one of their own.
+    /// Queues a reply. Replies to data of `class` use that class unless they have their own.
     pub(super) fn answer(&mut self, dst: u32, qp: u32, class: u8, entropy: u32, answer: Answer) {
         let transport = &self.rules.transport;
         let header_bytes = transport.header_bytes as u16;
@@ -147,7 +147,7 @@ impl Host {
         self.waiting |= 1 << class;
     }
 
-    /// An answer to what this host sends.
+    /// A reply to data of this host.
     #[inline]
     pub(super) fn on_answer(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let slot = self.sends[packet.qp as usize].slot;

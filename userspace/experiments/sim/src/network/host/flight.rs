@@ -1,4 +1,4 @@
-//! What a sender has under way, for NSCC: when each packet left, and whether it has arrived.
+//! Packets in flight at a sender, for NSCC: departure and arrival of each.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::ops::Range;
 use crate::network::nscc::{Feedback, Law, Window};
 use crate::network::packet::Packet;
 
-/// Where a packet is.
+/// State of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     UnderWay,
-    /// A switch has trimmed it: it does not arrive as it was sent.
+    /// Trimmed by a switch: it does not arrive intact.
     Trimmed,
-    /// Not acknowledged in time: it may still arrive.
+    /// Not acknowledged in time, but may still arrive.
     Late,
     Arrived,
 }
@@ -20,17 +20,17 @@ enum Where {
 /// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// When; `None`: an answer may be to an earlier time.
+    /// Departure time; `None`: ambiguous after a retransmission.
     at_ns: Option<u64>,
     bytes: u32,
     place: Where,
 }
 
-/// What a sender has under way.
+/// Packets in flight at a sender.
 #[derive(Debug)]
 pub(crate) struct Flight {
     window: Window,
-    /// From the first packet not acknowledged on.
+    /// From the first unacknowledged packet on.
     sent: VecDeque<Sent>,
     under_way_bytes: u64,
 }
@@ -40,18 +40,18 @@ impl Flight {
         Box::new(Self { window: Window::new(law), sent: VecDeque::new(), under_way_bytes: 0 })
     }
 
-    /// Whether the packet in place `index` may be sent, perhaps again. One that is counted as under way needs no more room.
+    /// Whether the packet at `index` may be sent or retransmitted. One already counted as in flight needs no more room.
     pub(super) fn has_room(&self, index: usize, frame_bytes: u64) -> bool {
         let is_counted = self.sent.get(index).is_some_and(|sent| sent.place == Where::UnderWay);
         is_counted || self.window.has_room(self.under_way_bytes, frame_bytes)
     }
 
-    /// Whether another packet may not be sent: the receiver has to be asked.
+    /// Whether another packet may not be sent, so that a probe is needed.
     pub(super) fn is_full(&self, frame_bytes: u64) -> bool {
         !self.window.has_room(self.under_way_bytes, frame_bytes)
     }
 
-    /// The packet in place `index` leaves.
+    /// The packet at `index` departs.
     pub(super) fn on_send(&mut self, now_ns: u64, index: usize, bytes: u32) {
         match self.sent.get_mut(index) {
             Some(sent) => {
@@ -68,7 +68,7 @@ impl Flight {
         }
     }
 
-    /// An answer arrives; `psns` are the packets that were sent and are not acknowledged.
+    /// An acknowledgement arrives; `psns` are the sent and unacknowledged packets.
     pub(super) fn hear(&mut self, law: &Law, now_ns: u64, packet: &Packet, psns: Range<u32>) {
         let index = packet.extra.checked_sub(psns.start).map(|index| index as usize);
         let named = index.and_then(|index| self.sent.get(index)).copied();
@@ -98,13 +98,13 @@ impl Flight {
         self.window.on_ack(law, now_ns, &Feedback { new_bytes, rtt_ns, marked, under_way_bytes });
     }
 
-    /// Nothing was heard in time: what is under way counts as lost.
+    /// Time-out: packets in flight count as lost.
     pub(super) fn on_timeout(&mut self, law: &Law) {
         let bytes = (0..self.sent.len()).map(|index| self.lose(index, Where::Late)).sum();
         self.window.on_timeout(law, bytes);
     }
 
-    /// A packet has arrived: its bytes, unless that was known.
+    /// A packet has arrived: returns its bytes, unless known.
     fn arrive(&mut self, index: usize) -> u64 {
         let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.place != Where::Arrived) else {
             return 0;
@@ -116,7 +116,7 @@ impl Flight {
         sent.bytes.into()
     }
 
-    /// A packet is lost: its bytes, unless that was known or it has arrived.
+    /// A packet is lost: returns its bytes, unless known or arrived.
     fn lose(&mut self, index: usize, place: Where) -> u64 {
         let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.place == Where::UnderWay) else {
             return 0;

@@ -1,4 +1,4 @@
-//! The receiving end of a queue pair.
+//! The receiving end of a QP.
 
 use std::collections::VecDeque;
 
@@ -10,31 +10,31 @@ use crate::network::scenario::Recovery;
 
 /// [`ReceiveQp::later`]: this packet has not arrived.
 const MISSING: u64 = u64::MAX;
-/// [`ReceiveQp::later`]: it has, and ends no flow.
+/// [`ReceiveQp::later`]: it has arrived, and ends no flow.
 const ARRIVED: u64 = u64::MAX - 1;
 
-/// What the receiver says.
+/// Reply of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) kind: Kind,
     /// The packet expected next.
     pub(crate) psn: u32,
-    /// The packet that came.
+    /// The packet that arrived.
     pub(crate) named_psn: u32,
-    /// Without its payload.
+    /// Whether it was trimmed.
     pub(crate) trimmed: bool,
-    /// With a mark.
+    /// Whether it was marked.
     pub(crate) marked: bool,
 }
 
 impl Answer {
-    /// Everything before `psn` is here, and `packet` has come.
+    /// Everything before `psn` has arrived, and so has `packet`.
     pub(crate) const fn ack(psn: u32, packet: &Packet) -> Self {
         let marked = packet.is(Packet::CE);
         Self { kind: Kind::Ack, psn, named_psn: packet.psn, trimmed: false, marked }
     }
 
-    /// What is no acknowledgement, and says up to where, and where from.
+    /// An admission message, with its range.
     pub(crate) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
         Self { kind, psn, named_psn, trimmed: false, marked: false }
     }
@@ -49,16 +49,16 @@ pub(crate) struct ReceiveQp {
     pub(crate) class: u8,
     pub(crate) entropy: u32,
     window: ReceiveWindow,
-    /// The sender asked to send up to the first, and may up to the second.
+    /// The sender's requested and granted limit.
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
-    /// Go-back-N: after the NAK the sender has begun again. Trimmed packets do not overtake each other, and one went back.
+    /// Go-back-N: the sender has restarted after the NAK, as this trimmed packet was sent after it.
     heard: bool,
-    /// Go-back-N: the first packet that came without its payload, ahead of those before it.
+    /// Go-back-N: the first trimmed packet that arrived ahead of previous ones.
     trimmed_psn: Option<u32>,
-    /// Go-back-N: the last packet that was trimmed, or came after a gap.
+    /// Go-back-N: the last packet that was trimmed, or arrived after a gap.
     last_psn: u32,
-    /// Selective repeat: what came after a gap, from the packet expected on; a flow's number where it ends one.
+    /// Selective repeat: arrivals after a gap, from the expected packet on; a flow's number where it ends one.
     later: VecDeque<u64>,
     /// Notification point, if CNPs are limited per QP.
     pub(crate) np: NpFlow,
@@ -82,13 +82,13 @@ impl ReceiveQp {
         }
     }
 
-    /// Packets that have arrived, with none missing before them.
+    /// Packets that have arrived without a gap.
     #[inline]
     pub(crate) const fn expected_psn(&self) -> u32 {
         self.window.expected() as u32
     }
 
-    /// A packet arrives; `delivered` is told of every flow that is complete with it.
+    /// A packet arrives; `delivered` is called for every flow that it completes.
     #[inline]
     pub(crate) fn on_data(
         &mut self,
@@ -135,11 +135,11 @@ impl ReceiveQp {
         if packet.is(Packet::ACK_REQUEST) || fills_gap { self.acknowledge(packet) } else { None }
     }
 
-    /// Go-back-N: a packet without its payload.
+    /// Go-back-N: a trimmed packet.
     ///
-    /// It overtakes those with payload that were sent before it. To ask at once for the packet expected would have the sender begin
-    /// again with what is on its way: that comes twice, fills the queue, and has more trimmed. So it is requested when all before it
-    /// is here.
+    /// It overtakes untrimmed packets sent before it. An immediate NAK for the expected packet would restart the sender
+    /// at packets that are in flight: they arrive twice, fill the queue, and cause more trimming. So the NAK is sent
+    /// when all previous packets have arrived.
     fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {
         let goes_back = packet.psn <= self.last_psn;
         self.last_psn = packet.psn;
@@ -154,7 +154,7 @@ impl ReceiveQp {
         None
     }
 
-    /// A NAK is sent, after which the sender begins again at the packet expected: what was trimmed behind that is of no account.
+    /// A NAK is sent; the sender restarts at the expected packet, so later trimmed packets do not matter.
     const fn begin_again(&mut self) {
         self.window.on_missing();
         self.heard = false;
@@ -164,7 +164,7 @@ impl ReceiveQp {
     fn on_gap(&mut self, packet: &Packet, recovery: Recovery) -> Option<Answer> {
         let nak = self.nak(packet);
         match recovery {
-            // One NAK per gap, and silence until it is filled.
+            // One NAK per gap, and none until it is filled.
             Recovery::GoBackN if self.window.on_missing() => {
                 self.begin_again();
                 Some(nak)
@@ -190,7 +190,7 @@ impl ReceiveQp {
         Answer { kind: Kind::Nak, psn: self.expected_psn(), named_psn: packet.psn, trimmed, marked }
     }
 
-    /// Everything before the packet expected is here, and `packet` has come.
+    /// Everything before the expected packet has arrived, and so has `packet`.
     pub(super) const fn acknowledge(&self, packet: &Packet) -> Option<Answer> {
         Some(Answer::ack(self.expected_psn(), packet))
     }

@@ -1,4 +1,4 @@
-//! The notification point: marks are answered at once or at the end of a window, by what sends CNPs then.
+//! The notification point: marks are answered immediately or at the end of a window, depending on the trigger.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,12 +11,12 @@ use crate::network::agenda::Event;
 use crate::network::scenario::{Control, WindowEnd};
 use crate::network::wire::Outbox;
 
-/// What is known of ends of windows.
+/// State of window ends.
 #[derive(Debug, Default)]
 pub(super) struct WindowEnds {
-    /// [`WindowEnd::NextOfPort`]: when they are, and the places of their QPs.
+    /// [`WindowEnd::NextOfPort`]: their times, and the indices of their QPs.
     pending: BTreeSet<(u64, u32)>,
-    /// By how much each CNP came later than its window's end.
+    /// Delay of each CNP after its window's end.
     late_ns: Vec<u64>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn limiter<'a>(
 }
 
 impl Host {
-    /// A marked packet came.
+    /// A marked packet arrived.
     pub(super) fn on_ce(&mut self, now_ns: u64, slot: u32) {
         let scalars = &self.params.config.scalars;
         if scalars.np_enable == 0 {
@@ -69,8 +69,8 @@ impl Host {
         }
     }
 
-    /// A packet of the QP in `slot` came: it stands for the marks of windows that are over. One that is marked itself is answered for
-    /// its flow anyway.
+    /// A packet of the QP in `slot` arrived, which triggers CNPs for windows that have ended. If it is marked itself,
+    /// its flow is answered anyway.
     #[inline]
     pub(super) fn window_ends_by_packet(&mut self, now_ns: u64, slot: u32, marked: bool) {
         match self.rules.window_end {
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Marks that are pending are answered if their window is over, unless a later CNP was since.
+    /// Answers pending marks whose window has ended, unless a later CNP was sent.
     fn end_window(&mut self, now_ns: u64, slot: u32) {
         let scalars = &self.params.config.scalars;
         let interval_ns = scalars.min_time_between_cnps_ns;
@@ -102,14 +102,14 @@ impl Host {
         }
     }
 
-    /// The last packet of a QP has come.
+    /// The last packet of a QP arrived.
     pub(super) fn gone(&mut self, slot: u32) {
         if self.rules.window_end == WindowEnd::NextOfFlow && self.is_owed(slot) {
             self.counters.marks_unanswered += 1;
         }
     }
 
-    /// Another QP gets the place of one that is gone, and what that was owed is forgotten.
+    /// A new QP reuses the slot of a removed one, whose pending marks are dropped.
     pub(super) fn replaced(&mut self, slot: u32) {
         if self.rules.window_end != WindowEnd::NextOfFlow && self.is_owed(slot) {
             self.counters.marks_unanswered += 1;
@@ -119,19 +119,19 @@ impl Host {
         }
     }
 
-    /// Whether marks of the QP in this place wait for an answer that is for it alone.
+    /// Whether marks of the QP in this slot wait for a separate answer.
     fn is_owed(&self, slot: u32) -> bool {
         let scalars = &self.params.config.scalars;
         let of_qp = scalars.np_window == NP_WINDOW_BOTH && scalars.cnp_limit == CNP_LIMIT_QP;
         of_qp && self.rules.control == Control::Dcqcn && self.receivers[slot as usize].np.pending != 0
     }
 
-    /// Marks that were never answered: their QP is gone, or no packet came any more.
+    /// Marks that were never answered: their QP was removed, or no further packet arrived.
     pub(crate) fn unanswered(&self) -> u64 {
         self.counters.marks_unanswered + self.window_ends.pending.len() as u64
     }
 
-    /// By how much each CNP at a window's end came later than that.
+    /// Delay of each CNP after its window's end.
     pub(crate) fn late_ns(&self) -> &[u64] {
         &self.window_ends.late_ns
     }

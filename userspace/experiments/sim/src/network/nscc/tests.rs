@@ -30,7 +30,7 @@ fn after(acks: u64, delay_ns: u64, marked: bool) -> Window {
 }
 
 #[test]
-fn it_begins_as_large_as_it_may_be() {
+fn window_starts_at_its_maximum() {
     assert_eq!(Window::new(&law()).bytes, 1.5 * PRODUCT);
     // A shorter round trip than expected makes it smaller.
     let mut window = Window::new(&law());
@@ -40,7 +40,7 @@ fn it_begins_as_large_as_it_may_be() {
 }
 
 #[test]
-fn without_a_mark_it_grows_by_what_is_left_to_the_target() {
+fn without_marks_window_grows_with_delay_margin() {
     let half = after(20, BASE_NS / 2, false).bytes;
     // Twenty packets: so much of four payloads, half of it, per window, and once or twice 0.15 of a payload.
     let paid = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
@@ -54,7 +54,7 @@ fn without_a_mark_it_grows_by_what_is_left_to_the_target() {
 }
 
 #[test]
-fn through_an_empty_network_it_grows_fast_after_a_window() {
+fn uncongested_window_grows_fast_after_one_window() {
     let window = after(15, 0, false);
     assert!(!window.is_fast && window.bytes < PRODUCT * 0.6, "{window:?}");
     let window = after(40, 0, false);
@@ -66,14 +66,14 @@ fn through_an_empty_network_it_grows_fast_after_a_window() {
 }
 
 #[test]
-fn a_mark_in_a_short_queue_changes_next_to_nothing() {
+fn mark_in_short_queue_has_little_effect() {
     let grown = after(40, BASE_NS / 2, true).bytes - PRODUCT / 2.0;
     // What it grows by anyway, once in a round trip.
     assert!((0.0..=600.0 * 4.0).contains(&grown), "{grown}");
 }
 
 #[test]
-fn marks_in_a_long_queue_shrink_it_once_in_a_round_trip_by_the_average() {
+fn marks_shrink_window_once_per_round_trip() {
     let early = after(40, 3 * BASE_NS, true);
     assert!(early.average_delay_ns > BASE_NS as f64, "{early:?}");
     let late = after(400, 3 * BASE_NS, true);
@@ -87,7 +87,7 @@ fn marks_in_a_long_queue_shrink_it_once_in_a_round_trip_by_the_average() {
 }
 
 #[test]
-fn when_little_arrives_it_is_what_arrives() {
+fn quick_adapt_sets_window_to_arrived_bytes() {
     let law = law();
     let mut window = Window::new(&law);
     let first = packet(5 * BASE_NS, true);
@@ -107,7 +107,7 @@ fn when_little_arrives_it_is_what_arrives() {
 }
 
 #[test]
-fn what_is_trimmed_counts_at_once() {
+fn trimmed_bytes_shrink_window_immediately() {
     let law = law();
     let mut window = Window::new(&law);
     window.round_ends_ns = 50_000;
@@ -135,7 +135,7 @@ fn feedback() -> impl Strategy<Value = (u64, Option<Feedback>)> {
 proptest! {
     /// Whatever it hears, it is between a packet and one and a half times what the link carries in a round trip.
     #[test]
-    fn it_stays_within_its_bounds(
+    fn window_stays_within_its_bounds(
         heard in proptest::collection::vec(feedback(), 1..300), target_ns in 100u64..100_000, rate_gbit in 1u64..800,
     ) {
         let law = Law::new(

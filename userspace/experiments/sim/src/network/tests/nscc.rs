@@ -17,7 +17,7 @@ fn nscc(mut scenario: Scenario) -> Scenario {
 }
 
 #[test]
-fn a_flow_alone_has_no_slowdown() {
+fn single_flow_has_no_slowdown() {
     for topology in [Topology::leaf_spine(1, 0, 16, CABLES), Topology::leaf_spine(4, 2, 4, CABLES)] {
         for bytes in [1, 100_000, 5_000_000] {
             let mut workload = Workload::new();
@@ -44,7 +44,7 @@ fn the_round_trip_is_that_of_the_farthest_host() {
 
 /// After the first windows the queue is as long as the target: 9.4 us are 117 KB.
 #[test]
-fn the_queue_goes_down_to_the_target() {
+fn queue_converges_to_target() {
     let mut scenario = nscc(star(9, incast(8, 20_000_000)));
     scenario.sample_ns = Some(100 * US);
     let out = outcome(&scenario);
@@ -96,7 +96,7 @@ fn nscc_requires_selective_repeat() {
     let mut scenario = nscc(star(4, incast(3, 1_000)));
     assert_eq!(scenario.validate(), Ok(()));
     for (change, says) in [
-        ((|s| s.transport.recovery = Recovery::GoBackN) as fn(&mut Scenario), "NSCC counts each packet"),
+        ((|s| s.transport.recovery = Recovery::GoBackN) as fn(&mut Scenario), "NSCC needs every packet"),
         (
             |s| s.control = Control::Nscc(Nscc { base_rtt_ns: 99, ..NSCC }),
             "base round trip = 99ns is out of range",

@@ -56,7 +56,7 @@ impl Topology {
     /// Reads a topology ([`TOPOLOGY_EXAMPLE`]).
     ///
     /// # Errors
-    /// It is not TOML, lacks something, or a link names a node that is not there.
+    /// It is not TOML, lacks a field, or a link names an unknown node.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         let file: File = toml::from_str(text).map_err(|error| {
             let line =
@@ -70,7 +70,7 @@ impl Topology {
                 return Err(FileError::new(
                     name,
                     0,
-                    format!("`{node}` is there twice: give each node a name of its own"),
+                    format!("`{node}` is defined twice: give each node a unique name"),
                 ));
             }
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_link_and_value() {
         for (from, to, says) in [
             (
                 "\"client\", \"left\"",
@@ -117,7 +117,7 @@ mod tests {
             ),
             ("400gbit", "fast", "t: link 2: rate = `fast`"),
             ("delay = \"2us\"", "dely = \"2us\"", "t:13: unknown field `dely`"),
-            ("\"disk1\", \"disk2\"", "\"disk1\", \"disk1\"", "t: `disk1` is there twice"),
+            ("\"disk1\", \"disk2\"", "\"disk1\", \"disk1\"", "t: `disk1` is defined twice"),
         ] {
             let refused =
                 Topology::parse("t", &TOPOLOGY_EXAMPLE.replacen(from, to, 1)).unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! Which ports of a switch lead to a host by a shortest path.
+//! Routes: the ports of a switch on shortest paths to a host.
 //!
-//! Hosts behind one switch have their routes in common, and equal lists of ports are kept once: the table grows with
-//! switches, not with hosts.
+//! Hosts behind one switch share their routes, and equal lists of ports are stored once: the table grows with switches,
+//! not with hosts.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,7 +18,7 @@ pub(crate) struct Routes {
     switch_of: Vec<u32>,
     port_of: Vec<u16>,
     switches: u32,
-    /// By switch and by switch of the destination: where its ports begin in `ports`, and how many there are.
+    /// By switch and by switch of the destination: range of its ports in `ports`.
     table: Vec<(u32, u16)>,
     ports: Vec<u16>,
 }
@@ -74,7 +74,7 @@ impl Routes {
         routes
     }
 
-    /// The ports of `switch` (from 0) that lead to `host`; none if it cannot be reached.
+    /// The ports of `switch` (from 0) that lead to `host`; empty if it is unreachable.
     #[inline]
     pub(crate) fn ports(&self, switch: u32, host: u32) -> &[u16] {
         let destination = self.switch_of[host as usize];
@@ -88,13 +88,13 @@ impl Routes {
         &self.ports[start as usize..start as usize + usize::from(length)]
     }
 
-    /// Whether packets of one host reach another.
+    /// Whether one host can reach another.
     pub(crate) fn reaches(&self, from: u32, to: u32) -> bool {
         let (from, to) = (self.switch_of[from as usize], to);
         from != u32::MAX && !self.ports(from, to).is_empty()
     }
 
-    /// The links of one shortest path between two hosts, as the ports that packets leave by.
+    /// One shortest path between two hosts, as the egress ports.
     pub(crate) fn path(&self, ports: &[Vec<PortSpec>], from: u32, to: u32) -> Vec<PortSpec> {
         let mut path = Vec::new();
         let mut node = from;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_avoid_what_is_down() {
+    fn routes_avoid_failed_links() {
         let fabric = Topology::leaf_spine(2, 2, 1, CABLES).unwrap();
         // Links: 0 and 1 are the hosts', 2 and 3 leaf 0's to the spines, 4 and 5 leaf 1's.
         assert_eq!(Routes::new(&fabric, &|_| true).ports(0, 1), [1, 2]);

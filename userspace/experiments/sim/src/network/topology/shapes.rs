@@ -1,4 +1,4 @@
-//! Fabrics of a regular shape.
+//! Regular fabrics.
 
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::in_range;
@@ -6,7 +6,7 @@ use dcqcn_params::quantity::in_range;
 use super::{Cables, Link, MAX_NODES, Topology, TopologyError};
 
 impl Topology {
-    /// Leaves with hosts, each joined to every spine. One leaf needs no spine: that is a single switch.
+    /// Leaves with hosts, each connected to every spine. A single leaf needs no spine.
     ///
     /// # Errors
     /// There are too many nodes, or none.
@@ -38,9 +38,9 @@ impl Topology {
         Ok(plan.topology(leaves + spines))
     }
 
-    /// Three tiers: pods of as many aggregation switches as ToRs, each joined to each in the pod; an aggregation switch has as
-    /// many links to cores as a ToR has hosts, so that no tier is oversubscribed when all links have one rate. `k` pods,
-    /// `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
+    /// Three tiers: pods with as many aggregation switches as ToRs, fully connected within the pod. An aggregation
+    /// switch has as many links to cores as a ToR has hosts, so no tier is oversubscribed if all links have one rate.
+    /// `k` pods, `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
     ///
     /// # Errors
     /// There are too many nodes, or none.
@@ -91,7 +91,7 @@ const fn plan_switch(hosts: u64, number: u32) -> u32 {
     hosts as u32 + number
 }
 
-/// A topology in the making.
+/// A topology under construction.
 struct Plan {
     hosts: u32,
     cables: Cables,
@@ -132,7 +132,7 @@ mod tests {
         Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 100_000_000_000, delay_ns: 1_000 };
 
     #[test]
-    fn shapes_have_the_nodes_and_links_they_should() {
+    fn shapes_have_their_nodes_and_links() {
         let single = Topology::leaf_spine(1, 0, 5, CABLES).unwrap();
         assert_eq!((single.hosts, single.switches, single.links.len()), (5, 1, 5));
         let two_tiers = Topology::leaf_spine(4, 2, 8, CABLES).unwrap();

@@ -1,9 +1,9 @@
 //! Chakra execution traces (MLCommons): one file per rank, `PREFIX.0.et`, `PREFIX.1.et` and so on.
 //!
-//! A file is a row of messages, each after its length: metadata first, then nodes with their dependencies. Rank N is host
-//! N. Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces have
-//! it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all goes over the fabric.
-//! A control dependency on a node that the trace does not have is skipped, as ASTRA-sim does.
+//! A file is a sequence of length-prefixed messages: metadata, then nodes with their dependencies. Rank N is host N.
+//! Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces
+//! contain it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all traffic
+//! uses the fabric. A control dependency on a node missing in the trace is skipped, as ASTRA-sim does.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::collective::{Collective, Pairs};
 use super::{Wait, Workload};
 use crate::network::read::FileError;
 
-/// The fields of `Node` that matter here.
+/// The relevant fields of `Node`.
 #[derive(Clone, PartialEq, Message)]
 struct Node {
     #[prost(uint64, tag = "1")]
@@ -33,7 +33,7 @@ struct Node {
     attr: Vec<Attribute>,
 }
 
-/// `AttributeProto`, as far as it holds whole numbers or text.
+/// `AttributeProto`, restricted to whole numbers and text.
 #[derive(Clone, PartialEq, Message)]
 struct Attribute {
     #[prost(string, tag = "1")]
@@ -77,7 +77,7 @@ impl Node {
         self.attr.iter().find(|attribute| attribute.name == name)?.text.as_deref()
     }
 
-    /// The collective of `CollectiveCommType`; the type where it is not known here.
+    /// The collective of a `CollectiveCommType`; the error for an unknown type.
     fn collective(&self) -> Result<Collective, String> {
         match self.number("comm_type") {
             Some(0 | BARRIER) => Ok(Collective::AllReduce),
@@ -88,8 +88,8 @@ impl Node {
             Some(5) => Ok(Collective::Broadcast),
             Some(6) => Ok(Collective::AllToAll),
             Some(7 | 8) => Ok(Collective::ReduceScatter),
-            Some(other) => Err(format!("comm_type {other} is not known")),
-            None => Err("it has no comm_type".to_owned()),
+            Some(other) => Err(format!("unknown comm_type {other}")),
+            None => Err("comm_type is missing".to_owned()),
         }
     }
 
@@ -99,14 +99,14 @@ impl Node {
     }
 }
 
-/// A node that is known: the flow that stands for it, and what those that depend on it wait for.
+/// A known node: its flow, and the condition for its dependents.
 type Known = HashMap<u64, (u32, Wait)>;
 
 impl Workload {
-    /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, as many as there are, at most `hosts`.
+    /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, at most `hosts`.
     ///
     /// # Errors
-    /// There is none, one cannot be read, or has a collective that is not known here.
+    /// There is no trace, one cannot be read, or has an unknown collective.
     pub(crate) fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut traces = Vec::new();
         for rank in 0..=hosts {
@@ -118,7 +118,7 @@ impl Workload {
                 return Err(FileError::new(
                     &name,
                     0,
-                    format!("the fabric has hosts for {hosts} ranks only: give it more"),
+                    format!("the fabric has hosts for {hosts} ranks only: use a larger one"),
                 ));
             }
             let bytes = std::fs::read(&name)
@@ -130,7 +130,7 @@ impl Workload {
             return Err(FileError::new(
                 &name,
                 0,
-                format!("there is no trace {name}.0.et: give the part of the names before the rank"),
+                format!("no trace {name}.0.et: give the part of the names before the rank"),
             ));
         }
         Self::of_traces(&traces, class)
@@ -140,7 +140,7 @@ impl Workload {
         let mut workload = Self::new();
         let mut pairs = Pairs::new(class);
         let mut known: Vec<Known> = vec![Known::new(); traces.len()];
-        // The n-th collective of a group of ranks is the same in all of their traces; so is the n-th message between two.
+        // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
         let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
         let mut places: HashMap<(String, usize), usize> = HashMap::new();
         let mut sent: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
@@ -151,7 +151,7 @@ impl Workload {
             for node in nodes {
                 let peer = |key: &str| {
                     let peer = node.number(key).filter(|&peer| peer < traces.len() as u64);
-                    let what = || format!("node {} (`{}`) has no `{key}` that is a rank", node.id, node.name);
+                    let what = || format!("node {} (`{}`) has no valid rank `{key}`", node.id, node.name);
                     peer.map(|peer| peer as u32).ok_or_else(|| FileError::new(name, 0, what()))
                 };
                 let tag = node.number("comm_tag").unwrap_or(0);
@@ -182,7 +182,7 @@ impl Workload {
                             collectives.len() - 1
                         });
                         collectives[place].push((rank, node));
-                        // What it waits for; who waits for it is told of its end below.
+                        // Its dependencies; its dependents are added below.
                         (workload.compute(host, 0), Wait::Delivered)
                     }
                     _ => {
@@ -219,7 +219,7 @@ impl Workload {
                 );
                 FileError::new(&traces[first].0, 0, what)
             })?;
-            // Of a collective with a root the first rank is that.
+            // The root of a collective is its first rank.
             let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
             if let Some(place) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
                 members.rotate_left(place);
@@ -247,7 +247,7 @@ impl Workload {
                             continue;
                         }
                         let what = format!(
-                            "node {} (`{}`) depends on node {dependency}, which is not there",
+                            "node {} (`{}`) depends on missing node {dependency}",
                             node.id, node.name
                         );
                         return Err(FileError::new(name, 0, what));
@@ -264,7 +264,7 @@ impl Workload {
 
 /// The nodes of a trace, in order.
 fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
-    let refuse = |what: String| FileError::new(name, 0, format!("is no Chakra trace: {what}"));
+    let refuse = |what: String| FileError::new(name, 0, format!("is not a Chakra trace: {what}"));
     let mut rest = bytes;
     let mut nodes = Vec::new();
     let mut is_metadata = true;
@@ -272,10 +272,7 @@ fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
         let length = prost::encoding::decode_varint(&mut rest).map_err(|error| refuse(error.to_string()))?;
         let length = usize::try_from(length).ok().filter(|&length| length <= rest.len());
         let Some((message, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
-            return Err(refuse(format!(
-                "{} bytes before its end a message is longer than what is left",
-                rest.len()
-            )));
+            return Err(refuse(format!("a message {} bytes before the end is truncated", rest.len())));
         };
         rest = after;
         if !std::mem::take(&mut is_metadata) {
@@ -294,7 +291,7 @@ mod tests {
     }
 
     fn trace(nodes: &[Node]) -> Vec<u8> {
-        // Metadata: `version` and nothing else.
+        // Metadata: only `version`.
         let mut bytes = vec![7, 10, 5];
         bytes.extend(b"0.0.4");
         for node in nodes {
@@ -339,10 +336,10 @@ mod tests {
         let few = Workload::chakra(&directory.join("t"), 3, 3).unwrap_err().to_string();
         assert!(few.contains("t.3.et: the fabric has hosts for 3 ranks only"), "{few}");
         let none = Workload::chakra(&directory.join("u"), 4, 3).unwrap_err().to_string();
-        assert!(none.contains("there is no trace"), "{none}");
+        assert!(none.contains("no trace"), "{none}");
         std::fs::write(directory.join("t.0.et"), [200, 1, 2]).unwrap();
         let torn = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
-        assert!(torn.contains("is no Chakra trace"), "{torn}");
+        assert!(torn.contains("is not a Chakra trace"), "{torn}");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -379,9 +376,9 @@ mod tests {
             assert_eq!(sent.count(), 2 * flows, "{kind}");
         }
         let refused = of_four(&[collective(1, 12, &[])]).unwrap_err().to_string();
-        assert!(refused.contains("node 1 (``): comm_type 12 is not known; set it to 9"), "{refused}");
+        assert!(refused.contains("node 1 (``): unknown comm_type 12; set it to 9"), "{refused}");
         let refused = of_four(&[node(3, COMM_COLL, &[], vec![])]).unwrap_err().to_string();
-        assert!(refused.contains("node 3 (``): it has no comm_type"), "{refused}");
+        assert!(refused.contains("node 3 (``): comm_type is missing"), "{refused}");
     }
 
     #[test]
@@ -401,6 +398,6 @@ mod tests {
         let workload = of_four(&[collective(1, 0, &[]), dangling]).unwrap();
         assert_eq!(workload.validate(4), Ok(()));
         let refused = of_four(&[collective(2, 0, &[7])]).unwrap_err().to_string();
-        assert!(refused.contains("node 2 (``) depends on node 7, which is not there"), "{refused}");
+        assert!(refused.contains("node 2 (``) depends on missing node 7"), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! Collectives: flows of which each waits for the data that it sends on.
+//! Collectives as flows, each of which waits for the data that it forwards.
 
 use serde::Serialize;
 
@@ -8,21 +8,21 @@ use super::{Round, Wait, Workload};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Collective {
-    /// Everybody has the sum of everybody's data: a ring, twice around.
+    /// All ranks get the sum of all data: two rounds of a ring.
     AllReduce,
-    /// Everybody has a part of the sum: a ring, once around.
+    /// Each rank gets a part of the sum: one round of a ring.
     ReduceScatter,
-    /// Everybody has everybody's part: a ring, once around.
+    /// All ranks get every rank's part: one round of a ring.
     AllGather,
-    /// Everybody sends everybody else a part, all at once.
+    /// Each rank sends a part to every other rank, concurrently.
     AllToAll,
     /// All ranks get the data of the first: a binomial tree.
     Broadcast,
     /// The first rank gets the sum of all data: a binomial tree.
     Reduce,
-    /// The first rank gets a part from each other rank, all at once.
+    /// The first rank gets a part from each other rank, concurrently.
     Gather,
-    /// Each other rank gets a part from the first, all at once.
+    /// Each other rank gets a part from the first, concurrently.
     Scatter,
 }
 
@@ -33,7 +33,7 @@ impl Collective {
         if matches!(self, Self::AllReduce) { 2 * others } else { others }
     }
 
-    /// Flows that all of `ranks` send together.
+    /// Flows of all `ranks` in total.
     const fn sends(self, ranks: u64) -> u64 {
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => {
@@ -50,9 +50,9 @@ const fn parent(rank: usize) -> usize {
 }
 
 impl Workload {
-    /// `collective` over `bytes`, which all ranks together cut into as many parts as there are ranks. `ready` holds for each
-    /// rank the flow (usually a computation there) that it waits for; the result for each the flow whose delivery tells
-    /// that it is through. `pairs` keeps the queue pairs between ranks from one collective to the next.
+    /// Adds `collective` over `bytes`, divided into as many parts as there are ranks. `ready` has, for each rank, the
+    /// flow (usually a computation there) that it waits for; the result has, for each, the flow whose delivery
+    /// completes it. `pairs` stores the QPs between ranks for later collectives.
     pub(crate) fn collective(
         &mut self,
         collective: Collective,
@@ -113,10 +113,7 @@ impl Workload {
     }
 
     /// Adds the flows of a collective from or to the first rank.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "those of `collective`, and what it has computed from them"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "those of `collective`, and derived values")]
     fn rooted(
         &mut self,
         collective: Collective,
@@ -135,21 +132,21 @@ impl Workload {
             let flow = self.between(pairs, ranks[src], ranks[dst], if is_tree { bytes } else { part_bytes });
             self.after(flow, ready[src], Wait::Delivered);
             self.after(done[dst], flow, Wait::Delivered);
-            // In a tree a rank forwards what it has received; the root of the others sends its own data.
+            // In a tree a rank forwards received data; in the others, the root sends its own.
             if is_tree && src != 0 {
                 self.after(flow, done[src], Wait::Delivered);
             }
         }
     }
 
-    /// A flow on the queue pair between two hosts.
+    /// A flow on the QP between two hosts.
     pub(super) fn between(&mut self, pairs: &mut Pairs, src: u32, dst: u32, bytes: u64) -> u32 {
         let class = pairs.class;
         let qp = *pairs.known.entry((src, dst)).or_insert_with(|| self.pair(src, dst, class));
         self.send(qp, bytes, 0)
     }
 
-    /// How many flows [`Workload::collectives`] makes, those that only wait included.
+    /// Number of flows of [`Workload::collectives`], including those that only wait.
     #[must_use]
     pub(crate) fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
         let of_one = collective.sends(ranks).saturating_add(ranks);
@@ -169,7 +166,7 @@ impl Workload {
     }
 }
 
-/// Queue pairs between hosts that are used again.
+/// QPs between hosts, for reuse.
 #[derive(Clone, Debug)]
 pub struct Pairs {
     class: u8,
@@ -177,7 +174,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// None yet; all are of `class`.
+    /// Empty; all QPs use `class`.
     #[must_use]
     pub(crate) fn new(class: u8) -> Self {
         Self { class, known: std::collections::HashMap::new() }

@@ -1,21 +1,21 @@
 //! The files of HPCC's simulator: flows, and topologies.
 //!
-//! A flow file begins with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file begins with
-//! the numbers of nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
+//! A flow file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts
+//! with the numbers of nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
 
 use super::Workload;
 use crate::network::read::{FileError, words};
 use crate::network::topology::{Link, Topology};
 
-/// Start of time in the flow files of HPCC's traffic generator, where flows begin after 2 s.
+/// Start time in the flow files of HPCC's traffic generator: 2 s.
 const FIRST_START_NS: u64 = 2_000_000_000;
 
 impl Workload {
-    /// Reads a flow file. Each flow is a QP of its own in `class`; the priority group of the file is that of HPCC's switches.
-    /// Where no flow starts before 2 s, as HPCC's traffic generator has it, these do not count.
+    /// Reads a flow file. Each flow has its own QP in `class`; the priority group of the file concerns HPCC's switches
+    /// only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are subtracted.
     ///
     /// # Errors
-    /// A line is not a flow, or there are fewer than the first line says.
+    /// A line is malformed, or there are fewer lines than announced.
     pub fn hpcc(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
         let count = lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok());
@@ -40,7 +40,7 @@ impl Workload {
             flows.push((src, dst, bytes, start_ns));
         }
         if flows.len() < count {
-            let what = format!("{count} flows are announced in the first line, and {} follow", flows.len());
+            let what = format!("the first line announces {count} flows, but {} follow", flows.len());
             return Err(FileError::new(name, 0, what));
         }
         let first_ns = flows.iter().map(|flow| flow.3).min().unwrap_or(0);
@@ -71,10 +71,10 @@ const RATES: &[(&str, f64)] = &[("Gbps", 1e9), ("Mbps", 1e6), ("Kbps", 1e3), ("b
 const TIMES: &[(&str, f64)] = &[("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
 
 impl Topology {
-    /// Reads a topology file. Error rates other than 0 are refused: links lose nothing here.
+    /// Reads a topology file. Nonzero error rates are rejected: links are lossless here.
     ///
     /// # Errors
-    /// A line is not a link, or the numbers do not fit.
+    /// A line is malformed, or the numbers are inconsistent.
     pub fn hpcc(name: &str, text: &str) -> Result<Self, FileError> {
         let lines: Vec<_> = words(text).collect();
         let numbers = |line: usize| -> Option<Vec<u32>> {
@@ -90,7 +90,7 @@ impl Topology {
             let what = format!("the second line must name the {switch_count} switches, below {nodes}");
             return Err(FileError::new(name, 2, what));
         };
-        // Hosts first, as they are numbered here; each keeps its name.
+        // Hosts come first in the numbering here; each keeps its name.
         let is_switch = |node: &u32| switches.contains(node);
         let order: Vec<u32> =
             (0..nodes).filter(|node| !is_switch(node)).chain((0..nodes).filter(is_switch)).collect();
@@ -122,7 +122,7 @@ impl Topology {
             return Err(FileError::new(
                 name,
                 0,
-                format!("{link_count} links are announced, and {} follow", links.len()),
+                format!("{link_count} links are announced, but {} follow", links.len()),
             ));
         }
         let names = order.iter().map(|old| format!("node{old}")).collect();
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_are_read_as_the_traffic_generator_writes_them() {
+    fn traffic_generator_files_parsed() {
         let text = "2 \n2 1 3 100 200000 2.000000500\n3 1 3 100 150000 2.5\n9 9 9 9 9 9\n";
         let workload = Workload::hpcc("flow.txt", text, 3).unwrap();
         let read: Vec<_> = workload
@@ -148,7 +148,7 @@ mod tests {
         for (text, says) in [
             ("x", "f:1: the first line must be the number of flows"),
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
-            ("3\n0 1 3 100 5 0\n", "f: 3 flows are announced in the first line, and 1 follow"),
+            ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
         ] {
             assert!(Workload::hpcc("f", text, 3).unwrap_err().to_string().starts_with(says));
         }
@@ -167,7 +167,7 @@ mod tests {
             ("1 2\n", "t:1: the first line"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
-            ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, and 1 follow"),
+            ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
         ] {
             assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(says), "{text}");
         }

@@ -1,7 +1,8 @@
 //! Connection matrices of htsim, as uet-htsim's are: `SRC->DST start PS size BYTES`, with triggers.
 //!
-//! Start times are picoseconds. A connection without a start waits for its trigger: of one shot, which starts all of its
-//! connections; of several, of which each starts the next; or a barrier, which waits for so many connections.
+//! Start times are picoseconds. A connection without a start waits for its trigger: a oneshot, which starts all of its
+//! connections; a multishot, in which each firing starts the next one; or a barrier, which waits for a number of
+//! connections.
 
 use std::collections::HashMap;
 
@@ -13,9 +14,9 @@ use crate::network::read::{FileError, words};
 struct Trigger {
     kind: Option<Kind>,
     count: usize,
-    /// Who sets it off, and how far they have to be.
+    /// Connections that fire it, with their condition.
     from: Vec<(u32, Wait)>,
-    /// Whom it starts.
+    /// Connections that it starts.
     starts: Vec<u32>,
 }
 
@@ -27,10 +28,10 @@ enum Kind {
 }
 
 impl Workload {
-    /// Reads a connection matrix. Each connection is a QP of its own in `class`.
+    /// Reads a connection matrix. Each connection has its own QP in `class`.
     ///
     /// # Errors
-    /// A line is neither a connection nor a trigger, a connection never starts, or a trigger is not as its kind wants it.
+    /// A line is malformed, a connection never starts, or a trigger violates the rules of its kind.
     pub fn htsim(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
         let mut workload = Self::new();
         let mut triggers: HashMap<u64, Trigger> = HashMap::new();
@@ -41,7 +42,7 @@ impl Workload {
                 ["trigger", rest @ ..] => {
                     let Some((id, kind, count)) = trigger(rest) else {
                         return refuse(format!(
-                            "`{}` is no trigger: write `trigger id N oneshot`, `multishot` or `barrier count N`",
+                            "`{}` is not a trigger: write `trigger id N oneshot`, `multishot` or `barrier count N`",
                             words.join(" ")
                         ));
                     };
@@ -54,12 +55,12 @@ impl Workload {
                         .and_then(|(src, dst)| Some((src.parse().ok()?, dst.parse().ok()?)));
                     let (Some((src, dst)), Some(connection)) = (ends, connection(rest)) else {
                         return refuse(format!(
-                            "`{}` is no connection: write SRC->DST start PICOSECONDS size BYTES",
+                            "`{}` is not a connection: write SRC->DST start PICOSECONDS size BYTES",
                             words.join(" ")
                         ));
                     };
                     if connection.start_ps.is_some() == (connection.trigger.is_some()) {
-                        return refuse("a connection has a start or a trigger, and not both".to_owned());
+                        return refuse("a connection must have either a start or a trigger".to_owned());
                     }
                     let flow = workload.flow(
                         src,
@@ -81,7 +82,7 @@ impl Workload {
                 }
                 ["failure", ..] => {
                     return refuse(
-                        "failures of switches are not read: give links that fail by `--fault`".to_owned(),
+                        "failures of switches are not supported: use `--fault` for failing links".to_owned(),
                     );
                 }
                 _ => return refuse(format!("`{}` is neither a connection nor a trigger", words.join(" "))),
@@ -101,16 +102,16 @@ impl Workload {
     fn wire_trigger(&mut self, trigger: &Trigger) -> Result<(), String> {
         let Trigger { kind, count, from, starts } = trigger;
         if from.is_empty() && !starts.is_empty() {
-            return Err("no connection sets it off".to_owned());
+            return Err("no connection fires it".to_owned());
         }
         match kind {
             None if starts.is_empty() => Ok(()),
-            None => Err("its kind is not given: write `trigger id N oneshot`".to_owned()),
+            None => Err("its kind is missing: write `trigger id N oneshot`".to_owned()),
             Some(Kind::Oneshot) if from.len() > 1 => {
-                Err(format!("{} connections set off one shot", from.len()))
+                Err(format!("{} connections fire a oneshot", from.len()))
             }
             Some(Kind::Barrier) if *count != from.len() => {
-                Err(format!("a barrier of {count} has {} connections that set it off", from.len()))
+                Err(format!("a barrier of {count} has {} connections that fire it", from.len()))
             }
             Some(Kind::Oneshot | Kind::Barrier) => {
                 for &start in starts {
@@ -118,7 +119,7 @@ impl Workload {
                 }
                 Ok(())
             }
-            // Whoever ends starts the next: which one of them that is does not matter when each starts one.
+            // Each completion starts the next connection; which one is irrelevant.
             Some(Kind::Multishot) => {
                 for (&start, &(flow, wait)) in starts.iter().zip(from) {
                     self.after(start, flow, wait);
@@ -142,13 +143,13 @@ struct Connection {
     received: Option<u64>,
 }
 
-/// The words after the ends of a connection.
+/// The words after the endpoints of a connection.
 fn connection(words: &[&str]) -> Option<Connection> {
     let mut connection = Connection::default();
     for pair in words.chunks(2) {
         let &[key, value] = pair else { return None };
         match key {
-            // Fractions of a picosecond do not matter.
+            // Fractions of a picosecond are ignored.
             "start" => {
                 connection.start_ps = Some(value.parse::<f64>().ok().filter(|start| *start >= 0.0)? as u64)
             }
@@ -212,21 +213,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_file_named() {
         for (text, says) in [
-            ("0->1 start 0\n", "m:1: `0->1 start 0` is no connection"),
-            ("0->1 size 5\n", "m:1: a connection has a start or a trigger"),
-            ("0->1 size 5 start 0 trigger 1\n", "m:1: a connection has a start or a trigger"),
-            ("0->1 trigger 1 size 5\ntrigger id 1 oneshot\n", "m: trigger 1: no connection sets it off"),
+            ("0->1 start 0\n", "m:1: `0->1 start 0` is not a connection"),
+            ("0->1 size 5\n", "m:1: a connection must have either a start or a trigger"),
+            ("0->1 size 5 start 0 trigger 1\n", "m:1: a connection must have either a start or a trigger"),
+            ("0->1 trigger 1 size 5\ntrigger id 1 oneshot\n", "m: trigger 1: no connection fires it"),
             (
                 "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\n",
-                "m: trigger 1: its kind is not given",
+                "m: trigger 1: its kind is missing",
             ),
             (
                 "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\ntrigger id 1 barrier count 2",
                 "m: trigger 1: a barrier of 2 has 1",
             ),
-            ("trigger id 1\n", "m:1: `trigger id 1` is no trigger"),
+            ("trigger id 1\n", "m:1: `trigger id 1` is not a trigger"),
             ("hello\n", "m:1: `hello` is neither"),
         ] {
             let refused = Workload::htsim("m", text, 3).unwrap_err().to_string();

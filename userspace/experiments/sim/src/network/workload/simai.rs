@@ -1,9 +1,9 @@
 //! Workload files of SimAI: the layers of a model, each with computations and collectives.
 //!
-//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N`, the second the number of layers. A layer is
-//! `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient, weight gradient), then the time of
-//! the update; times in nanoseconds. One iteration is made of it: forward through all layers, then back. Every GPU is a host
-//! of the fabric: NVLink is not modelled.
+//! The first line has `model_parallel_NPU_group: N`, `ep: N` and `all_gpus: N`, the second the number of layers. A
+//! layer is `NAME DEPENDENCY`, then three times time, collective and bytes (forward, input gradient, weight gradient),
+//! then the time of the update; times are in nanoseconds. One iteration is simulated: forward through all layers, then
+//! backward. Every GPU is a host of the fabric: NVLink is not modelled.
 //!
 //! With `pp: N` the layers are those of one pipeline stage. A stage is a block of neighbouring ranks, and starts when each
 //! rank has `ga` messages of `pp_comm` bytes from its counterpart in the stage before; gradients go the same way back.
@@ -13,7 +13,7 @@ use super::collective::{Collective, Pairs};
 use super::{Wait, Workload};
 use crate::network::read::{FileError, words};
 
-/// How ranks are put into groups.
+/// Assignment of ranks to groups.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     ranks: u32,
@@ -30,7 +30,7 @@ struct Transfer {
     bytes: u64,
 }
 
-/// Which ranks take part.
+/// Ranks that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     Tensor,
@@ -39,7 +39,7 @@ enum Group {
     DataExpert,
 }
 
-/// A computation and a collective after it.
+/// A computation followed by a collective.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     compute_ns: u64,
@@ -50,11 +50,11 @@ impl Workload {
     /// Reads a workload file for a fabric of `hosts` hosts.
     ///
     /// # Errors
-    /// A line is not as it should be, or there are more GPUs than hosts.
+    /// A line is malformed, or there are more GPUs than hosts.
     pub(crate) fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
         let (_, head) = lines.next().unwrap_or_default();
-        /// More micro-batches than any model has.
+        /// Upper bound: more micro-batches than any model has.
         const MAX_MESSAGES: u32 = 4_096;
         // SimAI writes `pp_comm` with and without a colon.
         let of = |key: &str| {
@@ -91,7 +91,7 @@ impl Workload {
             && (shape.stage_ranks() / tensor).is_multiple_of(shape.expert);
         if !fits {
             let what = format!(
-                "{ranks} GPUs cannot be put into {pipeline} stages, these into groups of {tensor}, and those into groups of {}",
+                "{ranks} GPUs cannot be divided into {pipeline} stages, these into groups of {tensor}, and those into groups of {}",
                 shape.expert
             );
             return Err(FileError::new(name, 1, what));
@@ -128,7 +128,7 @@ impl Workload {
     }
 }
 
-/// A workload in the making: every rank's last step.
+/// A workload under construction, with every rank's last step.
 struct Model {
     workload: Workload,
     pairs: Pairs,
@@ -181,8 +181,8 @@ impl Shape {
         self.ranks / self.pipeline
     }
 
-    /// Every group of a kind in the first stage: tensor groups are of neighbours; across them, expert groups are of
-    /// neighbouring tensor groups, and the rest repeats them.
+    /// All groups of a kind in the first stage: tensor groups consist of neighbours, expert groups of neighbouring
+    /// tensor groups, and data-parallel groups of the rest.
     fn groups(self, group: Group) -> Vec<Vec<u32>> {
         let Self { tensor, expert, .. } = self;
         let replicas = self.stage_ranks() / tensor;
@@ -209,7 +209,7 @@ impl Shape {
 
 fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError> {
     let refuse =
-        |what: &str| FileError::new(name, line, format!("`{}` is no layer: {what}", words.join(" ")));
+        |what: &str| FileError::new(name, line, format!("`{}` is not a layer: {what}", words.join(" ")));
     let [_, _, steps @ .., _update] = words else {
         return Err(refuse("it needs a name, a dependency, three steps and a time"));
     };
@@ -322,16 +322,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workload_is_refused() {
+    fn invalid_workload_rejected() {
         for (text, hosts, says) in [
             (FILE.to_owned(), 4, "w:1: all_gpus: 8 is out of range: the fabric has hosts for 1 to 4"),
             (
                 FILE.replace("group: 2", "group: 3"),
                 8,
-                "w:1: 8 GPUs cannot be put into 1 stages, these into groups of 3",
+                "w:1: 8 GPUs cannot be divided into 1 stages, these into groups of 3",
             ),
-            (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be put into 3 stages"),
-            (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be put into 0 stages"),
+            (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be divided into 3 stages"),
+            (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be divided into 0 stages"),
             (FILE.replace("ga: 1", "ga: 5000"), 8, "w:1: ga: 5000 is out of range: 1 to 4096"),
             (FILE.replace("ALLTOALL_EP", "BROADCAST"), 8, "w:4: `experts -1 100 BROADCAST"),
             (

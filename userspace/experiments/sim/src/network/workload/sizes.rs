@@ -4,10 +4,10 @@ use super::{MAX_FLOW_BYTES, Workload};
 use crate::network::random::Random;
 use crate::network::read::{FileError, words};
 
-/// How long flows are: a cumulative distribution, linear between its points.
+/// Cumulative distribution of flow sizes, linear between its points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
-    /// Length and probability that a flow is no longer, both rising, to 1.
+    /// Length, and probability of a flow being no longer; both increase, to probability 1.
     points: Vec<(f64, f64)>,
 }
 
@@ -20,16 +20,16 @@ pub struct Poisson {
     pub rate_bps: u64,
     /// Payload that each host offers, as a share of its link.
     pub load: f64,
-    /// Flows start until then.
+    /// Time until which flows start.
     pub until_ns: u64,
     /// Class of the flows.
     pub class: u8,
-    /// Where random numbers begin.
+    /// Seed.
     pub seed: u64,
 }
 
 impl Poisson {
-    /// How many flows start, on average.
+    /// Expected number of flows.
     #[must_use]
     pub(crate) fn mean_flows(&self, sizes: &Sizes) -> f64 {
         f64::from(self.hosts) * self.until_ns as f64 / self.gap_ns(sizes)
@@ -46,14 +46,14 @@ impl Sizes {
     /// Reads a distribution of HPCC's traffic generator: lines `BYTES PERCENT`, the last of them 100 percent.
     ///
     /// # Errors
-    /// A line is none, or the numbers do not rise to 100.
+    /// A line is malformed, or the numbers do not increase to 100.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (line, words) in words(text) {
             let numbers: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
             let (&[bytes, percent], 2) = (numbers.as_slice(), words.len()) else {
                 let what = format!(
-                    "`{}` is no point of a distribution: write BYTES PERCENT, as in `10000 15`",
+                    "`{}` is not a point of a distribution: write BYTES PERCENT, as in `10000 15`",
                     words.join(" ")
                 );
                 return Err(FileError::new(name, line, what));
@@ -62,7 +62,7 @@ impl Sizes {
             if !rises || !(0.0..=MAX_FLOW_BYTES as f64).contains(&bytes) || !(0.0..=100.0).contains(&percent)
             {
                 let what = format!(
-                    "{bytes} {percent}: bytes and percents must rise from line to line, to 100 percent"
+                    "{bytes} {percent}: bytes and percents must increase from line to line, to 100 percent"
                 );
                 return Err(FileError::new(name, line, what));
             }
@@ -74,7 +74,7 @@ impl Sizes {
         Ok(Self { points })
     }
 
-    /// All flows as long as this.
+    /// All flows have this length.
     #[must_use]
     pub fn constant(bytes: u64) -> Self {
         Self { points: vec![(bytes as f64, 0.0), (bytes as f64, 1.0)] }
@@ -91,7 +91,7 @@ impl Sizes {
         first + self.points.windows(2).map(segment).sum::<f64>()
     }
 
-    /// A length by chance, at least 1.
+    /// A random length, at least 1.
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         let share = random.unit();
         let above =
@@ -105,8 +105,8 @@ impl Sizes {
 }
 
 impl Workload {
-    /// Flows with lengths of `sizes` that start at random times (a Poisson process at every host) and go to other hosts, each
-    /// as likely. [`Poisson::mean_flows`] says how many that will be.
+    /// Flows with lengths of `sizes` that start at random times (a Poisson process at every host) and go to other hosts
+    /// with equal probability. [`Poisson::mean_flows`] returns their expected number.
     #[must_use]
     pub(crate) fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
         let mut workload = Self::new();
@@ -115,7 +115,7 @@ impl Workload {
         }
         let gap_ns = spec.gap_ns(sizes);
         for src in 0..spec.hosts {
-            // A sequence of its own: other hosts' flows stay as they are when one is added.
+            // A separate sequence per host: adding a host does not change the flows of others.
             let mut random = Random::new(spec.seed << 20 | u64::from(src));
             let mut at_ns = random.exponential(gap_ns as u64);
             while at_ns < spec.until_ns {
@@ -138,7 +138,7 @@ impl Workload {
         workload
     }
 
-    /// Every host sends to one other and receives from one other, by chance.
+    /// Every host sends to one other and receives from one other, at random.
     #[must_use]
     pub fn permutation(hosts: u32, bytes: u64, class: u8, seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -177,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused_with_its_line() {
+    fn invalid_distribution_rejected_with_line() {
         for (text, says) in [
-            ("0 0\n5\n", "cdf:2: `5` is no point"),
-            ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must rise"),
+            ("0 0\n5\n", "cdf:2: `5` is not a point"),
+            ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),
             ("0 0\n10 60\n", "cdf: the last line must be `BYTES 100`"),
             ("", "cdf: the last line"),
         ] {

@@ -34,9 +34,9 @@ fn place() -> Place {
     Place { group: "tuned".to_owned(), labels: Vec::new(), interface: "eth*".to_owned() }
 }
 
-/// What is written has what the user said, also where a preset that has not is better; and all that the user said.
+/// The file has the user's settings, even if a preset without them is better.
 #[test]
-fn what_is_written_is_as_given() {
+fn given_settings_are_kept() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
     let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
     let first = &report.rows[0];
@@ -50,7 +50,7 @@ fn what_is_written_is_as_given() {
     let settings = dcqcn_params::parse("fragment", &interface).unwrap();
     assert!(task(given).setup.changes.iter().all(|change| settings.changes.contains(change)), "{text}");
     let shown = report.to_string();
-    assert!(shown.contains("only to compare with, as --profile and --set say something else: "), "{shown}");
+    assert!(shown.contains("for comparison only, without --profile and --set: "), "{shown}");
 }
 
 #[test]
@@ -59,15 +59,15 @@ fn candidate_beyond_limit_not_written() {
     let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, 2).unwrap();
     let refused = report.fragment(&place()).unwrap_err().to_string();
     assert!(
-        refused.contains("breaks a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
+        refused.contains("exceeds a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
         "{refused}"
     );
     assert!(report.to_string().contains("deepest queue 1.00 kB"), "{report}");
 }
 
-/// What the flags of a row make is what the row was judged by.
+/// The flags of a row reproduce its score.
 #[test]
-fn flags_and_file_have_what_was_simulated() {
+fn flags_and_file_match_the_simulation() {
     let task = task(SMALL);
     let report = tune(&task, 2).unwrap();
     let rate_bps = 100_000_000_000;
@@ -94,7 +94,7 @@ fn flags_and_file_have_what_was_simulated() {
 }
 
 #[test]
-fn limits_come_before_the_objective() {
+fn limits_precede_the_objective() {
     let free = tune(&task(SMALL), 2).unwrap();
     let deepest = free.rows[0].checked.as_ref().unwrap().queue_bytes;
     let limits = Limits { queue_bytes: Some(deepest * 4 / 5), ..Limits::default() };
@@ -108,7 +108,7 @@ fn limits_come_before_the_objective() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_settings_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let slow = directory.path().join("slow.toml");
     std::fs::write(&slow, crate::network::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
@@ -128,19 +128,19 @@ fn what_makes_no_sense_is_refused() {
     for (line, says) in [
         ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
         ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
-        ("--duration 10us", "no preset has all flows end in the time simulated: with `"),
+        ("--duration 10us", "with no preset all flows complete in the simulated time: with `"),
     ] {
         let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
         assert!(format!("{refused:#}").contains(says), "{refused:#}");
     }
-    // What goes with no profile of its own goes with a candidate.
+    // Settings invalid with all profiles may be valid with a candidate.
     for line in
         ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
     {
         let report = tune(&Task { budget: 2, ..task(&format!("{SMALL} {line}")) }, 2).unwrap();
         assert_eq!((report.simulated, report.best().map(|row| row.is_as_given)), (2, Some(true)), "{line}");
     }
-    // One profile, and everything that is searched is set: one candidate.
+    // One profile, and everything searched is set: a single candidate.
     let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \
                --set rpg_hai_rate=50mbit --set rpg_time_reset=300us --set dce_tcp_g=1000 --set min_time_between_cnps=4us";
     assert_eq!(tune(&task(&format!("{SMALL} {all}")), 1).unwrap().simulated, 1);

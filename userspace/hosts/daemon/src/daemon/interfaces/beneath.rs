@@ -27,9 +27,9 @@ impl ManagedInterfaces {
             };
             let iface = info.iface;
             match attach::follow_link_rate(&iface) {
-                Ok(None) => served.told.clear(),
+                Ok(None) => served.logged.clear(),
                 Ok(Some(change)) => {
-                    served.told.clear();
+                    served.logged.clear();
                     let text = |config: &dcqcn_common::params::Config| {
                         Quantity(config.scalars.link_rate_bps, Unit::BitsPerSecond).to_string()
                     };
@@ -43,9 +43,9 @@ impl ManagedInterfaces {
                 Err(attach::Error::NotAttached { .. }) => {}
                 Err(error) => {
                     let error = error.to_string();
-                    if error != served.told {
+                    if error != served.logged {
                         tracing::warn!(iface, error, "cannot update link_rate to the link speed");
-                        served.told = error;
+                        served.logged = error;
                     }
                 }
             }

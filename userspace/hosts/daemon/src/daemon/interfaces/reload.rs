@@ -9,7 +9,7 @@ use dcqcn_support::clock::boottime_ns;
 
 use super::{DROPPED, ManagedInterfaces, at_once, attach_all, tell_attached};
 use crate::daemon::config::Config;
-use crate::daemon::plan::{self, Asked, Reload, Scope};
+use crate::daemon::plan::{self, Reload, ReloadOptions, Scope};
 use crate::daemon::{chain, change};
 
 /// Reasons for rejecting a reload.
@@ -76,7 +76,7 @@ impl ManagedInterfaces {
     pub(in crate::daemon) fn reload(
         &mut self,
         new: Config,
-        asked: Asked,
+        options: ReloadOptions,
         may_listen: impl FnOnce() -> Result<()>,
         tell: &mut dyn FnMut(&Self, usize),
     ) -> std::result::Result<bool, Refused> {
@@ -84,7 +84,7 @@ impl ManagedInterfaces {
             return Ok(false);
         };
         let (world, infos) = self.look(true)?;
-        let plan = plan::reload(old, &new, asked, &world).map_err(Refused::one)?;
+        let plan = plan::reload(old, &new, options, &world).map_err(Refused::one)?;
         // Checks that need no change.
         let mut refused = Refused::none();
         if plan.listen

@@ -28,7 +28,7 @@ struct Entry {
     /// Time of the next run; `None` = never.
     due: Option<Instant>,
     /// Last warning.
-    told: String,
+    logged: String,
 }
 
 enum State {
@@ -79,7 +79,8 @@ impl Looper {
     fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {
-            let entry = || Entry { port, state: State::New, due: Some(Instant::now()), told: String::new() };
+            let entry =
+                || Entry { port, state: State::New, due: Some(Instant::now()), logged: String::new() };
             entries.entry(id).or_insert_with(entry);
         }
         self.count(entries);
@@ -130,14 +131,14 @@ impl Looper {
             }
             Err(error) => {
                 let text = chain(&error);
-                if text != entry.told {
+                if text != entry.logged {
                     tracing::warn!(
                         iface,
                         task = self.name,
                         error = text,
                         "task failed; retrying every second"
                     );
-                    entry.told = text;
+                    entry.logged = text;
                 }
                 self.health.failures.fetch_add(1, Ordering::Relaxed);
                 // The socket may be the cause.

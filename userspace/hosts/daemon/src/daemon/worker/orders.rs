@@ -10,7 +10,7 @@ use dcqcn_telemetry::audit;
 
 use super::overrides::{checked_interfaces, unix_s};
 use super::persisted::{self, Persisted, Trial, Written};
-use super::{Manner, Refused, WorkerState, is_alike};
+use super::{Refused, ReloadOptions, WorkerState, is_alike};
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
@@ -35,7 +35,7 @@ impl WorkerState {
             Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
-        let told = std::mem::take(&mut self.told);
+        let rejection = std::mem::take(&mut self.rejection);
         if let Err(refused) = &result
             // Reloads write their own entries.
             && !matches!(order, Order::Reload)
@@ -44,11 +44,11 @@ impl WorkerState {
             let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
             let entry = format!("requested over the socket by {peer}: {why}");
             // Temporary rejections are retried, possibly often.
-            let is_told = refused.passes && is_alike(&told, &why);
+            let is_logged = refused.passes && is_alike(&rejection, &why);
             if refused.passes {
-                self.told.clone_from(&why);
+                self.rejection.clone_from(&why);
             }
-            if !is_told && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+            if !is_logged && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
                 tracing::error!(peer, error = %first_line(&why), "request rejected; configuration unchanged");
                 audit::enter_refusal("", &entry);
             }
@@ -197,8 +197,8 @@ impl WorkerState {
     /// Activates the previous state, whether or not it can be persisted.
     fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         change::take_back();
-        let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
-        self.go_over(self.overrides.own.under(over), manner)?;
+        let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
+        self.switch_to(self.overrides.own.under(over), options)?;
         if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
             tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
         }
@@ -207,7 +207,7 @@ impl WorkerState {
     }
 
     /// Switches to the current file. Overrides stay active if they are still allowed.
-    pub(super) fn take_file(&mut self, own: Config, manner: Manner) -> Result<(), Refused> {
+    pub(super) fn take_file(&mut self, own: Config, options: ReloadOptions) -> Result<(), Refused> {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Refused::one(why));
         }
@@ -217,8 +217,8 @@ impl WorkerState {
                 Ok(over) => (over.unwrap_or_default(), None),
                 Err(refused) => (Vec::new(), Some(refused)),
             };
-        self.go_over(own.under(over), manner)?;
-        self.said.bounds = Arc::new(own.bounds());
+        self.switch_to(own.under(over), options)?;
+        self.published.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.overrides.own, own);
         if let Some(refused) = refused {
             tracing::warn!(error = %refused, "override no longer allowed by the file; using the file alone");
@@ -244,10 +244,10 @@ impl WorkerState {
         change::take_back();
         let written = self.save(&kept)?;
         let (before, now) = (self.overrides.both(), self.overrides.own.under(over));
-        let manner = Manner { explicitly: false, allow_empty: self.worker.allow_empty };
-        self.go_over(now, manner)?;
+        let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
+        self.switch_to(now, options)?;
         if let Err(error) = written.persist() {
-            let undone = self.go_over(before, manner).is_ok();
+            let undone = self.switch_to(before, options).is_ok();
             tracing::error!(error = chain(&error), undone, "cannot persist the override");
             return Err(failed(error));
         }
@@ -258,8 +258,8 @@ impl WorkerState {
     /// Records the active override.
     fn take(&mut self, kept: Persisted) {
         self.overrides.take(kept);
-        self.said.held = self.overrides.held();
-        self.said.confirm_until = self.overrides.confirm_until;
+        self.published.held = self.overrides.held();
+        self.published.confirm_until = self.overrides.confirm_until;
     }
 
     fn save(&self, kept: &Persisted) -> Result<Written, Refused> {

@@ -196,7 +196,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     #[test]
-    fn start_stores_what_it_refused_or_reverted() {
+    fn start_stores_rejected_or_reverted_change() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fleet.json");
         let store = |kept: &Persisted| persisted::write(&path, kept).unwrap().persist().unwrap();

@@ -246,7 +246,7 @@ fn notification_and_reaction() {
 
 /// Marks received, minus those counted as not answered, equal the CNPs sent.
 #[test]
-fn every_mark_is_answered_or_accounted_for() {
+fn every_mark_is_answered_or_counted() {
     let answered = |s: &mut Snapshot, sent: u64| {
         for (hook, name, value) in [
             ("ingress", "np_ecn_marked_roce_packets", 1_000),

@@ -213,7 +213,7 @@ fn links() {
 }
 
 #[test]
-fn pauses_of_every_vendor_are_read() {
+fn pauses_of_all_vendors_are_counted() {
     for name in [
         "rx_pfc_ena_frames_pri3",
         "rx_priority_3_xoff.nic",
@@ -230,7 +230,7 @@ fn pauses_of_every_vendor_are_read() {
 }
 
 #[test]
-fn silence_of_an_unknown_driver_is_named() {
+fn unknown_driver_without_counters_is_reported() {
     let hardware = |s: &mut Snapshot, driver: &str, counters: &[&str]| {
         (link(s).kind, link(s).driver) = (None, Some(driver.to_owned()));
         let after = counters.iter().map(|name| ((*name).to_owned(), 0)).collect();
@@ -250,7 +250,7 @@ fn silence_of_an_unknown_driver_is_named() {
 }
 
 #[test]
-fn adapters_of_every_vendor_are_read() {
+fn adapters_of_all_vendors_are_recognized() {
     let device = |s: &mut Snapshot, driver: &str, zero: &str, grown: &str| {
         link(s).driver = Some(driver.to_owned());
         let look = |value: u64| [(zero.to_owned(), 0), (grown.to_owned(), value)].into();
@@ -418,7 +418,7 @@ fn congested_host_is_named() {
 }
 
 #[test]
-fn sender_whose_tos_says_ce_is_named() {
+fn sender_with_ce_in_tos_named() {
     let arriving = |s: &mut Snapshot, data, marked| {
         for (name, value) in [
             ("roce_data_packets", data),

@@ -1,4 +1,4 @@
-//! A history of packets, times and parameters, read from bytes: whatever they are, they make one.
+//! A history of packets, times and parameters, derived from arbitrary bytes.
 
 use std::sync::LazyLock;
 
@@ -15,16 +15,16 @@ use dcqcn_tests::packets::{Roce, cm, req};
 
 /// One step.
 pub(crate) enum Step {
-    /// A packet meets a hook.
+    /// A packet enters a hook.
     Packet { hook: Hook, frame: Vec<u8>, meta: Meta },
     /// Other parameters.
     Params(Box<Config>),
 }
 
 /// Reads steps.
-pub(crate) struct Course<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
-    /// The time, which every step moves on.
+    /// Current time, advanced by every step.
     pub(crate) now_ns: u64,
 }
 
@@ -54,7 +54,7 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         };
         frames.push(roce.frame());
         if number % 4 == 0 {
-            // From the other end, for the data that this one sends.
+            // From the other end, for data of this one.
             frames.push(roce.cnp(None, 0xc0));
             frames.push(roce.cnp(Some(roce.dest_qpn), 0xc0));
         }
@@ -72,7 +72,7 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     frames
 });
 
-/// The parameters that a byte stands for: small queues, low rates and a near horizon, so that little brings much about.
+/// Parameters derived from a byte: small queues, low rates and a near horizon, so that short histories have effects.
 pub(crate) fn config(choice: u8) -> Config {
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
@@ -92,7 +92,7 @@ pub(crate) fn config(choice: u8) -> Config {
     config
 }
 
-impl<'a> Course<'a> {
+impl<'a> Cursor<'a> {
     /// Begins.
     pub(crate) const fn new(bytes: &'a [u8], now_ns: u64) -> Self {
         Self { bytes, now_ns }
@@ -106,7 +106,7 @@ impl<'a> Course<'a> {
 
     /// The next step; `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Step> {
-        /// Marks worth trying: none, those of clones that become CNPs, another.
+        /// Marks to try: none, those of clones that become CNPs, another.
         const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
         let (what, frame, time) = (self.byte()?, self.byte()?, self.byte()?);
         self.now_ns = self.now_ns.saturating_add(1 << (time % 32));
@@ -117,7 +117,7 @@ impl<'a> Course<'a> {
         let is_forwarded = what >> 2 & 1 == 1;
         let mark = if what >> 3 & 3 == 3 { MARKS[usize::from(what >> 5) % MARKS.len()] } else { 0 };
         let mut frame = FRAMES.get(usize::from(frame) % FRAMES.len())?.clone();
-        // Every fourth is changed, one or two bytes of its headers, or cut.
+        // Every fourth packet is modified in one or two header bytes, or truncated.
         let mutations = if time >> 5 < 6 { 0 } else { usize::from(time >> 5) - 5 };
         for _ in 0..mutations {
             let (at, value) = (usize::from(self.byte()?), self.byte()?);
