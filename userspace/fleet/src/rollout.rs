@@ -327,7 +327,7 @@ impl Rollout {
                     let least = self.policy.gate.min_judged;
                     self.say(
                         format!(
-                            "paused: {} cannot be judged, {judged} of {changed} changed hosts have enough packets and samples, [gate] \
+                            "paused: {} cannot be judged, {judged} of {changed} changed hosts have enough packets, and samples before and after the change, [gate] \
                              min_judged = {least}; continue with `dcqcn-fleet resume` or roll back with `dcqcn-fleet abort`",
                             name_of(wave)
                         ),
