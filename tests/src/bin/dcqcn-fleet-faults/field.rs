@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Site, signal, there};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 /// How a rollout is made here: watched for as long as hosts need to have figures.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
@@ -79,8 +80,58 @@ impl Field {
 
     /// Starts one more coordinator.
     pub(crate) fn coordinate(&mut self) -> Result<()> {
-        self.coordinators.push(self.site.command(&["coordinate", "--tick", "200ms"])?.spawn()?);
+        self.coordinate_under(&[])
+    }
+
+    /// Starts one more coordinator under another program.
+    pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
+        let words = ["coordinate", "--tick", "200ms"];
+        self.coordinators.push(self.site.command_under(program, &words)?.spawn()?);
         Ok(())
+    }
+
+    /// Kills all members of etcd, and starts them again after `time`.
+    pub(crate) fn restart_etcd_after(&mut self, time: Duration) -> Result<()> {
+        for member in 0..self.site.etcd.count() {
+            self.site.etcd.kill(member)?;
+        }
+        Self::rest(time);
+        for member in 0..self.site.etcd.count() {
+            self.site.etcd.begin(member)?;
+        }
+        self.site.etcd.healthy()
+    }
+
+    /// Keeps the records of a host as an agent of another version would, until the rollout is over: fields and measures that are not
+    /// known, and few of those that are.
+    pub(crate) fn be_other_agent(&self, host: &str) -> Result<()> {
+        let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
+        let began = Instant::now();
+        while !self.is_over()? {
+            ensure!(began.elapsed() < Duration::from_secs(120), "no end within two minutes");
+            let order = self.site.etcd.ctl(&["get", &key("want"), "--print-value-only"])?;
+            let mut tried: Value = serde_json::from_slice(&order.stdout)?;
+            tried["took_ms"] = 30.into();
+            tried["error"] = Value::Null;
+            let rates = json!({ "data_packets": 60_000, "of": { "latency": { "value": 9 } } });
+            let report = json!({ "tried": tried, "rates": rates, "uptime_s": 7 });
+            let member = json!({ "labels": {}, "kernel": "6.12" });
+            self.site
+                .etcd
+                .put(&[(key("report"), report.to_string()), (key("member"), member.to_string())])?;
+            Self::rest(Duration::from_millis(300));
+        }
+        let status = self.site.status()?;
+        let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let own = hosts.iter().find(|one| one["host"] == host).context("the host is not listed")?;
+        ensure!(own["has"] == self.made && own["is_there"] == true, "it was passed over: {own}");
+        Ok(())
+    }
+
+    /// How many hosts have the version that is rolled out.
+    pub(crate) fn changed(&self) -> usize {
+        let name = Some(self.name());
+        self.site.controllers.values().filter(|one| one.name() == name).count()
     }
 
     /// Kills all coordinators.
@@ -99,12 +150,7 @@ impl Field {
 
     /// Waits until so many hosts have the version that is rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        let name = self.name();
-        let has = |one: &dcqcn_tests::fleet::Controller| one.name() == Some(name.clone());
-        let enough = |_: &str, _: &dcqcn_tests::fleet::Controller| {
-            self.site.controllers.values().filter(|one| has(one)).count() >= hosts
-        };
-        self.site.settle("so many hosts have it", enough).map(drop)
+        self.site.settle("so many hosts have it", |_, _| self.changed() >= hosts).map(drop)
     }
 
     /// Waits while it goes on.

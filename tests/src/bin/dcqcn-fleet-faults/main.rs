@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use dcqcn_support::render::Table;
 use dcqcn_tests::exit::exit_code;
-use dcqcn_tests::fleet::Etcd;
+use dcqcn_tests::fleet::{Clock, Etcd};
 
-use crate::faults::FAULTS;
+use crate::faults::{FAULTS, Fault};
 use crate::field::{End, Field};
 
 /// Break what may break in a fleet, in the middle of rollouts.
@@ -26,9 +26,15 @@ struct Args {
     /// Make these faults only.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Measure so many hosts instead, whose agents are all in one process.
-    #[arg(long, conflicts_with_all = ["hosts", "only", "list"])]
-    scale: Option<usize>,
+    /// Make the faults that take minutes too.
+    #[arg(long)]
+    long: bool,
+    /// Measure fleets of these sizes instead, whose agents are all in one process.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["hosts", "only", "list"])]
+    scale: Vec<usize>,
+    /// Measure a fleet of that size instead, whose records are written by hand.
+    #[arg(long, conflicts_with_all = ["hosts", "only", "list", "scale"])]
+    records: Option<usize>,
     /// Say which faults there are.
     #[arg(long)]
     list: bool,
@@ -49,14 +55,23 @@ fn run(args: &Args) -> Result<bool> {
     if !Etcd::is_there("dcqcn-fleet-faults") {
         bail!("there is no etcd");
     }
-    if let Some(hosts) = args.scale {
-        return scale::measure(hosts).map(|()| true);
+    if !args.scale.is_empty() {
+        return scale::measure(&args.scale).map(|()| true);
+    }
+    if let Some(hosts) = args.records {
+        return scale::records(hosts).map(|()| true);
     }
     let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
     let mut is_clean = true;
     let mut field = Field::new(args.hosts)?;
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    for fault in FAULTS.iter().filter(|fault| wanted(fault.name)) {
+    let wanted = |fault: &&Fault| match args.only.is_empty() {
+        true => args.long || !fault.is_long,
+        false => args.only.iter().any(|only| only == fault.name),
+    };
+    for fault in FAULTS.iter().filter(wanted) {
+        if fault.needs_clock && !Clock::is_there(fault.name) {
+            continue;
+        }
         let began = Instant::now();
         let ended = field.round(fault.parameters, fault.make).with_context(|| fault.name.to_owned());
         match ended {
