@@ -94,6 +94,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Simulates rollouts.
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
+    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
     let mut command = Command::new("cargo");
     // Other seeds than the test's, which the gate was tuned with.
     command.current_dir(workspace.root());
@@ -109,7 +110,6 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     if !is_report {
         return Ok(());
     }
-    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
     let mut measured = Measured::new(PAGE);
     measured.add("gate", &format!("{made}\n```text\n{table}```\n"));
     measured.write(workspace)
