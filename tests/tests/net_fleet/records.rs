@@ -1,7 +1,10 @@
 //! Records of hosts that cannot be read, versions that were deleted, and commands without a coordinator.
 
+use std::process::Stdio;
+
 use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Etcd, Nature, Site};
+use dcqcn_tests::fleet::{Etcd, Nature, Site, signal};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -84,6 +87,30 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
         assert!(output.status.code() == Some(3) && said.contains("no coordinator is running"), "{said}");
     }
     assert!(site.text(&["status"])?.contains("no coordinator is running"));
+    Ok(())
+}
+
+#[test]
+fn interrupted_apply_is_no_coordinator() -> Result<()> {
+    if !Etcd::is_there("interrupted_apply_is_no_coordinator") {
+        return Ok(());
+    }
+    let site = Site::new(1, 2)?;
+    let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
+    let mut command = site.command(&words)?;
+    let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    site.settle("the canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    signal(&apply, Signal::SIGINT)?;
+    let output = apply.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("no coordinator continues it"), "{said}");
+    // Immediately: its key does not outlive it.
+    assert_eq!(site.run(&["abort"])?.status.code(), Some(3));
+    let resumed = site.run(&["resume"])?;
+    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
+    site.text(&["abort", "--wait"])?;
+    site.settle("both are back", |_, controller| controller.name().is_none())?;
     Ok(())
 }
 

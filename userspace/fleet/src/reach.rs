@@ -46,7 +46,7 @@ fn parse_member(text: &str) -> Result<String, String> {
     if is_known {
         Ok(text.to_owned())
     } else {
-        Err(format!("`{text}` is no address of etcd: write https://HOST:2379, or http://HOST:2379"))
+        Err(format!("`{text}` is not an address of etcd: write https://HOST:2379 or http://HOST:2379"))
     }
 }
 

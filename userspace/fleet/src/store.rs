@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
 use crate::record::{Outcome, Version, Want};
-use crate::rollout::{Effect, Event, Rollout, Step, next};
+use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
 
@@ -237,6 +237,13 @@ impl Store {
             let (rollout, revision) = self.rollout().await?.context("no rollout yet")?;
             if rollout.is_over() {
                 bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
+            }
+            if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
+                bail!(
+                    "cannot pause or resume version {}: it is {}; wait for its end",
+                    rollout.version,
+                    rollout.status()
+                );
             }
             let before = rollout.steps.clone();
             let (edited, _) = next(rollout, event);
