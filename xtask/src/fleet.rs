@@ -110,7 +110,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     if !is_report {
         return Ok(());
     }
-    let mut measured = Measured::new(PAGE);
+    let mut measured = Measured::new("fleet-gate");
     measured.add("gate", &format!("{made}\n```text\n{table}```\n"));
     measured.write(workspace)
 }

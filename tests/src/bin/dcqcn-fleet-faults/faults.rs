@@ -18,6 +18,8 @@ pub(crate) struct Fault {
     pub(crate) parameters: &'static str,
     /// Whether the version is active at the end.
     pub(crate) gets_there: bool,
+    /// It starts the first coordinator.
+    pub(crate) is_alone: bool,
     /// It takes minutes, and is made on request only.
     pub(crate) is_long: bool,
     /// It needs a library that changes clocks.
@@ -26,9 +28,9 @@ pub(crate) struct Fault {
 }
 
 /// A fault that delays a rollout at most.
-const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
-    let (is_long, needs_clock) = (false, false);
-    Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_long, needs_clock, make }
+pub(crate) const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+    let [is_alone, is_long, needs_clock] = [false; 3];
+    Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_alone, is_long, needs_clock, make }
 }
 
 /// A fault that rolls the rollout back.
@@ -230,18 +232,20 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.end_within(LONG)?;
         field.site.begin_agent(&canary)
     }),
-    fault("a canary dead before the rollout: paused, approved", |field| {
-        field.end_coordinators()?;
-        let canary = field.canary();
-        field.site.kill_agent(&canary)?;
-        field.site.wait("it is away", |status| Ok(there(status) < field.site.controllers.len()))?;
-        field.coordinate()?;
-        field.site.wait("it is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
-        ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
-        field.site.text(&["resume"])?;
-        field.end_within(LONG)?;
-        field.site.begin_agent(&canary)
-    }),
+    Fault {
+        is_alone: true,
+        ..fault("a canary dead before its turn: paused, then approved", |field| {
+            let canary = field.canary();
+            field.site.kill_agent(&canary)?;
+            field.site.wait("it is away", |status| Ok(there(status) < field.site.controllers.len()))?;
+            field.coordinate()?;
+            field.site.wait("it is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+            ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
+            field.site.text(&["resume"])?;
+            field.end_within(LONG)?;
+            field.site.begin_agent(&canary)
+        })
+    },
     fault("a host whose agent is of another version", |field| {
         // Its agent ends, and another program keeps its records.
         let host = field.last(1).remove(0);

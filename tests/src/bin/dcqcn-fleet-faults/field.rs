@@ -8,6 +8,8 @@ use dcqcn_tests::fleet::{Site, signal, there};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::faults::{Fault, fault};
+
 /// How a rollout is made here: watched for as long as hosts need to have figures.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
 
@@ -33,7 +35,7 @@ impl Field {
     pub(crate) fn new(hosts: usize) -> Result<Self> {
         let site = Site::new(3, hosts)?;
         let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
-        let (end, elsewhere) = field.round("rpg_gd = 11", |_| Ok(()))?;
+        let (end, elsewhere) = field.round(&fault("the first version", |_| Ok(())))?;
         ensure!(
             end == End::Done && elsewhere.is_empty(),
             "the first version does not get everywhere: {elsewhere:?}"
@@ -41,18 +43,17 @@ impl Field {
         Ok(field)
     }
 
-    /// Rolls out `parameters`, with a fault in the middle, waits for the end, and says which hosts are elsewhere then.
-    pub(crate) fn round(
-        &mut self,
-        parameters: &str,
-        fault: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<(End, Vec<String>)> {
+    /// Rolls a version out with a fault in the middle, waits for the end, and returns the hosts that have another version then.
+    pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>)> {
+        let parameters = fault.parameters;
         // Another text each time, or no host would have to change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
         self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
         self.made += 1;
-        self.coordinate()?;
-        fault(self)?;
+        if !fault.is_alone {
+            self.coordinate()?;
+        }
+        (fault.make)(self)?;
         if self.coordinators.is_empty() {
             self.coordinate()?;
         }

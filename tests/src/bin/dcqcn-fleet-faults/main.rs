@@ -73,7 +73,7 @@ fn run(args: &Args) -> Result<bool> {
             continue;
         }
         let began = Instant::now();
-        let ended = field.round(fault.parameters, fault.make).with_context(|| fault.name.to_owned());
+        let ended = field.round(fault).with_context(|| fault.name.to_owned());
         match ended {
             Ok((end, elsewhere)) => {
                 let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
