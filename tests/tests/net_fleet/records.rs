@@ -1,8 +1,8 @@
 //! Records of hosts that cannot be read, versions that were deleted, and commands without a coordinator.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Etcd, Nature, Site, signal};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -151,5 +151,16 @@ fn one_group_is_applied_alone() -> Result<()> {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
     let plan = site.text(&["apply", &file, "--group", "all", "--dry-run"])?;
     assert!(plan.contains("version 2, first: h000"), "{plan}");
+    Ok(())
+}
+
+#[test]
+fn unreachable_etcd_is_named() -> Result<()> {
+    let binary =
+        std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
+    let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "cannot reach etcd at http://127.0.0.1:1: no member answers";
+    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
     Ok(())
 }

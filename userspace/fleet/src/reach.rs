@@ -85,8 +85,9 @@ impl Reach {
             options = options.with_tls(tls);
         }
         let client = Client::connect(&self.etcd, Some(options));
-        let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
-        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned()))
+        let address = self.etcd.join(", ");
+        let client = client.await.with_context(|| format!("cannot use etcd at {address}"))?;
+        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
     }
 }
 

@@ -44,12 +44,18 @@ const MOST_HOSTS: usize = 20_000;
 pub(crate) struct Store {
     pub(crate) client: Client,
     prefix: String,
+    /// Addresses of the members.
+    address: String,
 }
 
 impl Store {
-    /// The fleet whose keys begin with `prefix`.
-    pub(crate) const fn new(client: Client, prefix: String) -> Self {
-        Self { client, prefix }
+    /// The fleet whose keys begin with `prefix`, in etcd at `address`.
+    pub(crate) const fn new(client: Client, prefix: String, address: String) -> Self {
+        Self { client, prefix, address }
+    }
+
+    fn explain(&self, error: etcd_client::Error) -> anyhow::Error {
+        explain(error, &self.address)
     }
 
     /// The client for keys and values.
@@ -408,10 +414,10 @@ impl Store {
         for _ in 1..TRIES {
             match ask(self.kv()).await {
                 Err(error) if is_passing(&error) => sleep(PAUSE).await,
-                result => return result.map_err(explain),
+                result => return result.map_err(|error| self.explain(error)),
             }
         }
-        ask(self.kv()).await.map_err(explain)
+        ask(self.kv()).await.map_err(|error| self.explain(error))
     }
 
     fn outcome(&self, rollout: &Rollout) -> Result<Option<TxnOp>> {

@@ -105,7 +105,7 @@ impl ApplyArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
-        let (policy, groups) = parse(&text).with_context(|| format!("{shown} is refused"))?;
+        let (policy, groups) = parse(&text).with_context(|| format!("cannot use {shown}"))?;
         let past = Past::read(&mut store).await?;
         let groups = match &self.group {
             Some(group) => past.with_group(groups, group)?,
