@@ -23,8 +23,8 @@ struct Args {
     /// Hosts, each with an agent that is a process.
     #[arg(long, default_value_t = 20)]
     hosts: usize,
-    /// Make these faults only.
-    #[arg(long, value_delimiter = ',')]
+    /// Make this fault only. May be repeated.
+    #[arg(long)]
     only: Vec<String>,
     /// Make the faults that take minutes too.
     #[arg(long)]
