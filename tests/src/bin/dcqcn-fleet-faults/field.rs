@@ -114,7 +114,8 @@ impl Field {
             let mut tried: Value = serde_json::from_slice(&order.stdout)?;
             tried["took_ms"] = 30.into();
             tried["error"] = Value::Null;
-            let rates = json!({ "data_packets": 60_000, "of": { "latency": { "value": 9 } } });
+            let rates =
+                json!({ "window_ms": 60_000, "data_packets": 60_000, "of": { "latency": { "value": 9 } } });
             let report = json!({ "tried": tried, "rates": rates, "uptime_s": 7 });
             let member = json!({ "labels": {}, "kernel": "6.12" });
             self.site

@@ -141,6 +141,11 @@ fn has_spread(rates: &Rates) -> bool {
     rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD)
 }
 
+/// Whether a host was sampled, and has samples enough to compare its throughput with.
+pub(super) fn has_baseline(rates: &Rates) -> bool {
+    rates.window_ms > 0 && has_spread(rates)
+}
+
 /// Whether the changed hosts together lost throughput: bursts hide it in a single host, and average out over many.
 fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
     let (mut hosts, mut before_sum, mut now_sum, mut variance) = (0_u32, 0.0, 0.0, 0.0);

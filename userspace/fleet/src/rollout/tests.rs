@@ -187,6 +187,44 @@ fn long_outage_in_each_phase_does_no_harm() {
 }
 
 #[test]
+fn host_without_baseline_is_waited_for() {
+    let unknown = Reading { value: 1_666, spread: UNKNOWN_SPREAD };
+    let mut begun = rates(500);
+    begun.of.insert(THROUGHPUT.into(), unknown);
+    for (young, name) in [(begun, "few samples"), (Rates::default(), "none")] {
+        let report = |world: &mut World| {
+            for host in ["a01", "b00"] {
+                world.host(host).seen.report.rates = young.clone();
+            }
+        };
+        // Its agent has just started: ordered once its baseline is known.
+        let mut world = World::new(healthy(9), policy(1, 4, 2));
+        for _ in 0..5 {
+            report(&mut world);
+            world.step(1_000);
+        }
+        assert_eq!(world.ordered_at("a01"), None, "{name}");
+        world.obey();
+        world.step(1_000);
+        assert_eq!(world.ordered_at("a01"), Some(5), "{name}");
+        assert!(world.run().is_done, "{name}");
+        // It never is: ordered nevertheless.
+        let mut world = World::new(healthy(9), policy(1, 4, 2));
+        for _ in 0..16 {
+            report(&mut world);
+            world.step(1_000);
+        }
+        assert_eq!(world.ordered_at("a01"), Some(15), "{name}");
+        // Nothing is compared then.
+        let unwatched = Policy { soak_ms: 0, ..policy(1, 4, 2) };
+        let mut world = World::new(healthy(9), unwatched);
+        report(&mut world);
+        world.step(1_000);
+        assert_eq!(world.ordered_at("a01"), Some(0), "{name}");
+    }
+}
+
+#[test]
 fn mixed_agents_are_changed_and_judged() {
     let mut hosts = healthy(9);
     for (index, host) in hosts.iter_mut().enumerate() {
