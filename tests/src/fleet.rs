@@ -1,6 +1,7 @@
 //! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and mock controllers
 //! without a data plane.
 
+mod clock;
 mod controller;
 mod etcd;
 mod tls;
@@ -19,6 +20,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use clock::Clock;
 pub use controller::{Controller, Nature};
 pub use etcd::Etcd;
 pub use tls::Authority;

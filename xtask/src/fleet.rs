@@ -1,4 +1,4 @@
-//! Faults in a fleet during rollouts.
+//! What may break in a fleet, in the middle of rollouts.
 
 use std::process::{Command, Stdio};
 
@@ -13,19 +13,29 @@ use crate::workspace::Workspace;
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of hosts, each with an agent process.
+    /// Hosts, each with an agent that is a process.
     #[arg(long, default_value_t = 100)]
     hosts: usize,
-    /// Measure this many hosts instead, whose agents share one process and have no data plane.
-    #[arg(long, conflicts_with = "hosts")]
-    scale: Option<usize>,
-    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count false alarms and misses of the gate.
+    /// Measure fleets of these sizes instead, whose agents are all in one process, and 10,000 records written by hand.
+    #[arg(
+        long,
+        value_name = "HOSTS",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        default_missing_value = SIZES,
+        conflicts_with = "hosts"
+    )]
+    scale: Vec<usize>,
+    /// Make the faults that take minutes too.
+    #[arg(long, conflicts_with = "scale")]
+    long: bool,
+    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count the false alarms and the misses of the gate.
     #[arg(long, conflicts_with_all = ["hosts", "scale"])]
     gate: bool,
-    /// Write the table to docs/measured/fleet.md.
+    /// Write the table into docs/measured/fleet.md.
     #[arg(long)]
     report: bool,
-    /// Options for the program that runs the faults, after `--`; `-- --help` lists them.
+    /// More options for the program that does it, after `--`; `-- --help` shows them.
     #[arg(last = true)]
     more: Vec<String>,
 }
@@ -33,42 +43,60 @@ pub(crate) struct Args {
 const FAULTS: build::Binary = ("dcqcn-fleet-faults", "dcqcn-tests");
 const GATE_SEED: &str = "20000000";
 const PAGE: &str = "fleet";
+/// Sizes of measured fleets.
+const SIZES: &str = "100,500,1500,3000";
+/// Hosts whose records are written by hand.
+const RECORDS: &str = "10000";
 
-/// Builds the commands and runs the faults.
+/// Builds the commands and breaks things.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.gate {
         return gate(workspace, args.report);
     }
     build::release(workspace, &[build::FLEET, FAULTS])?;
     let path = run::path_with(&tools::for_tests(workspace, Want::Etcd))?;
-    header("faults in a fleet");
-    let (option, hosts, place) = match args.scale {
-        Some(hosts) => ("--scale", hosts.to_string(), "scale"),
-        None => ("--hosts", args.hosts.to_string(), "faults"),
+    let program = |words: &[&str]| {
+        let mut command = Command::new(workspace.built("release", FAULTS.0));
+        command.env("PATH", &path).env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
+        command.args(words).args(&args.more);
+        command
     };
-    let mut command = Command::new(workspace.built("release", FAULTS.0));
-    command.env("PATH", path).env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
-    command.args([option, &hosts]).args(&args.more);
-    if !args.report {
-        return stream(&mut command);
-    }
-    let made = page::made(workspace, &format!("cargo xtask fleet {option} {hosts} --report"))?;
-    // Its progress goes to the terminal.
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
-    let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    print!("{table}");
-    ensure!(output.status.success(), "not all faults ended as they should; nothing was written");
+    let hosts = args.hosts.to_string();
+    let sizes: Vec<String> = args.scale.iter().map(usize::to_string).collect();
+    let sizes = sizes.join(",");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let (commands, options, machine) = if sizes.is_empty() {
+        let words: &[&str] = if args.long { &["--long", "--hosts", &hosts] } else { &["--hosts", &hosts] };
+        (vec![("faults", program(words))], words.join(" "), format!("{hosts} hosts, {cpus} CPUs"))
+    } else {
+        let commands =
+            vec![("scale", program(&["--scale", &sizes])), ("records", program(&["--records", RECORDS]))];
+        (commands, format!("--scale {sizes}"), format!("{cpus} CPUs"))
+    };
+    header("faults and size of a fleet");
+    let made = page::made(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
-    measured.add(place, &format!("{made}{hosts} hosts, {cpus} CPUs.\n\n```text\n{table}```\n"));
-    measured.write(workspace)
+    for (place, mut command) in commands {
+        if !args.report {
+            stream(&mut command)?;
+            continue;
+        }
+        // Its progress goes to the terminal.
+        let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        print!("{table}");
+        ensure!(output.status.success(), "it did not end as it should; nothing was written");
+        measured.add(place, &format!("{made}{machine}.\n\n```text\n{table}```\n"));
+    }
+    if args.report { measured.write(workspace) } else { Ok(()) }
 }
 
 /// Simulates rollouts.
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
+    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
     let mut command = Command::new("cargo");
-    // Seeds other than those of the test that tuned the gate.
+    // Other seeds than the test's, which the gate was tuned with.
     command.current_dir(workspace.root());
     command.env("DCQCN_GATE_ROLLOUTS", "1000").env("DCQCN_GATE_SEED", GATE_SEED);
     command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
@@ -82,8 +110,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     if !is_report {
         return Ok(());
     }
-    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
-    let mut measured = Measured::new(PAGE);
+    let mut measured = Measured::new("fleet-gate");
     measured.add("gate", &format!("{made}\n```text\n{table}```\n"));
     measured.write(workspace)
 }

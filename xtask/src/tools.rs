@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 pub(crate) enum Want {
     /// Libraries: little, and nothing is installed on the machine.
     Little,
-    /// Etcd alone.
+    /// What faults in a fleet need: etcd, and clocks that jump.
     Etcd,
     /// Hosts, fleets and browsers.
     All,
@@ -29,7 +29,8 @@ impl Want {
     /// Packages without a daemon: installed.
     const fn installed(self) -> Programs {
         match self {
-            Self::Little | Self::Etcd => &[],
+            Self::Little => &[],
+            Self::Etcd => &[("faketime", "faketime")],
             Self::All => &[
                 ("ping", "iputils-ping"),
                 ("python3", "python3"),

@@ -240,6 +240,17 @@ impl Etcd {
         Ok(())
     }
 
+    /// `etcdctl watch` of all keys that begin with `prefix`: for each change three lines, event, key and value.
+    ///
+    /// # Errors
+    /// There is no `etcdctl`.
+    pub fn watch(&self, prefix: &str) -> Result<Command> {
+        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints()]).args(&self.ctl);
+        command.args(["watch", "--prefix", prefix]).stdin(Stdio::null());
+        Ok(command)
+    }
+
     fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {
         let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
         command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "--command-timeout", "3s"]);

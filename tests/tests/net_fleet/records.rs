@@ -1,7 +1,10 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Etcd, Nature, Site};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::fleet::{Etcd, Nature, Site, signal};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -88,6 +91,30 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
 }
 
 #[test]
+fn interrupted_apply_is_no_coordinator() -> Result<()> {
+    if !Etcd::is_there("interrupted_apply_is_no_coordinator") {
+        return Ok(());
+    }
+    let site = Site::new(1, 2)?;
+    let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
+    let mut command = site.command(&words)?;
+    let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    site.settle("the canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    signal(&apply, Signal::SIGINT)?;
+    let output = apply.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("no coordinator continues it"), "{said}");
+    // Immediately: its key does not outlive it.
+    assert_eq!(site.run(&["abort"])?.status.code(), Some(3));
+    let resumed = site.run(&["resume"])?;
+    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
+    site.text(&["abort", "--wait"])?;
+    site.settle("both are back", |_, controller| controller.name().is_none())?;
+    Ok(())
+}
+
+#[test]
 fn silent_canary_rolls_back() -> Result<()> {
     if !Etcd::is_there("silent_canary_rolls_back") {
         return Ok(());
@@ -124,5 +151,16 @@ fn one_group_is_applied_alone() -> Result<()> {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
     let plan = site.text(&["apply", &file, "--group", "all", "--dry-run"])?;
     assert!(plan.contains("version 2, first: h000"), "{plan}");
+    Ok(())
+}
+
+#[test]
+fn unreachable_etcd_is_named() -> Result<()> {
+    let binary =
+        std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
+    let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "cannot reach etcd at http://127.0.0.1:1: no member answers";
+    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
     Ok(())
 }

@@ -20,14 +20,14 @@ use nix::unistd::{Uid, User};
 use crate::reach::Reach;
 
 const AFTER_HELP: &str = "\
-Desired state is in etcd, in versions. An agent on each host has the controller (`dcqcn run`) do what etcd says, through its socket; a
-host never takes a value that its own file does not allow ([fleet] allow).
+Desired state is in etcd, in versions. An agent on each host forwards it to the controller (`dcqcn run`) through its socket; a host
+never takes a value that its own file does not allow ([fleet] allow).
 
 Exit codes:
   0  done
   1  failed, refused, rolled back, or interrupted
   2  wrong usage
-  3  written to etcd, but no coordinator is running
+  3  `resume` and `abort`: written to etcd, but no coordinator is running
 
 Environment:
   DCQCN_ETCD, DCQCN_ETCD_CA, DCQCN_ETCD_CERT, DCQCN_ETCD_KEY, DCQCN_PREFIX  as the options
@@ -38,7 +38,7 @@ Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
 /// Where the kernel has this host's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// One change on many hosts: canaries first, then in waves, reverted by itself when things get worse.
+/// One change on many hosts: canaries first, then in waves, rolled back automatically when things get worse.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn-fleet", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
@@ -121,15 +121,16 @@ pub fn main() -> ExitCode {
     )
 }
 
-/// An order was written that no coordinator carries out.
+/// An order was written that no coordinator carries out: its name.
 #[derive(Debug)]
-struct NotCoordinated;
+struct NotCoordinated(&'static str);
 
 impl fmt::Display for NotCoordinated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no coordinator is running: this is written to etcd, and nothing happens until `dcqcn-fleet coordinate` runs (or use `abort --wait`)"
+            "cannot {} yet: no coordinator is running; the order is in etcd and waits for `dcqcn-fleet coordinate`",
+            self.0
         )
     }
 }

@@ -5,6 +5,7 @@ mod metrics;
 mod presence;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -54,6 +55,7 @@ pub(crate) struct Coordinator<'a> {
     /// The version that new hosts get, after the rollout with that revision.
     head: Option<(i64, Option<Version>)>,
     metrics: watch::Sender<Metrics>,
+    presence: Arc<Presence>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -61,7 +63,8 @@ impl<'a> Coordinator<'a> {
     pub(crate) fn new(store: Store, tick: Duration, say: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
-        Self { store, mirror, tick, say, work: None, period_ms: 0, head: None, metrics }
+        let presence = Arc::default();
+        Self { store, mirror, tick, say, work: None, period_ms: 0, head: None, metrics, presence }
     }
 
     /// Its metrics, as they change.
@@ -74,13 +77,16 @@ impl<'a> Coordinator<'a> {
     /// # Errors
     /// The rollout has no outcome.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
-        let (presence, store) = (Presence::default(), self.store.clone());
-        let outcome = tokio::select! {
+        let (presence, store) = (Arc::clone(&self.presence), self.store.clone());
+        tokio::select! {
             outcome = self.run_alone(until) => outcome,
-            () = presence.hold(store.clone()) => Ok(None),
-        };
-        presence.end(store).await;
-        outcome
+            () = presence.hold(store) => Ok(None),
+        }
+    }
+
+    /// Reports that this coordinator has ended, also after [`Self::run`] was dropped.
+    pub(crate) async fn leave(&self) {
+        self.presence.end(self.store.clone()).await;
     }
 
     async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {

@@ -199,7 +199,7 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let time = |name: &str, text: &str| -> Result<u64> {
         let time = humantime::parse_duration(text).ok().and_then(|time| u64::try_from(time.as_millis()).ok());
         time.filter(|ms| *ms <= 86_400_000).with_context(|| {
-            format!("{name} = \"{text}\" is no time of up to 1 day: write, for example, \"60s\"")
+            format!("{name} = \"{text}\" is not a time of up to 1 day: write, for example, \"60s\"")
         })
     };
     let read = match &wave {
@@ -347,7 +347,7 @@ rpg_gd = 12
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
-            (&format!("[rollout]\nsoak = '9'\n{interface}"), "is no time"),
+            (&format!("[rollout]\nsoak = '9'\n{interface}"), "is not a time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is there twice"),

@@ -46,7 +46,7 @@ fn parse_member(text: &str) -> Result<String, String> {
     if is_known {
         Ok(text.to_owned())
     } else {
-        Err(format!("`{text}` is no address of etcd: write https://HOST:2379, or http://HOST:2379"))
+        Err(format!("`{text}` is not an address of etcd: write https://HOST:2379 or http://HOST:2379"))
     }
 }
 
@@ -85,8 +85,9 @@ impl Reach {
             options = options.with_tls(tls);
         }
         let client = Client::connect(&self.etcd, Some(options));
-        let client = client.await.with_context(|| format!("cannot use etcd at {}", self.etcd.join(", ")))?;
-        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned()))
+        let address = self.etcd.join(", ");
+        let client = client.await.with_context(|| format!("cannot use etcd at {address}"))?;
+        Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
     }
 }
 

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::file::Policy;
+use crate::measure::THROUGHPUT;
 use crate::record::{Outcome, Rates, Report, Target};
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;
@@ -35,6 +36,8 @@ pub(crate) const MOST_ELAPSED_MS: u64 = 2_000;
 const MOST_APPLYING_MS: u64 = 330_000;
 /// Shortest time after which an agent that lives, and does not report, counts as silent; and what each host of the rollout adds to it.
 const STUCK_MS: (u64, u64) = (30_000, 6);
+/// Longest time that a wave waits for hosts without a baseline: an agent that has just started samples once a second.
+const BASELINE_MS: u64 = 15_000;
 /// How often `soak` is extended when too few hosts have traffic.
 const SOAKS: u64 = 3;
 
@@ -99,6 +102,9 @@ pub(crate) struct Forward {
     pub(crate) control: Control,
     /// Why no further host is changed.
     pub(crate) hold: Option<Hold>,
+    /// How long hosts have waited for a baseline.
+    #[serde(default)]
+    pub(crate) waited_ms: u64,
 }
 
 /// A judgement that waits for new reports.
@@ -279,7 +285,7 @@ impl Rollout {
             self.fail(reason, effects);
             return self.back(hosts, effects);
         }
-        let sent = self.change(&mut forward, hosts, effects);
+        let sent = self.change(&mut forward, elapsed_ms, hosts, effects);
         let wave = forward.wave;
         let is_changed =
             |step: &Step| step.wave > wave || !matches!(step.state, State::Waiting | State::Sent { .. });
@@ -327,7 +333,7 @@ impl Rollout {
                     let least = self.policy.gate.min_judged;
                     self.say(
                         format!(
-                            "paused: {} cannot be judged, {judged} of {changed} changed hosts have enough packets and samples, [gate] \
+                            "paused: {} cannot be judged, {judged} of {changed} changed hosts have enough packets, and samples before and after the change, [gate] \
                              min_judged = {least}; continue with `dcqcn-fleet resume` or roll back with `dcqcn-fleet abort`",
                             name_of(wave)
                         ),
@@ -432,7 +438,13 @@ impl Rollout {
     }
 
     /// Orders hosts of the wave to change, up to `max_unavailable` that are in the middle of a change or silent. Returns how many.
-    fn change(&mut self, forward: &mut Forward, hosts: &Hosts, effects: &mut Vec<Effect>) -> usize {
+    fn change(
+        &mut self,
+        forward: &mut Forward,
+        elapsed_ms: u64,
+        hosts: &Hosts,
+        effects: &mut Vec<Effect>,
+    ) -> usize {
         let wave = forward.wave;
         let is_next = |step: &Step| step.wave == wave && step.state == State::Waiting;
         if forward.hold.is_some() || !self.steps.iter().any(is_next) {
@@ -443,7 +455,9 @@ impl Rollout {
         }
         let (clock_ms, busy) = (self.clock_ms, self.count(State::is_unavailable));
         let mut room = self.policy.max_unavailable.saturating_sub(busy);
-        let mut sent = 0;
+        let (mut sent, mut waits) = (0, false);
+        let is_watched = self.policy.soak_ms > 0 && self.policy.gate.limits.contains_key(THROUGHPUT);
+        let may_wait = is_watched && forward.waited_ms < BASELINE_MS;
         for step in self.steps.iter_mut().filter(|step| is_next(step)) {
             if sent >= ORDERS {
                 break;
@@ -452,6 +466,11 @@ impl Rollout {
                 // A host that is not there is not made unavailable.
                 None => step.state = State::Away,
                 Some(_) if room == 0 => continue,
+                // Its next samples make one: without it a loss of throughput could not show.
+                Some(seen) if may_wait && !gate::has_baseline(&seen.report.rates) => {
+                    waits = true;
+                    continue;
+                }
                 Some(seen) => {
                     room -= 1;
                     step.state = State::Sent { at_ms: clock_ms };
@@ -461,6 +480,9 @@ impl Rollout {
             }
             sent += 1;
             effects.push(Effect::Send { host: step.host.clone(), target: step.target.clone() });
+        }
+        if waits {
+            forward.waited_ms = forward.waited_ms.saturating_add(elapsed_ms);
         }
         sent
     }
@@ -572,7 +594,8 @@ impl Rollout {
     pub(crate) fn phase_is_like(&self, kept: &Self) -> bool {
         match (&self.phase, &kept.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {
-                let still = Forward { soaked_ms: before.soaked_ms, ..now.clone() };
+                let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);
+                let still = Forward { soaked_ms, waited_ms, ..now.clone() };
                 still == *before
             }
             (now, before) => now == before,

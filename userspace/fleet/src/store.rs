@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
 use crate::record::{Outcome, Version, Want};
-use crate::rollout::{Effect, Event, Rollout, Step, next};
+use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
 
@@ -44,12 +44,18 @@ const MOST_HOSTS: usize = 20_000;
 pub(crate) struct Store {
     pub(crate) client: Client,
     prefix: String,
+    /// Addresses of the members.
+    address: String,
 }
 
 impl Store {
-    /// The fleet whose keys begin with `prefix`.
-    pub(crate) const fn new(client: Client, prefix: String) -> Self {
-        Self { client, prefix }
+    /// The fleet whose keys begin with `prefix`, in etcd at `address`.
+    pub(crate) const fn new(client: Client, prefix: String, address: String) -> Self {
+        Self { client, prefix, address }
+    }
+
+    fn explain(&self, error: etcd_client::Error) -> anyhow::Error {
+        explain(error, &self.address)
     }
 
     /// The client for keys and values.
@@ -238,6 +244,13 @@ impl Store {
             if rollout.is_over() {
                 bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
             }
+            if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
+                bail!(
+                    "cannot pause or resume version {}: it is {}; wait for its end",
+                    rollout.version,
+                    rollout.status()
+                );
+            }
             let before = rollout.steps.clone();
             let (edited, _) = next(rollout, event);
             if self.keep(&edited, &differing(&before, &edited.steps), &[], revision).await?.is_some() {
@@ -401,10 +414,10 @@ impl Store {
         for _ in 1..TRIES {
             match ask(self.kv()).await {
                 Err(error) if is_passing(&error) => sleep(PAUSE).await,
-                result => return result.map_err(explain),
+                result => return result.map_err(|error| self.explain(error)),
             }
         }
-        ask(self.kv()).await.map_err(explain)
+        ask(self.kv()).await.map_err(|error| self.explain(error))
     }
 
     fn outcome(&self, rollout: &Rollout) -> Result<Option<TxnOp>> {

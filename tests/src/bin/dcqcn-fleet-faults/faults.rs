@@ -1,33 +1,41 @@
-//! Faults of a fleet.
+//! The faults.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::Nature;
+use dcqcn_tests::fleet::{Clock, Nature, there};
 use nix::sys::signal::Signal;
 
 use crate::field::Field;
 
-/// Maximum wait for a rollout whose fault ends it.
+/// Longest wait for the end of a rollout whose fault ends it.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A fault that rolls the rollout back.
-const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
-    Fault { name, parameters: "rpg_gd = 12", gets_there: false, make }
-}
-
-/// Action during a rollout.
+/// A fault in the middle of a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// Version to roll out.
+    /// What is rolled out.
     pub(crate) parameters: &'static str,
     /// Whether the version is active at the end.
     pub(crate) gets_there: bool,
+    /// It starts the first coordinator.
+    pub(crate) is_alone: bool,
+    /// It takes minutes, and is made on request only.
+    pub(crate) is_long: bool,
+    /// It needs a library that changes clocks.
+    pub(crate) needs_clock: bool,
     pub(crate) make: fn(&mut Field) -> Result<()>,
 }
 
-const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
-    Fault { name, parameters: "rpg_gd = 12", gets_there: true, make }
+/// A fault that delays a rollout at most.
+pub(crate) const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+    let [is_alone, is_long, needs_clock] = [false; 3];
+    Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_alone, is_long, needs_clock, make }
+}
+
+/// A fault that rolls the rollout back.
+const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+    Fault { gets_there: false, ..fault(name, make) }
 }
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -66,14 +74,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     fault("all of etcd killed, and started again after 5 s", |field| {
         field.until(1)?;
-        for member in 0..field.site.etcd.count() {
-            field.site.etcd.kill(member)?;
-        }
-        Field::rest(Duration::from_secs(5));
-        for member in 0..field.site.etcd.count() {
-            field.site.etcd.begin(member)?;
-        }
-        field.site.etcd.healthy()
+        field.restart_etcd_after(Duration::from_secs(5))
     }),
     fault("the coordinator killed again and again, at every step", |field| {
         let mut times = 0;
@@ -137,35 +138,20 @@ pub(crate) const FAULTS: &[Fault] = &[
         }
         Ok(())
     }),
-    Fault {
-        name: "worse figures: rolled back",
-        parameters: "rpg_gd = 15",
-        gets_there: false,
-        make: |_| Ok(()),
-    },
-    Fault {
-        name: "one host refuses: rolled back",
-        parameters: "rpg_gd = 12",
-        gets_there: false,
-        make: |field| {
-            let host = field.last(1).remove(0);
-            field.site.controllers[&host].be(Nature::Refuses);
-            field.end()?;
-            field.site.controllers[&host].be(Nature::Good);
-            Ok(())
-        },
-    },
-    Fault {
-        name: "aborted, and the coordinator killed while it goes back",
-        parameters: "rpg_gd = 12",
-        gets_there: false,
-        make: |field| {
-            field.until(3)?;
-            field.site.text(&["abort", "--why", "a mistake"])?;
-            field.end_coordinators()?;
-            field.coordinate()
-        },
-    },
+    Fault { parameters: "rpg_gd = 15", ..harm("worse values: rolled back", |_| Ok(())) },
+    harm("one host refuses: rolled back", |field| {
+        let host = field.last(1).remove(0);
+        field.site.controllers[&host].be(Nature::Refuses);
+        field.end()?;
+        field.site.controllers[&host].be(Nature::Good);
+        Ok(())
+    }),
+    harm("aborted, and the coordinator killed while it goes back", |field| {
+        field.until(3)?;
+        field.site.text(&["abort", "--why", "a mistake"])?;
+        field.end_coordinators()?;
+        field.coordinate()
+    }),
     harm("a canary silent: rolled back", |field| {
         // Before it changes: the coordinator has only just begun.
         field.site.controllers[&field.canary()].be(Nature::Silent);
@@ -235,13 +221,80 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
-    fault("reports of another version of the agent", |field| {
-        field.until(1)?;
-        let record = r#"{"tried":{"version":1,"error":null},"interfaces":[],"failing":[],"new":{"a":1},"rates":{"marks":5}}"#;
-        field.site.etcd.ctl(&["put", "/dcqcn/hosts/other/report", record])?;
-        field.site.etcd.ctl(&["put", "/dcqcn/hosts/other/member", "{}"])?;
+    harm("a canary dead while it goes back", |field| {
+        let canary = field.canary();
+        field.until(3)?;
+        field.end_coordinators()?;
+        // Its order to return waits for the coordinator that comes after its death.
+        field.site.run(&["abort"])?;
+        field.site.kill_agent(&canary)?;
+        field.coordinate()?;
         field.end_within(LONG)?;
-        field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/other/"])?;
-        Ok(())
+        field.site.begin_agent(&canary)
     }),
+    Fault {
+        is_alone: true,
+        ..fault("a canary dead before its turn: paused, then approved", |field| {
+            let canary = field.canary();
+            field.site.kill_agent(&canary)?;
+            field.site.wait("it is away", |status| Ok(there(status) < field.site.controllers.len()))?;
+            field.coordinate()?;
+            field.site.wait("it is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+            ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
+            field.site.text(&["resume"])?;
+            field.end_within(LONG)?;
+            field.site.begin_agent(&canary)
+        })
+    },
+    fault("a host whose agent is of another version", |field| {
+        // Its agent ends, and another program keeps its records.
+        let host = field.last(1).remove(0);
+        field.site.kill_agent(&host)?;
+        field.be_other_agent(&host)?;
+        field.site.begin_agent(&host)
+    }),
+    Fault {
+        needs_clock: true,
+        ..fault("wall clocks that jump by hours, back and forth", |field| {
+            let hosts = [field.canary(), field.last(1).remove(0)];
+            let clock = Clock::new()?;
+            for host in &hosts {
+                field.site.kill_agent(host)?;
+                field.site.begin_agent_under(&clock.program(), host)?;
+            }
+            field.end_coordinators()?;
+            field.coordinate_under(&clock.program())?;
+            let mut is_over = false;
+            for jump in ["+3h", "-5h", "+26h", "-1d"].iter().cycle().take(60) {
+                clock.set(jump)?;
+                Field::rest(Duration::from_secs(2));
+                is_over = field.is_over()?;
+                if is_over {
+                    break;
+                }
+            }
+            ensure!(is_over, "no end within two minutes");
+            for host in &hosts {
+                field.site.kill_agent(host)?;
+                field.site.begin_agent(host)?;
+            }
+            Ok(())
+        })
+    },
+    Fault {
+        is_long: true,
+        ..fault("the coordinator stopped for ten minutes", |field| {
+            field.until(1)?;
+            field.signal_coordinators(Signal::SIGSTOP)?;
+            Field::rest(Duration::from_secs(600));
+            field.signal_coordinators(Signal::SIGCONT)
+        })
+    },
+    Fault {
+        is_long: true,
+        ..fault("all of etcd killed, and started again after five minutes", |field| {
+            field.until(1)?;
+            field.restart_etcd_after(Duration::from_secs(300))
+        })
+    },
 ];

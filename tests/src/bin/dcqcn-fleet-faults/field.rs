@@ -1,4 +1,4 @@
-//! A fleet with consecutive rollouts, and their results.
+//! A fleet, rollouts in it one after the other, and what came of each.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -6,33 +6,36 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Site, signal, there};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
-/// Options of a rollout: observed for as long as hosts need for metrics.
+use crate::faults::{Fault, fault};
+
+/// How a rollout is made here: watched for as long as hosts need to have figures.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
 
 /// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
-    Reverted,
+    TakenBack,
 }
 
 /// A fleet, and a coordinator.
 pub(crate) struct Field {
     pub(crate) site: Site,
     coordinators: Vec<Child>,
-    /// The version of all hosts.
+    /// The version that every host has.
     version: u64,
-    /// The latest version.
+    /// The version that was made last.
     made: u64,
 }
 
 impl Field {
-    /// Three members of etcd, and a number of hosts with a version.
+    /// Three members of etcd, and so many hosts that have a version.
     pub(crate) fn new(hosts: usize) -> Result<Self> {
         let site = Site::new(3, hosts)?;
         let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
-        let (end, elsewhere) = field.round("rpg_gd = 11", |_| Ok(()))?;
+        let (end, elsewhere) = field.round(&fault("the first version", |_| Ok(())))?;
         ensure!(
             end == End::Done && elsewhere.is_empty(),
             "the first version does not get everywhere: {elsewhere:?}"
@@ -40,18 +43,17 @@ impl Field {
         Ok(field)
     }
 
-    /// Rolls out `parameters` with a fault during the rollout; returns the hosts with another version.
-    pub(crate) fn round(
-        &mut self,
-        parameters: &str,
-        fault: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<(End, Vec<String>)> {
-        // A new text each time, or no host would have to change.
+    /// Rolls a version out with a fault in the middle, waits for the end, and returns the hosts that have another version then.
+    pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>)> {
+        let parameters = fault.parameters;
+        // Another text each time, or no host would have to change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
         self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
         self.made += 1;
-        self.coordinate()?;
-        fault(self)?;
+        if !fault.is_alone {
+            self.coordinate()?;
+        }
+        (fault.make)(self)?;
         if self.coordinators.is_empty() {
             self.coordinate()?;
         }
@@ -74,13 +76,64 @@ impl Field {
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         self.end_coordinators()?;
-        Ok((if is_done { End::Done } else { End::Reverted }, elsewhere))
+        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere))
     }
 
     /// Starts one more coordinator.
     pub(crate) fn coordinate(&mut self) -> Result<()> {
-        self.coordinators.push(self.site.command(&["coordinate", "--tick", "200ms"])?.spawn()?);
+        self.coordinate_under(&[])
+    }
+
+    /// Starts one more coordinator under another program.
+    pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
+        let words = ["coordinate", "--tick", "200ms"];
+        self.coordinators.push(self.site.command_under(program, &words)?.spawn()?);
         Ok(())
+    }
+
+    /// Kills all members of etcd, and starts them again after `time`.
+    pub(crate) fn restart_etcd_after(&mut self, time: Duration) -> Result<()> {
+        for member in 0..self.site.etcd.count() {
+            self.site.etcd.kill(member)?;
+        }
+        Self::rest(time);
+        for member in 0..self.site.etcd.count() {
+            self.site.etcd.begin(member)?;
+        }
+        self.site.etcd.healthy()
+    }
+
+    /// Keeps the records of a host as an agent of another version would, until the rollout is over: fields and measures that are not
+    /// known, and few of those that are.
+    pub(crate) fn be_other_agent(&self, host: &str) -> Result<()> {
+        let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
+        let began = Instant::now();
+        while !self.is_over()? {
+            ensure!(began.elapsed() < Duration::from_secs(120), "no end within two minutes");
+            let order = self.site.etcd.ctl(&["get", &key("want"), "--print-value-only"])?;
+            let mut tried: Value = serde_json::from_slice(&order.stdout)?;
+            tried["took_ms"] = 30.into();
+            tried["error"] = Value::Null;
+            let rates =
+                json!({ "window_ms": 60_000, "data_packets": 60_000, "of": { "latency": { "value": 9 } } });
+            let report = json!({ "tried": tried, "rates": rates, "uptime_s": 7 });
+            let member = json!({ "labels": {}, "kernel": "6.12" });
+            self.site
+                .etcd
+                .put(&[(key("report"), report.to_string()), (key("member"), member.to_string())])?;
+            Self::rest(Duration::from_millis(300));
+        }
+        let status = self.site.status()?;
+        let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let own = hosts.iter().find(|one| one["host"] == host).context("the host is not listed")?;
+        ensure!(own["has"] == self.made && own["is_there"] == true, "it was passed over: {own}");
+        Ok(())
+    }
+
+    /// How many hosts have the version that is rolled out.
+    pub(crate) fn changed(&self) -> usize {
+        let name = Some(self.name());
+        self.site.controllers.values().filter(|one| one.name() == name).count()
     }
 
     /// Kills all coordinators.
@@ -92,22 +145,17 @@ impl Field {
         Ok(())
     }
 
-    /// Name of the version being rolled out.
+    /// The name of the version that is rolled out.
     pub(crate) fn name(&self) -> String {
         format!("fleet {}", self.made)
     }
 
-    /// Waits until this many hosts have the version being rolled out.
+    /// Waits until so many hosts have the version that is rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        let name = self.name();
-        let has = |one: &dcqcn_tests::fleet::Controller| one.name() == Some(name.clone());
-        let enough = |_: &str, _: &dcqcn_tests::fleet::Controller| {
-            self.site.controllers.values().filter(|one| has(one)).count() >= hosts
-        };
-        self.site.settle("so many hosts have it", enough).map(drop)
+        self.site.settle("so many hosts have it", |_, _| self.changed() >= hosts).map(drop)
     }
 
-    /// Waits while the rollout continues.
+    /// Waits while it goes on.
     pub(crate) fn rest(time: Duration) {
         std::thread::sleep(time);
     }
@@ -127,7 +175,7 @@ impl Field {
         self.site.controllers.keys().next().cloned().unwrap_or_default()
     }
 
-    /// Waits for the end of the rollout, up to `time`.
+    /// Waits for the end of the rollout, no longer than `time`.
     pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
         let began = Instant::now();
         while !self.is_over()? {
@@ -150,7 +198,7 @@ impl Field {
 
 impl Drop for Field {
     fn drop(&mut self) {
-        // Fails for processes that have exited.
+        // Fails for those that have ended, which is as good.
         let _ = self.end_coordinators();
     }
 }

@@ -1,5 +1,5 @@
-//! Faults of a fleet, each during a rollout, and the time until the requested state was reached; `cargo xtask fleet`
-//! builds and runs it.
+//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had requested;
+//! `cargo xtask fleet` builds and runs it.
 
 mod faults;
 mod field;
@@ -12,24 +12,30 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use dcqcn_support::render::Table;
 use dcqcn_tests::exit::exit_code;
-use dcqcn_tests::fleet::Etcd;
+use dcqcn_tests::fleet::{Clock, Etcd};
 
-use crate::faults::FAULTS;
+use crate::faults::{FAULTS, Fault};
 use crate::field::{End, Field};
 
-/// Inject faults into a fleet, during rollouts.
+/// Break what may break in a fleet, in the middle of rollouts.
 #[derive(Parser)]
 struct Args {
-    /// Number of hosts, each with an agent process.
+    /// Hosts, each with an agent that is a process.
     #[arg(long, default_value_t = 20)]
     hosts: usize,
-    /// Inject only these faults.
-    #[arg(long, value_delimiter = ',')]
+    /// Make this fault only. May be repeated.
+    #[arg(long)]
     only: Vec<String>,
-    /// Measure this many hosts instead, whose agents share one process.
-    #[arg(long, conflicts_with_all = ["hosts", "only", "list"])]
-    scale: Option<usize>,
-    /// List the faults.
+    /// Make the faults that take minutes too.
+    #[arg(long)]
+    long: bool,
+    /// Measure fleets of these sizes instead, whose agents are all in one process.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["hosts", "only", "list"])]
+    scale: Vec<usize>,
+    /// Measure a fleet of that size instead, whose records are written by hand.
+    #[arg(long, conflicts_with_all = ["hosts", "only", "list", "scale"])]
+    records: Option<usize>,
+    /// Say which faults there are.
     #[arg(long)]
     list: bool,
 }
@@ -49,16 +55,25 @@ fn run(args: &Args) -> Result<bool> {
     if !Etcd::is_there("dcqcn-fleet-faults") {
         bail!("there is no etcd");
     }
-    if let Some(hosts) = args.scale {
-        return scale::measure(hosts).map(|()| true);
+    if !args.scale.is_empty() {
+        return scale::measure(&args.scale).map(|()| true);
+    }
+    if let Some(hosts) = args.records {
+        return scale::records(hosts).map(|()| true);
     }
     let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
     let mut is_clean = true;
     let mut field = Field::new(args.hosts)?;
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    for fault in FAULTS.iter().filter(|fault| wanted(fault.name)) {
+    let wanted = |fault: &&Fault| match args.only.is_empty() {
+        true => args.long || !fault.is_long,
+        false => args.only.iter().any(|only| only == fault.name),
+    };
+    for fault in FAULTS.iter().filter(wanted) {
+        if fault.needs_clock && !Clock::is_there(fault.name) {
+            continue;
+        }
         let began = Instant::now();
-        let ended = field.round(fault.parameters, fault.make).with_context(|| fault.name.to_owned());
+        let ended = field.round(fault).with_context(|| fault.name.to_owned());
         match ended {
             Ok((end, elsewhere)) => {
                 let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
@@ -72,7 +87,7 @@ fn run(args: &Args) -> Result<bool> {
                 is_clean = false;
                 eprintln!("{error:#}");
                 table.row([fault.name.into(), "FAILED".into(), seconds(began.elapsed()), "?".into()]);
-                // Its remains must not affect the next one.
+                // What is left of it is not to be the next one's.
                 drop(field);
                 field = Field::new(args.hosts)?;
             }

@@ -11,7 +11,7 @@ use super::host;
 use crate::agent::{self, Options};
 use crate::reach::Reach;
 
-/// Have this host's controller do what etcd says, and say in etcd how the host does.
+/// Forward the configuration in etcd to this host's controller, and report the host's state to etcd.
 ///
 /// Needs no rights but to use the controller's socket (`[control]` in its file). Without etcd all stays as it is.
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ impl AgentArgs {
         let host = name.unwrap_or_else(host);
         ensure!(
             is_name(&host),
-            "`{host}` can be no host's name in a fleet: letters, digits, `-`, `_` and `.` can, up to 253; say another with \
+            "cannot use `{host}` as the name of a host: allowed are up to 253 letters, digits, `-`, `_` and `.`; set another one with \
              --name"
         );
         let options =

@@ -105,7 +105,7 @@ impl ApplyArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
-        let (policy, groups) = parse(&text).with_context(|| format!("{shown} is refused"))?;
+        let (policy, groups) = parse(&text).with_context(|| format!("cannot use {shown}"))?;
         let past = Past::read(&mut store).await?;
         let groups = match &self.group {
             Some(group) => past.with_group(groups, group)?,
@@ -243,25 +243,42 @@ pub(super) async fn carry_out(
             eprintln!("{line}");
         }
     };
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
     let mut coordinator = Coordinator::new(store.clone(), tick, &mut say);
     let outcome = tokio::select! {
-        outcome = coordinator.run(Until::Over(version)) => outcome?,
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
+        outcome = coordinator.run(Until::Over(version)) => outcome,
+        ended = interrupted() => ended.map(|()| None),
     };
-    if let Some(outcome) = outcome {
+    // Commands must not take this one for a running coordinator.
+    coordinator.leave().await;
+    if let Some(outcome) = outcome? {
         return Ok(outcome);
     }
     let stands = match timeout(PATIENCE, store.rollout()).await {
         Ok(Ok(Some((rollout, _)))) => rollout.status(),
         _ => "not known: etcd does not answer".into(),
     };
+    let is_coordinated = matches!(timeout(PATIENCE, store.is_coordinated()).await, Ok(Ok(true)));
+    let goes_on = match is_coordinated {
+        true => "another coordinator continues it",
+        false => "no coordinator continues it: start `dcqcn-fleet coordinate`",
+    };
     bail!(
-        "interrupted; the rollout of version {version} is not over ({stands}); continue it with `dcqcn-fleet coordinate`, or roll it back \
-         with `dcqcn-fleet abort --wait`"
+        "interrupted; the rollout of version {version} is not over ({stands}); {goes_on}, or roll it back with `dcqcn-fleet abort --wait`"
     )
+}
+
+/// Waits for a signal that ends this process.
+///
+/// # Errors
+/// Signals cannot be caught.
+pub(super) async fn interrupted() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }
 
 /// Refuses to begin while another rollout is under way.

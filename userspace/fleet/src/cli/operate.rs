@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use clap::Args;
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-use super::apply::carry_out;
+use super::apply::{carry_out, interrupted};
 use super::{NotCoordinated, who};
 use crate::coordinate::{self, Coordinator, Until};
 use crate::rollout::Event;
@@ -38,12 +39,20 @@ impl CoordinateArgs {
     pub(super) async fn run(self, store: Store, _out: &mut Output<'_>) -> Result<()> {
         let mut say = |line: &str| eprintln!("{line}");
         let mut coordinator = Coordinator::new(store, self.tick, &mut say);
-        let Some(listen) = self.metrics else { return coordinator.run(Until::Forever).await.map(drop) };
         let metrics = coordinator.metrics();
-        tokio::select! {
+        let serving = async {
+            match self.metrics {
+                Some(listen) => coordinate::serve(listen, metrics).await,
+                None => pending().await,
+            }
+        };
+        let ended = tokio::select! {
             ended = coordinator.run(Until::Forever) => ended.map(drop),
-            ended = coordinate::serve(listen, metrics) => ended,
-        }
+            ended = serving => ended,
+            ended = interrupted() => ended,
+        };
+        coordinator.leave().await;
+        ended
     }
 }
 
@@ -107,7 +116,7 @@ impl PauseArgs {
 impl ResumeArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
         let mut store = edit(store, out, Event::Resume { by: &who() }).await?;
-        refuse_silence(&mut store).await
+        ensure_coordinated(&mut store, "resume the rollout").await
     }
 }
 
@@ -117,7 +126,7 @@ impl AbortArgs {
         let event = Event::Abort { by: &by, why: &self.why };
         if !self.wait {
             let mut store = edit(store, out, event).await?;
-            return refuse_silence(&mut store).await;
+            return ensure_coordinated(&mut store, "roll back").await;
         }
         let version = store.edit(event).await?.version;
         let outcome = carry_out(store, version, Duration::from_millis(500), out.is_json()).await?;
@@ -220,6 +229,6 @@ async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Resul
 
 /// # Errors
 /// No coordinator runs: what was requested is in etcd, and nothing happens.
-async fn refuse_silence(store: &mut Store) -> Result<()> {
-    if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated.into()) }
+async fn ensure_coordinated(store: &mut Store, what: &'static str) -> Result<()> {
+    if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated(what).into()) }
 }

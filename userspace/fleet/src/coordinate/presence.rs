@@ -46,7 +46,7 @@ impl Presence {
 
     /// Deletes it. Without an answer of etcd it ends with its lease.
     pub(super) async fn end(&self, mut store: Store) {
-        let lease = self.lease.load(Ordering::Relaxed);
+        let lease = self.lease.swap(0, Ordering::Relaxed);
         if lease != 0 {
             let _ = timeout(PAUSE, store.client.lease_revoke(lease)).await;
         }

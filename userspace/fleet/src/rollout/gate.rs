@@ -35,7 +35,7 @@ const SILENT_PART: f64 = 0.5;
 pub(super) enum Verdict {
     /// No worse than allowed.
     Good {
-        /// Changed hosts that had enough packets, and a throughput with a known spread.
+        /// Changed hosts that had enough packets, and whose throughput could be compared if they had traffic before.
         judged: usize,
         /// Changed hosts.
         changed: usize,
@@ -121,9 +121,14 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
                 return Verdict::Bad(format!("{} {reason}", step.host));
             }
         }
-        let is_decided = throughput.is_none() || before.is_none_or(|before| !is_open(before, now));
-        judged += usize::from(is_decided);
-        undecided += usize::from(!is_decided);
+        match before.filter(|_| throughput.is_some() && now.queue_pairs != Some(0)) {
+            // It has nothing to lose, or its job has ended.
+            None => judged += 1,
+            // More samples do not make a baseline: neither judged nor worth waiting for.
+            Some(before) if !has_spread(before) => {}
+            Some(_) if !has_spread(now) => undecided += 1,
+            Some(_) => judged += 1,
+        }
     }
     if let Some(reason) = gate.limits.get(THROUGHPUT).and_then(|limit| pooled(&changed, gate, *limit, left)) {
         return Verdict::Bad(reason);
@@ -131,12 +136,14 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
     Verdict::Good { judged, changed: changed.len(), undecided }
 }
 
-/// Whether a loss of throughput may show when there are more samples. A baseline of too few is none, and never gets more; a job that ended
-/// is not harm.
-fn is_open(before: &Rates, now: &Rates) -> bool {
-    let is_known =
-        |rates: &Rates| rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD);
-    now.queue_pairs != Some(0) && is_known(before) && !is_known(now)
+/// Whether a throughput has samples enough to be compared. An agent that does not measure it has nothing to wait for.
+fn has_spread(rates: &Rates) -> bool {
+    rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD)
+}
+
+/// Whether a host was sampled, and has samples enough to compare its throughput with.
+pub(super) fn has_baseline(rates: &Rates) -> bool {
+    rates.window_ms > 0 && has_spread(rates)
 }
 
 /// Whether the changed hosts together lost throughput: bursts hide it in a single host, and average out over many.
@@ -148,9 +155,9 @@ fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> 
         else {
             continue;
         };
-        // A job that ended is not harm.
         let (Some(was), Some(is)) = (before.of.get(THROUGHPUT), now.of.get(THROUGHPUT)) else { continue };
-        if now.queue_pairs == Some(0) {
+        // A job that ended is not harm; one unknown spread would hide the loss of all.
+        if now.queue_pairs == Some(0) || !has_spread(before) || !has_spread(now) {
             continue;
         }
         let error = |reading: &Reading| reading.value as f64 * reading.spread as f64 / 1_000.0;

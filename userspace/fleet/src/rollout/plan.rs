@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Forward, Hosts, Phase, Rollout, State, Step};
 use crate::file::Wave;
-use crate::measure::THROUGHPUT;
+use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::{Member, Target, Version, Want};
 
 /// The rollout of `version` for the hosts whose configuration it changes, and those that report that they lack theirs.
@@ -57,13 +57,15 @@ fn former(want: Option<&Want>, hosts: &Hosts, host: &str) -> Target {
     want.map(|want| want.target.clone()).or_else(tried).unwrap_or_default()
 }
 
-/// Of each group the hosts that are there, those with traffic first: without traffic nothing can be judged.
+/// Of each group the hosts that are there, those with a baseline first: without traffic or samples nothing can be judged.
 fn choose_canaries(steps: &mut [Step], version: &Version, hosts: &Hosts) {
     let speaks = |host: &str| {
         let rates = hosts.get(host).map(|seen| &seen.report.rates);
         rates.is_some_and(|rates| {
+            let reading = rates.of.get(THROUGHPUT).copied().unwrap_or_default();
             rates.data_packets >= version.policy.gate.min_packets
-                && rates.value(THROUGHPUT).is_some_and(|rate| rate > 0)
+                && reading.value > 0
+                && reading.spread < UNKNOWN_SPREAD
         })
     };
     // One that may refuse again and be passed over would prove nothing.

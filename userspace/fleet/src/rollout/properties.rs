@@ -3,12 +3,25 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::world::{Host, World, policy};
+use super::world::{Dialect, Host, World, policy};
 use super::*;
+
+/// Versions of agents, this one most often.
+const DIALECTS: [Dialect; 8] = [
+    Dialect::Own,
+    Dialect::Older,
+    Dialect::Newer,
+    Dialect::Unreadable,
+    Dialect::Own,
+    Dialect::Older,
+    Dialect::Newer,
+    Dialect::Own,
+];
 
 /// Fleets of every kind.
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
-    let host = (0..14_u8, 0..4_usize).prop_map(|(kind, slow)| Host {
+    let host = (0..14_u8, 0..4_usize, 0..DIALECTS.len()).prop_map(|(kind, slow, dialect)| Host {
+        dialect: DIALECTS[dialect],
         is_away: kind == 0,
         refuses: kind == 1,
         refuses_back: if kind == 3 { 3 * slow } else { 0 },
@@ -52,7 +65,7 @@ proptest! {
     #[test]
     fn rollout_holds_its_promises(
         hosts in hosts(), canary in 0..3_usize, wave in 1..8_usize, most in 1..4_usize,
-        events in vec((0..14_u8, any::<prop::sample::Index>(), 0..4_000_u64), 0..120),
+        events in vec((0..16_u8, any::<prop::sample::Index>(), 0..4_000_u64), 0..120),
     ) {
         let mut world = World::new(hosts, policy(canary, wave, most));
         let names: Vec<String> = world.hosts.keys().cloned().collect();
@@ -95,6 +108,19 @@ proptest! {
                     prop_assert!(self::soaked(&world.kept) <= soaked + MOST_ELAPSED_MS);
                 }
                 9 => stale = (world.reports(), world.revision),
+                10 => {
+                    // Its agent is upgraded, or downgraded.
+                    let dialect = DIALECTS[which.index(DIALECTS.len())];
+                    world.host(which.get::<String>(&names)).dialect = dialect;
+                }
+                11 => {
+                    // A clock that jumps, either way.
+                    let (before, reports) = (world.kept.clone(), world.reports());
+                    world.step([0, u64::MAX, 7_200_000][which.index(3)]);
+                    check_orders(&world, &before, &reports)?;
+                    prop_assert!(world.kept.clock_ms - before.clock_ms <= MOST_ELAPSED_MS);
+                    prop_assert!(soaked(&world.kept) <= soaked(&before) + MOST_ELAPSED_MS);
+                }
                 _ => {
                     let (before, reports) = (world.kept.clone(), world.reports());
                     world.step(elapsed_ms);

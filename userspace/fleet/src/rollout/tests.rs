@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::world::{Host, World, healthy, policy, rates, version};
+use super::world::{Dialect, Host, World, healthy, policy, rates, version};
 use super::*;
-use crate::measure::THROUGHPUT;
+use crate::measure::{Reading, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::{Member, Tried, Version, Want};
 
 #[test]
@@ -52,7 +52,7 @@ fn silent_canary_is_bad_while_others_send() {
         // Its QPs are there, and nothing arrives.
         let seen = &mut world.host("a01").seen.report.rates;
         (seen.data_packets, seen.quiet_ms) = (0, 60_000);
-        seen.of.insert(THROUGHPUT.into(), crate::measure::Reading::default());
+        seen.of.insert(THROUGHPUT.into(), Reading::default());
         world.step(1_000);
     }
     let Phase::Back { reason } = &world.kept.phase else { panic!("{:?}", world.kept.phase) };
@@ -71,7 +71,7 @@ fn canary_without_queue_pairs_is_not_judged() {
                     let seen = &mut host.seen.report.rates;
                     (seen.data_packets, seen.quiet_ms) = (0, 60_000);
                     seen.queue_pairs = (!everywhere).then_some(0);
-                    seen.of.insert(THROUGHPUT.into(), crate::measure::Reading::default());
+                    seen.of.insert(THROUGHPUT.into(), Reading::default());
                 }
             }
             world.step(1_000);
@@ -84,22 +84,172 @@ fn canary_without_queue_pairs_is_not_judged() {
     }
 }
 
-#[test]
-fn canary_that_dies_while_watched_rolls_back() {
-    for after_s in 0..4 {
-        let mut world = canaries(9);
-        for _ in 0..after_s {
-            world.obey();
-            world.step(1_000);
+/// Moments of a rollout of nine hosts in three waves.
+type Moment = fn(&World) -> bool;
+
+fn forward(world: &World) -> Option<&Forward> {
+    match &world.kept.phase {
+        Phase::Forward(forward) => Some(forward),
+        _ => None,
+    }
+}
+
+const MOMENTS: [(&str, Moment); 7] = [
+    ("ordered", |world| matches!(world.state("a01"), State::Sent { .. })),
+    ("changed", |world| matches!(world.state("a01"), State::Applied { .. })),
+    ("watched", |world| forward(world).is_some_and(|forward| forward.soaked_ms >= 1_000)),
+    ("judged", |world| forward(world).is_some_and(|forward| forward.soaked_ms >= 2_000)),
+    ("next wave", |world| forward(world).is_some_and(|forward| forward.wave == 1)),
+    ("next wave watched", |world| forward(world).is_some_and(|now| now.wave == 1 && now.soaked_ms > 0)),
+    ("last wave watched", |world| forward(world).is_some_and(|now| now.wave == 2 && now.soaked_ms > 0)),
+];
+
+/// A rollout at a moment.
+fn at(moment: Moment) -> World {
+    let mut world = World::new(healthy(9), policy(1, 4, 2));
+    world.host("a01").slow = 2;
+    for _ in 0..200 {
+        world.step(1_000);
+        if moment(&world) {
+            return world;
         }
+        world.obey();
+    }
+    panic!("it does not come to that: {:?}", world.kept);
+}
+
+#[test]
+fn dead_canary_rolls_back_in_each_phase() {
+    for (name, moment) in MOMENTS {
+        let mut world = at(moment);
+        let wave = forward(&world).map(|forward| forward.wave);
         world.host("a01").is_away = true;
         let outcome = world.run();
         assert!(
             !outcome.is_done && outcome.reason.contains("have not answered for 5 s"),
-            "{after_s}: {outcome:?}"
+            "{name}: {outcome:?}"
         );
-        assert_eq!(world.ordered_at("a02"), None, "no wave began while it was silent");
+        let changed = world.kept.steps.iter().filter(|step| world.ordered_at(&step.host).is_some());
+        assert_eq!(changed.map(|step| step.wave).max(), wave, "{name}: no wave began while it was silent");
+        assert_eq!(world.state("a01"), State::Unheard, "{name}: it goes back when it returns");
     }
+}
+
+#[test]
+fn dead_canary_does_not_hold_the_rollback() {
+    let mut world = at(MOMENTS[3].1);
+    world.operate(Event::Abort { by: "ada", why: "" });
+    world.step(1_000);
+    world.host("a01").is_away = true;
+    assert_eq!(world.run().reason, "aborted by ada");
+    assert_eq!([world.state("a01"), world.state("b00")], [State::Unheard, State::Returned]);
+}
+
+#[test]
+fn canary_dead_before_its_turn_is_asked_about() {
+    let mut world = World::new(healthy(9), policy(1, 4, 2));
+    for name in ["a01", "b00"] {
+        world.host(name).is_away = true;
+    }
+    for _ in 0..20 {
+        world.step(1_000);
+        world.obey();
+    }
+    assert!(world.kept.is_paused() && !world.kept.is_over(), "{:?}", world.kept);
+    assert_eq!([world.ordered_at("a02"), world.ordered_at("b03")], [None, None], "no canary was judged");
+}
+
+#[test]
+fn long_outage_in_each_phase_does_no_harm() {
+    // A coordinator stopped for ten minutes, or etcd for five, whose leases have ended: agents return one by one.
+    for (name, moment) in MOMENTS {
+        for (outage_ms, is_lapsed) in [(600_000, false), (300_000, true)] {
+            let mut world = at(moment);
+            let (clock_ms, wave) = (world.kept.clock_ms, forward(&world).map(|forward| forward.wave));
+            let names: Vec<String> = world.hosts.keys().cloned().collect();
+            world.hosts.values_mut().for_each(|host| host.is_away = is_lapsed);
+            world.step(outage_ms);
+            assert!(world.kept.clock_ms - clock_ms <= MOST_ELAPSED_MS, "{name}");
+            assert_eq!(
+                forward(&world).map(|forward| forward.wave),
+                wave,
+                "{name}: judged by reports of before"
+            );
+            for (index, host) in names.iter().enumerate() {
+                world.host(host).is_away = false;
+                world.obey();
+                world.step(if index % 4 == 0 { 1_000 } else { 0 });
+            }
+            let outcome = world.run();
+            assert!(outcome.is_done, "{name}, {outage_ms} ms: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn host_without_baseline_is_waited_for() {
+    let unknown = Reading { value: 1_666, spread: UNKNOWN_SPREAD };
+    let mut begun = rates(500);
+    begun.of.insert(THROUGHPUT.into(), unknown);
+    for (young, name) in [(begun, "few samples"), (Rates::default(), "none")] {
+        let report = |world: &mut World| {
+            for host in ["a01", "b00"] {
+                world.host(host).seen.report.rates = young.clone();
+            }
+        };
+        // Its agent has just started: ordered once its baseline is known.
+        let mut world = World::new(healthy(9), policy(1, 4, 2));
+        for _ in 0..5 {
+            report(&mut world);
+            world.step(1_000);
+        }
+        assert_eq!(world.ordered_at("a01"), None, "{name}");
+        world.obey();
+        world.step(1_000);
+        assert_eq!(world.ordered_at("a01"), Some(5), "{name}");
+        assert!(world.run().is_done, "{name}");
+        // It never is: ordered nevertheless.
+        let mut world = World::new(healthy(9), policy(1, 4, 2));
+        for _ in 0..16 {
+            report(&mut world);
+            world.step(1_000);
+        }
+        assert_eq!(world.ordered_at("a01"), Some(15), "{name}");
+        // Nothing is compared then.
+        let unwatched = Policy { soak_ms: 0, ..policy(1, 4, 2) };
+        let mut world = World::new(healthy(9), unwatched);
+        report(&mut world);
+        world.step(1_000);
+        assert_eq!(world.ordered_at("a01"), Some(0), "{name}");
+    }
+}
+
+#[test]
+fn mixed_agents_are_changed_and_judged() {
+    let mut hosts = healthy(9);
+    for (index, host) in hosts.iter_mut().enumerate() {
+        host.dialect = [Dialect::Older, Dialect::Newer, Dialect::Own][index % 3];
+    }
+    let mut world = World::new(hosts.clone(), policy(1, 4, 2));
+    assert_eq!(world.run().reason, "9 hosts changed, 0 are away and change when they are back");
+    for canary in [0, 1] {
+        let mut hosts = hosts.clone();
+        hosts[canary].marks = 5_000;
+        let outcome = World::new(hosts, policy(1, 4, 2)).run();
+        assert!(!outcome.is_done && outcome.reason.contains("5000 marked packets"), "{canary}: {outcome:?}");
+    }
+    // It changes, and what it reports cannot be read: silent.
+    hosts[1].dialect = Dialect::Unreadable;
+    let mut world = World::new(hosts, policy(1, 4, 2));
+    assert_eq!(world.run().reason, "8 hosts changed, 1 are away and change when they are back");
+}
+
+#[test]
+fn agent_whose_reports_become_unreadable_is_lost() {
+    let mut world = at(MOMENTS[2].1);
+    world.host("a01").dialect = Dialect::Unreadable;
+    let outcome = world.run();
+    assert!(!outcome.is_done && outcome.reason.contains("(a01)"), "{outcome:?}");
 }
 
 #[test]
@@ -342,11 +492,13 @@ fn largest_rollout_fits_its_records() {
 }
 
 #[test]
-fn hosts_with_traffic_are_preferred_as_canaries() {
+fn hosts_with_a_baseline_become_canaries() {
     let mut world = World::new(vec![Host::default(); 9], policy(1, 4, 1));
-    for name in ["a01", "a02", "b00"] {
+    for name in ["a01", "b00"] {
         world.host(name).seen.report.rates = Rates::default();
     }
+    let unknown = Reading { value: 1_666, spread: UNKNOWN_SPREAD };
+    world.host("a02").seen.report.rates.of.insert(THROUGHPUT.into(), unknown);
     let members = world.hosts.keys().map(|name| (name.clone(), Member::default())).collect();
     let rollout = plan(&version(policy(1, 4, 1)), &members, &BTreeMap::new(), &world.reports());
     let canaries: Vec<&str> =

@@ -8,12 +8,56 @@ use crate::file::{Gate, Group, Labels, Wave};
 use crate::measure::{Reading, THROUGHPUT};
 use crate::record::{Member, Tried, Version};
 
+/// The version of an agent, by the reports that it writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dialect {
+    #[default]
+    Own,
+    /// It does not measure throughput, pauses, queue pairs or drops.
+    Older,
+    /// It has fields and measures that this version does not know.
+    Newer,
+    /// Its reports cannot be read.
+    Unreadable,
+}
+
+impl Dialect {
+    /// A report as it is read from etcd; none if it cannot be.
+    fn read(self, report: &Report) -> Option<Report> {
+        if self == Self::Own {
+            return Some(report.clone());
+        }
+        let mut record = serde_json::to_value(report).unwrap();
+        match self {
+            Self::Own => {}
+            Self::Older => {
+                let report = record.as_object_mut().unwrap();
+                report.retain(|key, _| ["tried", "failing", "rates"].contains(&key.as_str()));
+                let rates = report["rates"].as_object_mut().unwrap();
+                rates.retain(|key, _| ["window_ms", "data_packets", "of"].contains(&key.as_str()));
+                rates["of"].as_object_mut().unwrap().retain(|name, _| name == "marks");
+            }
+            Self::Newer => {
+                record["uptime_s"] = 7.into();
+                record["rates"]["of"]["latency"] = serde_json::json!({ "value": 9, "spread": 1, "p99": [1] });
+                if let Some(tried) = record["tried"].as_object_mut() {
+                    tried.insert("took_ms".into(), 30.into());
+                }
+            }
+            Self::Unreadable => record["rates"] = "none".into(),
+        }
+        serde_json::from_str(&record.to_string()).ok().map(Report::bounded)
+    }
+}
+
 /// A host that obeys, as long as it is there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     pub(super) is_away: bool,
     /// Its agent lives, and does not report.
     pub(super) is_stuck: bool,
+    /// The version of its agent.
+    pub(super) dialect: Dialect,
     pub(super) refuses: bool,
     /// How often it refuses to go back.
     pub(super) refuses_back: usize,
@@ -27,6 +71,8 @@ pub(super) struct Host {
     pub(super) due: usize,
     /// Its last report.
     pub(super) seen: Seen,
+    /// That cannot be read.
+    pub(super) is_unreadable: bool,
 }
 
 pub(super) struct World {
@@ -102,12 +148,14 @@ impl World {
                 rates: rates(if is_new { host.marks } else { 500 }),
                 ..Report::default()
             };
-            host.seen = Seen { report, revision: self.revision };
+            let read = host.dialect.read(&report);
+            host.is_unreadable = read.is_none();
+            host.seen = Seen { report: read.unwrap_or_default(), revision: self.revision };
         }
     }
 
     pub(super) fn reports(&self) -> Hosts {
-        let there = self.hosts.iter().filter(|(_, host)| !host.is_away);
+        let there = self.hosts.iter().filter(|(_, host)| !host.is_away && !host.is_unreadable);
         there.map(|(name, host)| (name.clone(), host.seen.clone())).collect()
     }
 

@@ -13,7 +13,9 @@ use toml::{Table, Value};
 pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
     let mut file: Table = toml::from_str(text).context("what the controller has cannot be read")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
-    let Value::Array(tables) = tables else { bail!("what the controller has is no list of interfaces") };
+    let Value::Array(tables) = tables else {
+        bail!("cannot read the configuration of the controller: it is not a list of interfaces")
+    };
     let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
     let at = match tables.iter().position(names) {

@@ -22,8 +22,8 @@ pub(super) fn is_passing(error: &Error) -> bool {
     matches!(error, Error::TransportError(_)) || matches!(code(error), Some(DEADLINE_EXCEEDED | UNAVAILABLE))
 }
 
-/// Adds what to check when etcd refuses a request or does not answer.
-pub(super) fn explain(error: Error) -> anyhow::Error {
+/// Adds what to check when etcd at `address` refuses a request or does not answer.
+pub(super) fn explain(error: Error, address: &str) -> anyhow::Error {
     let (code, is_passing) = (code(&error), is_passing(&error));
     let error = match error {
         // Its text is the whole structure.
@@ -37,7 +37,9 @@ pub(super) fn explain(error: Error) -> anyhow::Error {
         Some(RESOURCE_EXHAUSTED) => {
             error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
         }
-        _ if is_passing => error.context("no member of etcd answers: check that they run, and `--etcd`"),
+        _ if is_passing => error.context(format!(
+            "cannot reach etcd at {address}: no member answers; check that they run, and `--etcd`"
+        )),
         _ => error.context("etcd refuses the request"),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::{MESSAGE_BYTES, PAGE, Store, explain, read};
+use super::{MESSAGE_BYTES, PAGE, Store, read};
 use crate::record::{HOST_BYTES, Member, Want};
 use crate::rollout::{Hosts, Rollout, Seen, Step};
 
@@ -261,7 +261,9 @@ impl Mirror {
         let Some(mut watch) = self.watch.take() else { return self.read().await };
         loop {
             let Ok(response) = timeout_at(until, watch.message()).await else { break };
-            let Some(response) = response.map_err(explain)? else { bail!("etcd ended the watch") };
+            let Some(response) = response.map_err(|error| self.store.explain(error))? else {
+                bail!("etcd ended the watch")
+            };
             if response.canceled() {
                 bail!("etcd ended the watch: {}", response.cancel_reason());
             }
@@ -291,7 +293,8 @@ impl Mirror {
         self.reads += 1;
         let options = WatchOptions::new().with_prefix().with_start_revision(self.snapshot.revision + 1);
         let mut client = self.store.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
-        let watch = client.watch(self.store.key(""), Some(options)).await.map_err(explain)?;
+        let watch = client.watch(self.store.key(""), Some(options)).await;
+        let watch = watch.map_err(|error| self.store.explain(error))?;
         (self.watch, self.heard_at) = (Some(watch), Instant::now());
         Ok(Arc::clone(&self.snapshot))
     }

@@ -30,6 +30,11 @@ fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
 
 /// So many changed hosts, as [`judged_with`].
 fn judged_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
+    let (rollout, control, hosts) = case(number, before, now, control);
+    judge(&rollout, &control, &hosts)
+}
+
+fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (Rollout, Control, Hosts) {
     let step = |host: String, wave: usize, state: State| Step {
         host,
         wave,
@@ -59,7 +64,7 @@ fn judged_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates
     rollout.phase = Phase::Forward(Forward::default());
     let drops = Limit { times: 1.5, plus: 10 };
     rollout.policy.gate.limits.insert("interface_drops".into(), drops);
-    judge(&rollout, &control, &hosts)
+    (rollout, control, hosts)
 }
 
 fn judged(now: Rates) -> Verdict {
@@ -117,7 +122,10 @@ fn unknown_spread_is_undecided() {
     let unknown = |packets: u64| with(calm(packets), THROUGHPUT, packets / 60, UNKNOWN_SPREAD);
     let control = (calm(100_000), calm(100_000));
     assert_eq!(judged(unknown(50_000)), undecided, "now");
-    assert_eq!(judged_with(unknown(100_000), calm(50_000), control.clone()), GOOD, "no baseline");
+    let unjudged = Verdict::Good { judged: 0, changed: 1, undecided: 0 };
+    assert_eq!(judged_with(unknown(100_000), calm(50_000), control.clone()), unjudged, "no baseline");
+    let ended = Rates { queue_pairs: Some(0), ..calm(50_000) };
+    assert_eq!(judged_with(unknown(100_000), ended, control.clone()), GOOD, "no baseline, the job has ended");
     let marked = with(unknown(100_000), "marks", 20_000, 100);
     assert!(matches!(judged(marked), Verdict::Bad(_)), "other measures are judged");
     assert_eq!(judged(Rates { queue_pairs: Some(0), ..unknown(50_000) }), GOOD, "the job has ended");
@@ -139,6 +147,20 @@ fn half_throughput_of_bursty_hosts_is_harm() {
     assert!(matches!(judged_hosts(20, bursty.clone(), less.clone(), slower), Verdict::Good { .. }));
     let ended = Rates { queue_pairs: Some(0), ..less };
     assert!(matches!(judged_hosts(20, bursty, ended, control), Verdict::Good { .. }), "jobs have ended");
+}
+
+#[test]
+fn unknown_spread_does_not_hide_the_sum() {
+    let bursty = with(calm(100_000), THROUGHPUT, 1_666, 220);
+    let less = with(calm(50_000), THROUGHPUT, 833, 220);
+    let control = (calm(100_000), calm(100_000));
+    let (mut rollout, control, mut hosts) = case(21, bursty, less.clone(), control);
+    let unknown = |value| with(calm(100_000), THROUGHPUT, value, UNKNOWN_SPREAD);
+    rollout.steps[0].before = Some(unknown(1_666));
+    assert!(matches!(judge(&rollout, &control, &hosts), Verdict::Bad(_)), "no baseline");
+    rollout.steps[0].before = Some(calm(100_000));
+    hosts.get_mut("h1").unwrap().report.rates = unknown(833);
+    assert!(matches!(judge(&rollout, &control, &hosts), Verdict::Bad(_)), "too few samples since");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::record::{Report, Tried};
-use crate::rollout::world::{policy, version};
+use crate::rollout::world::{policy, rates, version};
 use crate::rollout::{Effect, Event, Seen, next};
 
 fn group_a() -> Target {
@@ -20,7 +20,7 @@ fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
     let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 1, ..group_a() };
     let wants = [("a1".to_owned(), Want { target, by, why })].into();
-    let seen = |tried| Seen { report: Report { tried, ..Report::default() }, revision: 1 };
+    let seen = |tried| Seen { report: Report { tried, rates: rates(0), ..Report::default() }, revision: 1 };
     let hosts = [("a1".to_owned(), seen(tried)), ("a2".to_owned(), seen(None))].into();
     (plan(&version(policy(canary, 4, 1)), &members, &wants, &hosts), hosts)
 }
