@@ -42,7 +42,7 @@ struct Used {
     database_mb: f64,
 }
 
-/// Measures a fleet of so many hosts, and prints a table of it.
+/// Measures a fleet of this many hosts, and prints a table.
 pub(crate) fn measure(hosts: usize) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let etcd = Etcd::start(3, &[])?;
