@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Opens the object that `cargo xtask build` leaves next to the data plane's: what speed is compared with, and what tests need.
 ///
 /// # Errors
-/// It is not there.
+/// The object is missing.
 pub fn baselines() -> Result<Ebpf> {
     baselines_with(LO, DEFAULT_FLOWS)
 }
@@ -49,7 +49,7 @@ pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
 /// Opens the pacer in C that speed is compared with; `None` where it was not built, as there was no clang.
 ///
 /// # Errors
-/// It is there and cannot be opened.
+/// The object exists but cannot be opened.
 pub fn peer() -> Result<Option<Ebpf>> {
     let path = object("dcqcn-peer");
     if !path.exists() {

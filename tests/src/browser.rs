@@ -140,7 +140,7 @@ impl Browser {
         self.complaints.push(complaint);
     }
 
-    /// Opens a page, and waits until it is there.
+    /// Opens a page, and waits until it is loaded.
     ///
     /// # Errors
     /// It is not.

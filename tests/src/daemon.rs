@@ -156,7 +156,7 @@ impl Daemon {
     /// A field of `/proc/PID/status`.
     ///
     /// # Errors
-    /// It has ended, or there is no such field.
+    /// The daemon has exited, or the field is missing.
     pub fn status(&self, field: &str) -> Result<String> {
         field_of(Path::new(&format!("/proc/{}/status", self.child.id())), field)
     }

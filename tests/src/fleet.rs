@@ -116,10 +116,10 @@ impl Site {
         Ok(())
     }
 
-    /// Ends the agent of a host at once.
+    /// Kills the agent of a host.
     ///
     /// # Errors
-    /// There is none.
+    /// The host has no agent.
     pub fn kill_agent(&mut self, host: &str) -> Result<()> {
         let mut agent = self.agents.remove(host).with_context(|| format!("no agent on {host}"))?;
         agent.kill()?;
@@ -130,7 +130,7 @@ impl Site {
     /// Stops or continues the agent of a host.
     ///
     /// # Errors
-    /// There is none.
+    /// The host has no agent.
     pub fn signal_agent(&self, host: &str, what: Signal) -> Result<()> {
         signal(self.agents.get(host).with_context(|| format!("no agent on {host}"))?, what)
     }
@@ -138,7 +138,7 @@ impl Site {
     /// `dcqcn-fleet` with these words, its log in a file.
     ///
     /// # Errors
-    /// The binary is not known.
+    /// The path of the binary is unknown.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
         self.command_under(&[], words)
     }
@@ -177,7 +177,7 @@ impl Site {
         Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?)
     }
 
-    /// Runs `dcqcn-fleet` with these words, which must succeed, and returns what it prints.
+    /// Runs `dcqcn-fleet` with these arguments, which must succeed, and returns its output.
     ///
     /// # Errors
     /// It fails.
@@ -200,7 +200,7 @@ impl Site {
         Ok(path.to_str().context("a path that is no text")?.to_owned())
     }
 
-    /// What `status --json` says.
+    /// Output of `status --json`.
     ///
     /// # Errors
     /// etcd does not answer.
@@ -257,7 +257,7 @@ impl Drop for Site {
     }
 }
 
-/// How many hosts are there.
+/// Number of hosts.
 #[must_use]
 pub fn there(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();

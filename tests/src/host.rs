@@ -90,12 +90,12 @@ impl Host {
     /// The index of one of its interfaces.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn index(&self, iface: &str) -> Result<u32> {
         Ok(self.netlink()?.link(iface)?.index)
     }
 
-    /// The directory of the journals of what is attached to it.
+    /// Directory of the journals of its attachments.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -107,7 +107,7 @@ impl Host {
     /// The journal of one of its interfaces.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn journal(&self, iface: &str) -> Result<PathBuf> {
         Ok(self.journals()?.join(format!("{}.json", self.index(iface)?)))
     }
@@ -115,14 +115,14 @@ impl Host {
     /// The directory of the pins of one of its interfaces.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn pins(&self, iface: &str) -> Result<PathBuf> {
         let journals = self.journals()?;
         let namespace = journals.file_name().context("a directory of its own")?;
         Ok(PathBuf::from("/run/dcqcn/bpf").join(namespace).join(self.index(iface)?.to_string()))
     }
 
-    /// Gives the interface the address of `host`, 10.0.0.`host`.
+    /// Assigns the address 10.0.0.`host` to the interface.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -157,7 +157,7 @@ impl Host {
         Ok(self.run(|| attach::attach(request))??)
     }
 
-    /// What is attached to an interface.
+    /// Attachment of an interface.
     ///
     /// # Errors
     /// As [`attach::open`].
@@ -270,7 +270,7 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
 /// The next datagram that a socket receives.
 ///
 /// # Errors
-/// None comes.
+/// No packet arrives.
 pub fn datagram(socket: &UdpSocket) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 1 << 16];
     let (len, _) = socket.recv_from(&mut bytes).context("no datagram")?;

@@ -103,7 +103,7 @@ impl Lab {
     }
 }
 
-/// Panics unless `what` is in `text`.
+/// Panics unless `text` contains `what`.
 ///
 /// # Panics
 /// See above.

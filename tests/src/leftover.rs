@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// All state of an interface that an attachment could change, except counters.
 ///
 /// # Errors
-/// There is no such interface, or it does not come up.
+/// The interface does not exist, or does not come up.
 pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     settled(host, iface)?;
     Ok([

@@ -16,7 +16,7 @@ use dcqcn_replay::replay::Capture;
 /// TOS of the CNPs that the programs make: DSCP 48, Not-ECT.
 pub const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
-/// Every opcode there is.
+/// All opcodes.
 pub const OPCODES: std::ops::RangeInclusive<u8> = 0..=255;
 
 /// A packet from host `src` to host `dst`.

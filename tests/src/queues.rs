@@ -16,7 +16,7 @@ use crate::packets::Roce;
 use crate::skip::runnable;
 use crate::socket::PATIENCE;
 
-/// DSCP 26 goes to queue 3 and DSCP 0 to queue 0 as they always do; here DSCP 10 goes to queue 1.
+/// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
 /// The port, and the bytes that all queues together must have sent before shares are computed.
 const RATE: &str = "20mbit";
@@ -44,7 +44,7 @@ pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
     Ok(queues::stats(&pair.a.netlink()?, index, config)?.map(Option::unwrap_or_default))
 }
 
-/// Host 1 behind a token bucket, with queues; `None` if the kernel lacks what that takes.
+/// Host 1 behind a token bucket, with queues; `None` if the kernel lacks support.
 ///
 /// # Errors
 /// The kernel refuses something else.

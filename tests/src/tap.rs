@@ -26,7 +26,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it in the namespace of a host, with so many queues, and sets it up.
+    /// Creates it in the namespace of a host, with this many queues, and brings it up.
     ///
     /// # Errors
     /// The kernel has no such interfaces, or refuses.
@@ -40,7 +40,7 @@ impl Tap {
     /// Reads `count` frames, each with its time and queue.
     ///
     /// # Errors
-    /// Not so many come within `patience`.
+    /// Fewer arrive within `patience`.
     pub fn take(&mut self, count: usize, patience: Duration) -> Result<Vec<(Instant, usize, Vec<u8>)>> {
         let until = Instant::now() + patience;
         let mut frames = Vec::new();

@@ -34,7 +34,7 @@ pub use scenarios::{NOT_IN_P4, scenarios};
 pub struct Vector {
     /// Purpose.
     pub about: String,
-    /// Changes to the defaults, as `dcqcn set` takes them.
+    /// Changes to the defaults, in the syntax of `dcqcn set`.
     pub settings: Vec<String>,
     /// Whether departure times are enforced, as with `attach --pacer fq`.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -173,7 +173,7 @@ impl Vector {
     /// Runs it through an engine with its configuration, and returns the differences.
     ///
     /// # Errors
-    /// What the engine says, or the vector is broken.
+    /// The engine fails, or the vector is invalid.
     pub fn differences(&self, engine: &mut dyn Engine) -> Result<Vec<String>> {
         let observed = self.observe(engine)?;
         let steps = self.steps.iter().zip(&observed.steps).enumerate();
@@ -193,7 +193,7 @@ impl Vector {
     /// The vector with this engine's results.
     ///
     /// # Errors
-    /// What the engine says, or the vector is broken.
+    /// The engine fails, or the vector is invalid.
     pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
         let mut observed = self.clone();
         for Other { addr, qpn, other_qpn } in &self.pairs {
@@ -340,7 +340,7 @@ pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name).with_extension("json")
 }
 
-/// A vector as it is on disk.
+/// A vector as stored on disk.
 ///
 /// # Errors
 /// Its file is missing or broken.

@@ -46,7 +46,7 @@ pub struct Scenario {
 /// Runs a scenario, writes its results to `result`, and prints the verdict as the last line.
 ///
 /// # Errors
-/// This is no guest, there is no such scenario, or `result` cannot be written.
+/// This is not a guest, the scenario is unknown, or `result` cannot be written.
 pub fn run(name: &str, result: &Path) -> Result<()> {
     let kernel = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     ensure!(

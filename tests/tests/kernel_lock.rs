@@ -54,7 +54,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     };
     thread::scope(|scope| {
         let threads = [scope.spawn(run), scope.spawn(run)];
-        // What a reader is given is a set between two packets.
+        // A reader gets a set as it is between two packets.
         for _ in 0..1_000 {
             for flow in maps.rp_flows() {
                 let (_, _, flow) = flow?;
@@ -98,7 +98,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
         Ok(())
     };
     thread::scope(|scope| {
-        // One goes after the other, so that they meet in each flow and next to each other.
+        // In sequence, so that they meet in each flow and in neighbouring ones.
         let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
     })?;

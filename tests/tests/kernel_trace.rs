@@ -52,7 +52,7 @@ fn agree(test: &str, options: &Options, events: &str) -> bool {
 
 /// Random events: bursts and silences, packets and messages, CNPs in floods and alone.
 fn events(seed: u64) -> String {
-    // A seed of few bits gives small numbers at first.
+    // A seed of few bits starts with small numbers.
     let mut state = u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15);
     let mut draw = |below: u64| {
         state = rng::next(state);
@@ -111,7 +111,7 @@ fn engines_agree_for_any_parameters() {
     }
 }
 
-/// The flow is there before its first packet, in its state at the start; bytes sent before the first CNP count.
+/// The flow exists before its first packet, in its initial state; bytes sent before the first CNP count.
 #[test]
 fn any_event_may_be_first() {
     let options = options(Profile::Paper, &["link_rate=40gbit", "rpg_byte_reset=10KB"]);

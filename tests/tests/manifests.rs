@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const FOLDERS: [&str; 3] = ["base", "fleet", "etcd"];
 
-/// What the API makes of a manifest; a field that it does not know is lost there, which is a mistake here.
+/// The API's parse of a manifest; it drops unknown fields, which are mistakes here.
 fn strictly(manifest: &Value) -> std::result::Result<(), String> {
     match manifest["kind"].as_str().unwrap_or_default() {
         "DaemonSet" => typed::<DaemonSet>(manifest),
@@ -37,7 +37,7 @@ fn typed<T: DeserializeOwned + Serialize>(manifest: &Value) -> std::result::Resu
     }
 }
 
-/// The first of what is in `from` and not in `back`.
+/// The first field of `from` missing in `back`.
 fn lost(from: &Value, back: &Value) -> Option<String> {
     match (from, back) {
         (Value::Object(from), Value::Object(back)) => {
@@ -207,7 +207,7 @@ fn kustomizations_are_put_together() {
     } else {
         eprintln!("SKIPPED {test}: there is no kubectl with kustomize");
     }
-    // What each names is there.
+    // All referenced names exist.
     for name in FOLDERS {
         let folder = directory().join(name);
         let [kustomization] =

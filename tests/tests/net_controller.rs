@@ -47,7 +47,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit"])?;
     assert_eq!(attached_at(&pair.a, "a0")?, before);
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1);
-    // On SIGHUP no more than by itself.
+    // SIGHUP checks no more than the periodic check.
     fs::write(daemon.log(), "")?;
     daemon.write("[log]\nformat = 'json'\n")?;
     daemon.signal(Signal::SIGHUP)?;
@@ -55,7 +55,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
     assert_eq!(attached_at(&pair.a, "a0")?, before);
     daemon.end()?;
 
-    // Unless told.
+    // Unless requested.
     let options = ["--log-format", "json", "--allow-empty"];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &options, &[])?;
     daemon.says(&["taken over", "\"iface\":\"a0\""])?;
@@ -112,7 +112,7 @@ fn missing_listen_address_retried() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("address")?;
-    // A namespace that never had an address takes any for its own.
+    // A namespace that never had an address treats any as its own.
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
@@ -129,7 +129,7 @@ fn missing_listen_address_retried() -> Result<()> {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    // From one address to the wildcard, on the same port: a conflict only with itself.
+    // From one address to the wildcard, on the same port: it conflicts only with itself.
     daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
     daemon.says(&["serving metrics", "0.0.0.0:9310"])?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
@@ -250,7 +250,7 @@ fn many_interfaces_served() -> Result<()> {
     let fds = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
     let threads = fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.count();
     ensure!(fds < ports * 18 + 64 && threads < 16, "{fds} file descriptors, {threads} threads");
-    // All go at once.
+    // All are removed at the same time.
     let netlink = pair.b.netlink()?;
     for link in netlink.links()?.into_iter().filter(|link| link.name != "lo") {
         netlink.delete_link(link.index)?;

@@ -14,7 +14,7 @@ use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
-/// What `dcqcn doctor` with these arguments prints in the namespace of `host`, and its exit code.
+/// Output of `dcqcn doctor` with these arguments in the namespace of `host`, and its exit code.
 fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
     let mut command = dcqcn("doctor")?;
     command.args(arguments);
@@ -23,7 +23,7 @@ fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
     Ok((code, String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
-/// What doctor finds worse than info, and worst last; it finds the same in its own recording.
+/// Findings above info, the worst last; doctor finds the same in its own recording.
 fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let dir = tempfile::tempdir()?;
     let recording = dir.path().join("host");
@@ -41,7 +41,7 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let findings = report["findings"].as_array().context("no findings")?;
     let bad =
         findings.iter().filter(|finding| finding["severity"] == "warning" || finding["severity"] == "error");
-    // Every fault says how to fix it.
+    // Every finding has a fix.
     assert!(bad.clone().all(|finding| finding["fix"].is_string()), "{report}");
     Ok(bad.filter_map(|finding| finding["id"].as_str()).map(str::to_owned).collect())
 }
@@ -124,7 +124,7 @@ fn short_shaper_burst_reported() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("doctor-burst")?;
-    // Severity, evidence and fix of what is found about the shaper.
+    // Severity, evidence and fix of the finding on the shaper.
     let found = || -> Result<Option<(String, String, String)>> {
         let (_, text, error) = run(&pair.a, &["--json", "--duration", "1s"])?;
         let report: Value = serde_json::from_str(&text).with_context(|| error)?;

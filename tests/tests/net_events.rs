@@ -39,7 +39,7 @@ fn all(mut reader: Running) -> Result<Vec<Value>> {
     values(&text)
 }
 
-/// What is there already.
+/// Events already recorded.
 fn past(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Vec<Value>> {
     all(reader(host, &format!("{arguments} --no-follow --last 1024"), audit)?)
 }
@@ -48,7 +48,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["event"].as_str()).collect()
 }
 
-/// Two readers and the controller at once: each sees everything.
+/// Two readers and the controller concurrently: each sees all events.
 #[test]
 fn events_reach_every_reader() -> Result<()> {
     if !runnable("events_reach_every_reader", &[])? {
@@ -182,7 +182,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
         assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
     }
     assert!(past(&pair.a, "", audit.path())?.is_empty());
-    // One that waits for something to be attached sees what happens there from the start.
+    // A command that waits for an attachment sees its events from the start.
     let mut waiting = reader(&pair.a, "", audit.path())?;
     thread::sleep(Duration::from_millis(200));
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;

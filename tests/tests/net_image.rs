@@ -43,7 +43,7 @@ kmax = '300KB'
 /// A machine that has podman, and directories as a node's.
 struct Node {
     dir: TempDir,
-    /// What is called what in podman, for this test alone.
+    /// Podman's names for this test.
     prefix: String,
     image: String,
     /// Containers that were started.
@@ -74,7 +74,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Runs podman where control groups are of one kind, which crun wants; its images and containers are this test's.
+    /// Runs podman where control groups are of one kind, as crun requires; images and containers are this test's.
     fn try_podman(&self, words: &[&str]) -> Result<Output> {
         let mut command = Command::new("unshare");
         let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec podman \"$@\"";
@@ -133,7 +133,7 @@ impl Node {
             words.push("--security-opt=seccomp=unconfined".into());
         }
         ensure!(security["readOnlyRootFilesystem"] == true);
-        // Nor does podman add what Kubernetes does not: directories in memory.
+        // Kubernetes has no such directories in memory, so podman must not add them.
         words.extend(["--read-only", "--read-only-tmpfs=false"].map(String::from));
         let each = |value: &Value| value.as_array().cloned().unwrap_or_default();
         for right in each(&security["capabilities"]["drop"]) {
@@ -162,7 +162,7 @@ impl Node {
             let from = match (&source["configMap"], &source["hostPath"]["path"]) {
                 (Value::Object(_), _) => self.dir.path().join("config"),
                 (_, Value::String(path)) => self.dir.path().join(path.trim_start_matches('/')),
-                // The optional secret, which is not there.
+                // The optional secret, which does not exist.
                 _ => continue,
             };
             let way = if volume["readOnly"] == true { "ro" } else { "rw" };
@@ -189,7 +189,7 @@ impl Node {
         self.podman(&[&["exec", name], words].concat())
     }
 
-    /// Waits for what its probe waits for.
+    /// Waits for the condition of its probe.
     fn is_ready(&self, name: &str, pair: &Pair) -> Result<()> {
         let ready = wait(|| match probe(pair, "/readyz") {
             Ok(status) if status == "200" => Ok(Ok(())),
@@ -330,7 +330,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     let audit = fs::read_to_string(node.dir.path().join("var/log/dcqcn/audit.jsonl"))?;
     assert!(audit.contains("fleet 1"), "{audit}");
 
-    // The pod goes, and another comes: what is attached stays, with what was rolled out.
+    // The pod is replaced: the attachment stays, with the rolled-out parameters.
     node.podman(&["stop", "--time", "10", &dcqcn])?;
     node.podman(&["start", &dcqcn])?;
     node.is_ready(&dcqcn, &pair)?;

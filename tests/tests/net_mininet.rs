@@ -25,7 +25,7 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Every network's switches have configurations that `dcqcn-lab p4` takes.
+/// All networks' switches have configurations that `dcqcn-lab p4` accepts.
 #[test]
 fn switch_configurations_valid() -> Result<()> {
     if !runs(PYTHON, &["--version"]) {
@@ -59,7 +59,7 @@ for name, make in topology.NETWORKS.items():
     Ok(())
 }
 
-/// What the scripts run exists, whether there is a BMv2 to run it on or not.
+/// The commands in the scripts exist; BMv2 itself is not needed.
 #[test]
 fn script_commands_exist() -> Result<()> {
     let test = "script_commands_exist";
@@ -84,7 +84,7 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
     ensure!(commands.lines().count() == 6, "{commands}");
     for line in commands.lines() {
         let mut words = line.split(' ');
-        // With `--help` behind it, it does nothing but tell whether the words before that are known.
+        // Followed by `--help`, the command only checks the words before it.
         let output = Command::new(words.next().unwrap_or_default()).args(words).arg("--help").output()?;
         ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -93,7 +93,7 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
 
 /// Runs a script until packets were marked; it ends with an error unless every host reaches every other.
 fn run(script: &str, arguments: &str) -> Result<()> {
-    // In a namespace of its own mininet cannot change the machine's limits, as it else does (`mininet.util.fixLimits`).
+    // In a separate namespace mininet cannot change the machine's limits (`mininet.util.fixLimits`).
     let netns = Temporary::create(&format!("dcqcn-test-{}-mininet", std::process::id()))?;
     while_busy(3, || {
         let mut command = Command::new(PYTHON);

@@ -42,7 +42,7 @@ impl Desk {
         Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
     }
 
-    /// Runs a command that finds no tools but those on the desk, and returns what it complains of.
+    /// Runs a command with only the given tools in its path, and returns its error.
     fn refused(&self, line: &str) -> Result<String> {
         let mut command = dcqcn_lab("")?;
         command
@@ -214,7 +214,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
         return Ok(());
     }
     let mut bench = Bench::new("p4")?;
-    // Nothing was, or, as the numbers of namespaces come again, what is kept is another's: both say what to do.
+    // There is no state, or another namespace's of the same number: both errors have advice.
     let refused = bench.refused("p4 set rpg_gd=12")?;
     ensure!(refused.contains("`dcqcn-lab p4 push --config FILE --thrift-port 9090`"), "{refused}");
 
@@ -247,7 +247,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     ensure!(read["queues"][0]["classes"][3]["kmax_bytes"] == 43_280, "{read}");
     ensure!(read["counters"]["total"]["rp_cnp_handled"] == 0, "{read}");
 
-    // What is kept is of the switch that was there.
+    // The state belongs to the previous switch.
     bench.process = None;
     ensure!(bench.refused("p4 read")?.contains("no switch answers at Thrift port 9090"));
     bench.start()?;
@@ -258,7 +258,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     Ok(())
 }
 
-/// What `commands` prints is what `push` writes: a push onto a switch configured by hand finds nothing to do.
+/// The output of `commands` equals the effect of `push`: a push after it changes nothing.
 #[test]
 fn printed_commands_equal_push() -> Result<()> {
     let test = "printed_commands_equal_push";

@@ -48,7 +48,7 @@ impl Site {
             join((host, "e0", number), (&site.switch, port, 10 + number), 1_500)?;
             site.switch.command(&format!("ip link set {port} master br0"))?;
         }
-        // Packets go where the bridge has learned; what is flooded asks nobody to wait.
+        // Known destinations only: flooded packets cause no pause.
         let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
         for (host, port, src) in [(near, "p0", NEAR), (far, "p9", FAR)] {
             host.socket("e0")?.send(&Roce { src, dst: 99, ..Roce::default() }.frame())?;
@@ -111,7 +111,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     let site = Site::new("asking")?;
     let (one, two) = (site.socket(0)?, site.socket(1)?);
     let _controller = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
-    // The controller tells ports apart from its first look on, and looks whether it is wanted once a second.
+    // The controller distinguishes ports from its first sample on, and checks once a second whether it is enabled.
     thread::sleep(Duration::from_millis(2_500));
     let mut delays = Vec::new();
     for round in 0..20 {
@@ -122,7 +122,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         delays.push(begun.elapsed());
         // At 100 Mb/s 10 ms are 1954 quanta; nothing that fits its queue needs longer.
         ensure!(waits == 1_954, "{waits}");
-        // It may be said again while the queue empties, which takes 0.2 s.
+        // It may be repeated while the queue empties, which takes 0.2 s.
         while heard(&one)? != 0 {}
         ensure!(hears_nothing(&two, 50)?, "round {round}: who sent little is asked to wait");
     }
@@ -143,7 +143,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     Ok(())
 }
 
-/// Two ports fill at once: whoever filled both waits until the slower one is empty, whatever the other says.
+/// Two ports fill at the same time: each is paused until the slower one's queue is empty.
 #[test]
 fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     if !runnable("xon_of_one_port_keeps_other_xoff", &["tbf", "htb"])? {
@@ -154,7 +154,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     let _controller = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
     thread::sleep(Duration::from_millis(2_500));
     for round in 0..5 {
-        // In turn, so that neither port goes first each time.
+        // Alternating, so that no port is always first.
         let (short, long) = if round % 2 == 0 { (NEAR, FAR) } else { (FAR, NEAR) };
         burst_to(&one, 1, long, 26, 2 * MUCH)?;
         burst_to(&one, 1, short, 26, MUCH)?;
@@ -163,13 +163,13 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
         let mut said = Instant::now();
         loop {
             let goes_on = heard(&one)? == 0;
-            // A controller that comes late, on a busy machine, finds the other port's pause over, and asks for it again.
+            // A late controller, on a busy machine, finds the other port's pause expired, and repeats it.
             if goes_on && (said.elapsed() < PAUSE - LOOK || hears_nothing(&one, 20)?) {
                 break;
             }
             said = Instant::now();
         }
-        // What waits above XON of the longer queue, at the port's rate; a bucket's worth of it is gone at once.
+        // Backlog above XON of the longer queue, at the port's rate; the first burst leaves immediately.
         let bytes = (2 * MUCH * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
         let empty = Duration::from_millis(bytes * 8 / RATE_KBIT);
         println!(

@@ -37,7 +37,8 @@ fn htb_shares_follow_weights() -> Result<()> {
     the_shares_are_the_weights("htb_shares_follow_weights", QueuesChoice::Htb)
 }
 
-/// A frame of any kind goes to the queue of its DSCP, one without to that of DSCP 0, and this host's own ARP to the queue served first.
+/// Frames go to the queue of their DSCP, frames without one to that of DSCP 0, and the host's own ARP to the first
+/// queue.
 #[test]
 fn every_packet_has_queue() -> Result<()> {
     let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else {
@@ -70,7 +71,7 @@ fn every_packet_has_queue() -> Result<()> {
     Ok(())
 }
 
-/// The depth that marking goes by is the queue's own, and a full queue drops and counts.
+/// Marking uses the depth of the queue itself, and a full queue drops and counts.
 #[test]
 fn depth_and_drops_are_per_queue() -> Result<()> {
     let Some(pair) = port("depth_and_drops_are_per_queue", QueuesChoice::Auto)? else {
@@ -129,7 +130,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         says(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
         says(&lab.refused(2, "set a0 queues=none")?, "queues cannot be set");
         says(&lab.refused(1, "set a0 priority_major=1")?, "names the classes of another qdisc");
-        // The file it is saved to says all of it.
+        // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
         says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "agrees");
@@ -161,7 +162,7 @@ fn removed_queues_reported() -> Result<()> {
     lab.host.command("tc qdisc del dev a0 root")?;
     let status = lab.ok("status a0")?;
     says(&status, "queues: expected htb dc03: at root");
-    // What there is no queue for changes all the same.
+    // Parameters without a queue change all the same.
     lab.ok("set a0 queue.3.weight=9")?;
     assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));
     lab.ok("detach a0")?;

@@ -25,7 +25,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-/// What ends a command.
+/// Causes of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Signal(Signal),
@@ -33,7 +33,7 @@ enum End {
     Terminal,
     /// As in `dcqcn monitor | head -1`.
     Reader,
-    /// Nobody reads, so that a write waits; then a signal.
+    /// No reader, so that a write blocks; then a signal.
     Stuck,
 }
 
@@ -42,7 +42,7 @@ const SIGNALS: [End; 3] =
 
 /// How long an end may take.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Attempts, if other load takes the CPUs.
+/// Attempts, as other load may occupy the CPUs.
 const ATTEMPTS: u32 = 3;
 
 /// A host with `a0` attached, and a configuration file that names it.
@@ -82,7 +82,7 @@ fn soak(line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Two file descriptors of a new terminal: ours, and the process's.
+/// Two file descriptors of a new terminal: the test's, and the process's.
 fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
     let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
@@ -144,7 +144,7 @@ fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(children)
 }
 
-/// Waits until a pipe takes no more of what is written every 10 ms.
+/// Waits until a pipe is full, with a write every 10 ms.
 fn wait_full(reader: &PipeReader) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let (mut last, mut times) = (0, 0);
@@ -161,7 +161,7 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
     Ok(())
 }
 
-/// Starts `line`, lets `end` come, and returns how long the command went on.
+/// Starts `line`, triggers `end`, and returns how long the command continued.
 fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
     let mut command = site.command(line)?;
     let log_is_read = line.starts_with("run") && !line.contains("--metrics-only");
@@ -345,13 +345,13 @@ fn lab_removes_network_on_signal() -> Result<()> {
     Ok(())
 }
 
-/// It ends at once in the middle of a fault, and reverts what it has made.
+/// It exits immediately in the middle of a fault, and reverts its changes.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
     if !runnable("soak_leaves_nothing_on_signal", &["htb"])? {
         return Ok(());
     }
-    /// Sizes of the tables of what it serves and of what it attaches.
+    /// Sizes of the tables of its served and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (site, before) = (Site::new("endsoak")?, SOAKED.map(tables));
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {

@@ -241,7 +241,7 @@ fn saved_config_attaches_identically() -> Result<()> {
     assert_eq!(report["same"], false);
     lab.ok("set a0 --profile paper")?;
     lab.ok("config diff a0 --profile paper")?;
-    // The interface is what it was.
+    // The interface is unchanged.
     says(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
     lab.refused(4, &format!("config diff a0 --config {file}"))?;
     says(&lab.refused(1, "config diff a0 --config /nonexistent.toml")?, "cannot read /nonexistent.toml");

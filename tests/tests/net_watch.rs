@@ -23,7 +23,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A host that marks all that meets a queue, and whose queue hardly drains; its rates stay what a cut makes of them.
+/// A host that marks every packet that meets a queue, and whose queue hardly drains; rates change only by cuts.
 const CHANGES: [&str; 7] = [
     "link_rate=1gbit",
     "cp_enable=on",
@@ -102,7 +102,7 @@ fn watch_ends_cleanly() -> Result<()> {
         watch.signal(signal)?;
         assert_eq!(watch.wait()?.code(), Some(0), "{signal}");
     }
-    // Whoever read has read enough.
+    // The reader closes early.
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     watch.output()?.read_line(&mut String::new())?;
     assert_eq!(watch.wait()?.code(), Some(0));
@@ -121,7 +121,7 @@ fn watch_ends_cleanly() -> Result<()> {
         let text = String::from_utf8(output.stderr)?;
         assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
     }
-    // It notices when what it watches goes away.
+    // It detects the end of the watched attachment.
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
@@ -131,7 +131,7 @@ fn watch_ends_cleanly() -> Result<()> {
     Ok(())
 }
 
-/// Sends a request on host 1, and returns what comes back.
+/// Sends a request on host 1, and returns the reply.
 fn get(pair: &Pair, address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = pair.a.run(move || TcpStream::connect(address))??;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -226,7 +226,7 @@ fn metrics_equal_counters() -> Result<()> {
 struct Top {
     process: Running,
     terminal: File,
-    /// What it has printed since the last answer.
+    /// Output since the last reply.
     screen: Vec<u8>,
 }
 
@@ -260,7 +260,7 @@ impl Top {
     }
 }
 
-/// What puts a terminal back: the alternate screen is left.
+/// Output that restores a terminal by leaving the alternate screen.
 const LEAVE: &str = "\x1b[?1049l";
 
 #[test]

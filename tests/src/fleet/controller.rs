@@ -32,7 +32,7 @@ pub enum Nature {
     Good,
     /// It rejects versions.
     Refuses,
-    /// It takes this long to change.
+    /// Changes take this long.
     Slow(Duration),
     /// Its traffic stops with the next version that it applies, while its QPs remain.
     Silent,
@@ -43,7 +43,7 @@ pub enum Nature {
 #[derive(Default)]
 struct State {
     nature: Nature,
-    /// Name and text of what is active.
+    /// Name and text of the active configuration.
     held: Option<(String, String)>,
     /// Every name that was active, in order.
     names: Vec<Option<String>>,
@@ -114,13 +114,13 @@ impl Controller {
         self.lock().go_over(None);
     }
 
-    /// The name of what is active.
+    /// Name of the active configuration.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         Some(self.lock().held.clone()?.0)
     }
 
-    /// What is active.
+    /// The active configuration.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         Some(self.lock().held.clone()?.1)

@@ -31,7 +31,7 @@ pub struct Etcd {
     options: Vec<String>,
     /// Where they listen.
     address: Ipv4Addr,
-    /// `https` and what `etcdctl` needs for it, or `http`.
+    /// `https` with the options of `etcdctl`, or `http`.
     scheme: &'static str,
     ctl: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Etcd {
         Self::start_as("http", address, 1, &[], &[])
     }
 
-    /// Starts members that want certificates of their clients, `ctl` being what `etcdctl` says to show its own.
+    /// Starts members that require client certificates; `ctl` has the options of `etcdctl` for its own.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -140,7 +140,7 @@ impl Etcd {
     /// Kills a member.
     ///
     /// # Errors
-    /// It is not there.
+    /// The member does not exist.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
         let mut child = member.child.take().context("it does not run")?;
@@ -152,7 +152,7 @@ impl Etcd {
     /// Suspends or resumes a member; suspended, it does not respond.
     ///
     /// # Errors
-    /// It is not there.
+    /// The member does not exist.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
         signal(member.child.as_ref().context("it does not run")?, what)
@@ -165,7 +165,7 @@ impl Etcd {
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
-    /// How many there are.
+    /// Number of members.
     #[must_use]
     pub fn count(&self) -> usize {
         self.members.len()

@@ -14,7 +14,7 @@ impl Authority {
     /// Makes one in `dir`.
     ///
     /// # Errors
-    /// openssl is not there, or fails.
+    /// openssl is missing, or fails.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
         openssl(

@@ -111,7 +111,7 @@ pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<
     frame
 }
 
-/// REQ, REP and the end of a connection, at every hook that reads them, and the QPs that CNPs name in the meantime.
+/// REQ, REP and the end of a connection at every hook that reads them, and the QPs that CNPs name in between.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;

@@ -55,7 +55,7 @@ pub(super) fn step(hook: &str, now_us: u64, packet: &[u8]) -> Step {
     }
 }
 
-/// The same with what is particular about it.
+/// The step with a description.
 pub(super) fn named(about: impl Into<String>, step: Step) -> Step {
     Step { about: about.into(), ..step }
 }

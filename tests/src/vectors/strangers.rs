@@ -97,7 +97,7 @@ pub(super) fn cnp_rate() -> Vector {
             steps.push(named(about, step("ingress", now_us, &roce.frame())));
         }
     }
-    // Two at once, and then one every 5 ms.
+    // Two immediately, and then one every 5 ms.
     vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
 }
 

@@ -134,7 +134,7 @@ pub(super) const PACES: &[&str] = &[
 pub(super) fn order() -> Vector {
     use Opcode as Op;
     let mut course = Course::new();
-    // Known, and cut to its floor of 10 Mb/s.
+    // A known flow, cut to its floor of 10 Mbit/s.
     course.send(0);
     for _ in 0..16 {
         course.cnp(50);

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_netlink::Netns;
 use serde_json::Value;
 
-/// Runs a command line, which must succeed, and returns what it prints. Words are split at blanks; none is quoted.
+/// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 ///
 /// # Errors
 /// It fails, or is not installed.
@@ -35,7 +35,7 @@ pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
     finished(&mut command, script)
 }
 
-/// What a command line with `--json` or `-j` prints.
+/// Output of a command line with `--json` or `-j`.
 ///
 /// # Errors
 /// As [`sh`], or it is no JSON.
@@ -73,7 +73,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it; what it prints goes to a file.
+    /// Starts it with its output in a file.
     ///
     /// # Errors
     /// It is not installed.
@@ -87,7 +87,7 @@ impl Running {
         Ok(Self { line: line.to_owned(), child, output })
     }
 
-    /// What it has printed so far.
+    /// Output so far.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -96,10 +96,10 @@ impl Running {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits for its end: whether it succeeded, and what it printed.
+    /// Waits for its end; returns whether it succeeded, and its output.
     ///
     /// # Errors
-    /// It takes longer than `patience`.
+    /// It runs longer than `patience`.
     pub fn finish(&mut self, patience: Duration) -> Result<(bool, String)> {
         let until = Instant::now() + patience;
         loop {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::command::{Running, sh};
 
-/// What is read and written. As every engine that fio has, libaio compares what it reads.
+/// Job of fio. The libaio engine verifies the data it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     /// `randread`, `randwrite`, `randrw`, ...
@@ -58,7 +58,7 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether every block of `disks` is whole, and what was written where it is.
+/// Whether every block of `disks` is whole, and has the data written to it.
 ///
 /// # Errors
 /// fio does not start.
@@ -82,7 +82,7 @@ impl Job {
     pub fn command(self, disks: &[&str]) -> String {
         let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
         let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
-        // What fio writes alone it reads in between, unless told not to.
+        // Without this option, fio reads during write-only jobs.
         let alone = if pattern == "randwrite" { " --do_verify=0" } else { "" };
         format!(
             "fio --rw={pattern} --bs={block_bytes} --size={SIZE_MB}m --iodepth={depth} --ioengine=libaio --direct=1 \
@@ -103,7 +103,7 @@ impl Job {
     /// Waits for its end.
     ///
     /// # Errors
-    /// It does not end, or says nothing that can be read.
+    /// fio does not end, or its output cannot be parsed.
     pub fn finish(self, running: &mut Running) -> Result<Done> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
         let (success, printed) = running.finish(time + PATIENCE)?;
@@ -118,7 +118,7 @@ impl Job {
 /// fio's output as JSON.
 ///
 /// # Errors
-/// It says nothing that can be read.
+/// Its output cannot be parsed.
 pub fn done(printed: &str) -> Result<Done> {
     // Notes may come before the JSON.
     let start = printed.find('{').with_context(|| format!("fio said {printed:?}"))?;

@@ -20,7 +20,7 @@ use crate::packets::{mac, v4, v6};
 /// How the hosts are joined.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of every interface, bytes; soft-RoCE takes the largest IB MTU that fits.
+    /// MTU of every interface, bytes; soft-RoCE uses the largest IB MTU that fits.
     pub mtu_bytes: u32,
     /// RoCE over IPv6.
     pub ipv6: bool,
@@ -31,7 +31,7 @@ pub struct Options {
     pub bridged: bool,
 }
 
-/// What soft-RoCE puts around the payload of a packet at most (`RXE_MAX_HDR_LENGTH`, drivers/infiniband/sw/rxe/rxe_param.h).
+/// Maximum overhead of soft-RoCE around the payload (`RXE_MAX_HDR_LENGTH`, drivers/infiniband/sw/rxe/rxe_param.h).
 const RXE_HEADERS: u32 = 80;
 
 impl Options {
@@ -65,7 +65,7 @@ const BURST_BYTES: u32 = 64_000;
 /// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.
 const BACKLOG_PACKETS: &str = "20000";
 
-/// Which CPUs take what an interface receives.
+/// CPUs that process received packets of an interface.
 const RPS: &str = "queues/rx-0/rps_cpus";
 /// The port towards a host behind a second bridge.
 const TRUNK: &str = "trunk";
@@ -189,7 +189,7 @@ impl Lab {
         json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &self.port(host))))
     }
 
-    /// What the root qdisc of the port towards a host counts.
+    /// Counters of the root qdisc of the port towards a host.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -204,7 +204,7 @@ impl Lab {
         self.on_host(host, "status {}").is_ok()
     }
 
-    /// What the root qdisc of a host counts.
+    /// Counters of the root qdisc of a host.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -228,7 +228,7 @@ impl Lab {
     /// A counter of a host's RDMA device.
     ///
     /// # Errors
-    /// There is no such counter.
+    /// The counter does not exist.
     pub fn hw_counter(&self, host: u8, name: &str) -> Result<u64> {
         let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/{name}", rxe(host));
         sysfs::read(&path)?.parse().with_context(|| path)
@@ -256,7 +256,7 @@ impl Lab {
 
     /// Moves a host behind a second bridge, and joins the two by a wire with tags.
     fn add_trunk(&self, vlan: u16, host: u8) -> Result<()> {
-        // A tag is 4 bytes more than the MTU of what it carries.
+        // A tag adds 4 bytes to the MTU of its payload.
         let mtu = self.options.mtu_bytes + 4;
         let far = format!("{TRUNK}far");
         for line in [
@@ -328,10 +328,10 @@ pub fn rxe(host: u8) -> String {
     format!("rxe{host}")
 }
 
-/// A counter in what `dcqcn counters` prints, summed over the hooks.
+/// A counter in the output of `dcqcn counters`, summed over the hooks.
 ///
 /// # Errors
-/// There is no such counter.
+/// The counter does not exist.
 pub fn count(counters: &Value, name: &str) -> Result<u64> {
     let value = counters.pointer(&format!("/total/{name}")).and_then(Value::as_u64);
     value.with_context(|| format!("no counter {name}"))

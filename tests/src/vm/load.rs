@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, anyhow};
 
 /// Bytes of one read or write.
 pub const BLOCK_BYTES: usize = 16 * 1024;
-/// What direct access wants memory and offsets to be multiples of.
+/// Alignment of memory and offsets for direct access.
 const ALIGNMENT: usize = 4_096;
-/// Blocks of a disk that each of its workers has for itself.
+/// Blocks of a disk for each of its workers.
 const BLOCKS: u64 = 16;
 
 /// Kind of access.
@@ -39,7 +39,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// The time that this part of all reads and writes was done in; 0 if there were none.
+    /// Quantile of the durations; 0 if there are none.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
         let rank = (self.took.len() as f64 * part) as usize;
@@ -155,7 +155,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the block is what was written last.
+    /// Whether the block has the data last written.
     fn read(&mut self, block: u64) -> Result<bool> {
         let (at, generation) = (self.first + block, self.generations[block as usize]);
         let memory = self.memory.as_ptr().align_offset(ALIGNMENT);

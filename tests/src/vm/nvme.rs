@@ -14,7 +14,7 @@ use super::command::sh;
 use super::lab::{Lab, rxe};
 use super::sysfs;
 
-/// What carries the commands.
+/// Transport of the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// RDMA over soft-RoCE.
@@ -48,7 +48,7 @@ pub struct Ends {
     pub target: u8,
 }
 
-/// What the first and the second disk are, on their targets.
+/// The first and the second disk, on their targets.
 pub const MEMORY: [&str; 2] = ["/dev/ram0", "/dev/ram1"];
 /// Size of a target's disk, in memory.
 const DISK_KB: u32 = 32 * 1024;
@@ -56,10 +56,10 @@ const DISK_KB: u32 = 32 * 1024;
 const QUEUE_SIZE: u32 = 32;
 /// The tree of the targets.
 const NVMET: &str = "/sys/kernel/config/nvmet";
-/// How long a disk takes to appear, emulated, on a busy machine.
+/// Patience until a disk appears, emulated, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Loads what is needed, makes a disk for each of `all`, and has connections of RDMA's manager marked with `tos`.
+/// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
 ///
 /// # Errors
 /// The kernel has no such module, or refuses.
@@ -149,7 +149,7 @@ fn connect_one(lab: &Lab, number: u8, ends: Ends, transport: Transport) -> Resul
     Ok(disk)
 }
 
-/// The first namespace of a controller: its head, where there is multipath.
+/// The first namespace of a controller: its head, with multipath.
 fn block_device(instance: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/nvme{instance}n1"));
     let started = Instant::now();

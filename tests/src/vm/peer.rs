@@ -52,10 +52,10 @@ impl Peer {
         Ok(Self { next: 0 })
     }
 
-    /// Runs a shell script in the second guest and returns what it prints.
+    /// Runs a shell script in the second guest and returns its output.
     ///
     /// # Errors
-    /// It fails, or takes longer than `patience`.
+    /// The script fails, or runs longer than `patience`.
     pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
         let number = self.next;
         self.next += 1;
@@ -91,7 +91,7 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Loads the NIC's driver and gives the interface its address.
+/// Loads the NIC's driver and assigns the interface its address.
 fn set_up(guest: usize) -> Result<()> {
     let command_line = sysfs::read("/proc/cmdline")?;
     let driver = parameter(&command_line, "nic").context("no dcqcn.nic= on the kernel's command line")?;

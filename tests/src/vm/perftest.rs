@@ -64,13 +64,13 @@ pub struct Flow {
 pub const ECT: u8 = 106;
 /// ACK timeout as an exponent, 4.096 us << 18 = 1.07 s: longer than any pacing delay here.
 const TIMEOUT: u32 = 18;
-/// Messages between two completions: what is not completed within the time counted is not counted.
+/// Messages between two completions: messages incomplete at the end do not count.
 const COMPLETION_EVERY: u32 = 4;
-/// Beyond the traffic itself: connecting, closing.
+/// Allowance for connecting and closing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Flow {
-    /// WRITEs for so many seconds, of which the first and last quarter do not count.
+    /// WRITEs for this many seconds, of which the first and last quarter do not count.
     #[must_use]
     pub fn new(tool: Tool, client: u8, server: u8, port: u16, seconds: u32) -> Self {
         Self {
@@ -161,7 +161,7 @@ pub fn run(lab: &Lab, flows: &[Flow]) -> Result<Vec<Outcome>> {
     start(lab, flows)?.into_iter().map(Traffic::finish).collect()
 }
 
-/// Whether somebody listens at a TCP port: `  sl  local_address rem_address   st ...`, state 0A (`TCP_LISTEN`).
+/// Whether a process listens at a TCP port: `  sl  local_address rem_address   st ...`, state 0A (`TCP_LISTEN`).
 fn is_listening(table: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     table.lines().any(|line| {
@@ -182,7 +182,7 @@ pub struct Traffic {
 pub struct Outcome {
     /// Payload, bits per second; `None` if a QP broke.
     pub goodput_bps: Option<f64>,
-    /// What the client printed.
+    /// Output of the client.
     pub printed: String,
 }
 
@@ -198,7 +198,7 @@ impl Traffic {
         Ok(Outcome { goodput_bps: goodput_bps(&printed).filter(|_| ok), printed })
     }
 
-    /// QPN of the client and of the server, once they have said them.
+    /// QPN of the client and of the server, once printed.
     ///
     /// # Errors
     /// They have not, or the output cannot be read.
@@ -221,7 +221,7 @@ pub fn goodputs_bps(outcomes: &[Outcome]) -> Result<Vec<f64>> {
     Ok(goodputs)
 }
 
-/// How many QPs broke, each with what its client printed.
+/// Number of broken QPs, each with its client's output.
 #[must_use]
 pub fn broken(outcomes: &[Outcome]) -> u64 {
     let broken = outcomes.iter().filter(|outcome| outcome.goodput_bps.is_none());

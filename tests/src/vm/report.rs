@@ -1,4 +1,4 @@
-//! What a scenario found: a table of measurements, and assertions with their figures.
+//! Results of a scenario: a table of measurements, and assertions with their values.
 
 use std::fmt::Display;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// What a scenario found.
+/// Results of a scenario.
 #[derive(Serialize)]
 pub struct Report {
     scenario: String,
@@ -28,7 +28,7 @@ impl Report {
     /// An empty one for this kernel.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is not mounted.
     pub fn new(scenario: &str) -> Result<Self> {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel's release")?;
         Ok(Self {

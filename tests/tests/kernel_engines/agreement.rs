@@ -17,7 +17,7 @@ const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
 const GBIT: u64 = 1_000_000_000;
 const START_NS: u64 = 1_000_000_000;
 
-/// Every role at once, thresholds that a few packets reach.
+/// All roles, with thresholds that a few packets reach.
 fn everything() -> Config {
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
@@ -186,7 +186,7 @@ fn engines_agree_on_table_eviction() {
     let state = both.state();
     assert!(count(&state, Hook::Egress, Stat::RpFlowEvicted) > 0);
     assert!(count(&state, Hook::Egress, Stat::RpFlowNew) > u64::from(flows));
-    // All were cut, and kept their places; those who came later got none.
+    // All were cut, and kept their slots; later flows got none.
     assert!(count(&state, Hook::Egress, Stat::RpTableFull) > 0);
     assert_eq!(state.pairs.len(), (2..=60).filter(|qpn| qpn % 3 == 0).count());
 }
@@ -205,7 +205,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
         return;
     };
     for dscp in 0..64 {
-        // All at once: the queue only grows.
+        // All at the same time: the queue only grows.
         let now_ns = START_NS + u64::from(dscp) * 10_000_000_000;
         let tc = usize::from(dscp) % CLASSES;
         let (mut sent_bytes, mut between) = (0, 0);
@@ -239,7 +239,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
     }
 }
 
-/// With the real backlog as the source, its last reading decides, as long as it is fresh.
+/// With the real backlog as the source, its last sample decides while it is fresh.
 #[test]
 fn engines_agree_on_backlog_age() {
     let mut config = everything();
@@ -299,7 +299,7 @@ fn every_pacer_and_limit() {
                         both.process(Hook::Ingress, now_ns + 5_000, &cnp.packet, &received());
                     }
                 }
-                // A packet in 1 us that takes 9, of six flows: more than the link, whatever alpha is by now.
+                // A packet that takes 9 us every 1 us, from six flows: more than the link, for any alpha.
                 now_ns += 1_000;
             }
             both.state();

@@ -43,7 +43,7 @@ fn cut_event_has_resulting_rates() {
     let data = Roce::default();
     send(&mut both, Hook::Egress, 1_000, &data.frame());
     send(&mut both, Hook::Ingress, 2_000, &data.cnp(None, CNP_TOS));
-    // Too soon after the last, and for a flow that nobody knows: nothing is cut.
+    // Within the interval of the last CNP, and for an unknown flow: no cut.
     send(&mut both, Hook::Ingress, 3_000, &data.cnp(None, CNP_TOS));
     send(&mut both, Hook::Ingress, SECOND_NS, &Roce { dest_qpn: 0x77, ..data }.cnp(None, CNP_TOS));
     let values = [SECOND_NS / 2, SECOND_NS];

@@ -23,7 +23,7 @@ fn received() -> Meta {
     Meta { ingress_ifindex: LO, ..Meta::default() }
 }
 
-/// Reaction point at 1 Gb/s, no credit, no overhead: a byte takes 8 ns.
+/// Reaction point at 1 Gbit/s, no credit, no overhead: a byte takes 8 ns.
 fn sender() -> Config {
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
@@ -68,7 +68,7 @@ fn departures_follow_rate() {
             };
             let frame = data.frame();
             let bytes = frame.len() as u64;
-            // At line rate, all at once: one after the other at 8 ns per byte.
+            // At line rate, all at the same time: in sequence at 8 ns per byte.
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
             assert_eq!(stamps, [0, START_NS + 8 * bytes, START_NS + 16 * bytes]);
             // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. What was promised
@@ -93,7 +93,7 @@ fn departures_follow_rate() {
     let state = both.state();
     assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpHandled), 4);
     assert_eq!(count(&state, Hook::Egress, Stat::RpPaced), 4 * 5);
-    // A second later there is nothing to wait for.
+    // A second later there is no delay.
     assert_eq!(
         send(&mut both, 2 * START_NS, &Roce { dest_qpn: 100, ..Roce::default() }.frame()).departure_ns,
         0
@@ -102,7 +102,7 @@ fn departures_follow_rate() {
 
 #[test]
 fn cut_widens_gap_after_last_packet() {
-    /// What soft-RoCE lets a QP have in flight.
+    /// Packets in flight per QP of soft-RoCE.
     const IN_FLIGHT: usize = 64;
     let test = "cut_widens_gap_after_last_packet";
     let Some(mut both) = Both::load(test, 1_024, &sender()) else {
@@ -125,7 +125,7 @@ fn cut_widens_gap_after_last_packet() {
         let (uncut, gap_ns) = departures(100 + number, false);
         let (cut, _) = departures(200 + number, true);
         assert!(uncut[1..].windows(2).all(|pair| pair[1] - pair[0] == gap_ns), "{uncut:?}");
-        // What has its time keeps it; the gap behind the last of them follows the rate already.
+        // Assigned departure times stay; the gap behind the last packet follows the new rate.
         assert_eq!(cut[..cut_after], uncut[..cut_after]);
         assert!(cut[cut_after - 1..].windows(2).all(|pair| pair[1] - pair[0] == 2 * gap_ns), "{cut:?}");
     }
@@ -150,7 +150,7 @@ fn sender_timestamp_replaced() {
     // So must an ACK of that queue pair.
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data };
     assert_eq!(stamped(&mut both, START_NS, &ack.frame()), START_NS);
-    // What belongs to no flow that is known keeps its stamp.
+    // Packets of no known flow keep their stamp.
     let other = Roce { dest_qpn: 0x99, ..ack };
     assert_eq!(stamped(&mut both, START_NS, &other.frame()), made_ns);
 }

@@ -88,7 +88,7 @@ fn every_length() {
     }
 }
 
-/// What is done to a packet.
+/// A mutation of a packet.
 #[derive(Clone, Debug)]
 enum Mutation {
     None,
@@ -175,7 +175,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
         // Bursts, a few at a time, and pauses in which everything recovers.
         prop_oneof![400 => 0..1_000u64, 20 => 0..50_000u64, 1 => 0..50_000_000u64],
     );
-    // The same cases every time: what they reach is checked too.
+    // Deterministic cases, because their coverage is checked too.
     let runs = Runs { cases, failure_persistence: None, ..Runs::default() };
     let mut runner = TestRunner::new_with_rng(runs, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let result = runner.run(&case, |(frame, mutation, hook, mark, gap_ns)| {
@@ -204,7 +204,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     }
 }
 
-/// What leaves a packet alone, at any hook.
+/// Verdicts that leave a packet unchanged, at any hook.
 const LEFT_ALONE: [Stat; 10] = [
     Stat::NotRoce,
     Stat::RoceV1,

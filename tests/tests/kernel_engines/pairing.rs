@@ -91,7 +91,7 @@ fn cm_in_both_directions_makes_pair() {
     // The same once more, as after a lost RTU.
     let again = host.see(Hook::Ingress, &reply(B.2));
     assert_eq!((again.pairs, again.events), (state.pairs, state.events));
-    // The responder asks for the end.
+    // The responder requests the end.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
     assert!(host.see(Hook::Ingress, &dreq).pairs.is_empty());
@@ -168,7 +168,7 @@ fn third_party_cannot_remove_pair() {
     assert!(path.see(Hook::Ingress, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
 }
 
-/// Whoever makes connections up pushes the true ones out slowly at most.
+/// Forged connections evict real ones slowly at most.
 #[test]
 fn pair_learning_rate_limited() {
     let Some(mut path) = Path::load("pair_learning_rate_limited") else {
@@ -182,7 +182,7 @@ fn pair_learning_rate_limited() {
     for n in 0..9_000 {
         path.0.process(Hook::Egress, 1_000, &datagram(n).frame(), &Meta::default());
     }
-    // The tables themselves are the kernel's: which of so many are left is its own affair.
+    // Which entries remain is up to the kernel's tables.
     let counters = path.0.counters();
     assert_eq!(counters[Hook::Egress.slot()].stat[Stat::PairLimited as usize], 9_000 - 8_192);
 }

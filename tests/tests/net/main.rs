@@ -72,7 +72,7 @@ impl Pair {
         Ok(Self { near, far, near_link, near_index })
     }
 
-    /// Sends UDP datagrams from `near` to `far`, as fast as the socket takes them.
+    /// Sends UDP datagrams from `near` to `far`, at the maximum rate of the socket.
     fn send(&self, count: usize, payload_bytes: usize) -> Result<()> {
         self.near.run(|| {
             let socket = UdpSocket::bind((NEAR_ADDRESS, 0))?;
@@ -213,7 +213,7 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
     let before = drops()?;
     pair.send(3, 100)?;
     assert_eq!(drops()?, before);
-    // A veth drops what is too long for its other end.
+    // A veth drops packets longer than its peer's MTU.
     let far = Netlink::connect_in(&pair.far)?;
     far.set_mtu(far.link("far0")?.index, 68)?;
     pair.send(7, 500)?;

@@ -25,7 +25,7 @@ fn lab(test: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// The parameter as it is active, without a command, which would revert what is overdue.
+/// The active value of the parameter, read without a command, which would revert an overdue change.
 fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
@@ -130,7 +130,7 @@ fn pending_change_blocks_others() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("set a0 --confirm 60s rpg_ai_rate=40mbit rpg_hai_rate=300mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
-    // What there was before the first.
+    // The value before the first change.
     lab.ok("confirm a0 --revert")?;
     assert_eq!(ai_rate_mbit(&lab)?, 10);
     nobody_waits(&lab)?;
@@ -151,7 +151,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
         return Ok(());
     }
     let lab = lab("ckill")?;
-    // By the next command, whatever it is.
+    // By the next command, of any kind.
     for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
         lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         kill_waiter(&lab)?;
@@ -170,7 +170,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
     kill_waiter(&lab)?;
     daemon.says(&["change not confirmed in time; reverted", "20mbit -> 10mbit"])?;
     is(&lab, 10)?;
-    // A file is refused in the meantime, and taken afterwards.
+    // A file is rejected meanwhile, and accepted afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
     daemon.says(&["reload rejected; configuration unchanged", "dcqcn confirm a0"])?;
@@ -192,7 +192,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
         let output = lab.host.run(|| command.output())??;
         let is_killed = output.status.signal() == Some(9);
         ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The waiting process has the variable too, and kills itself at its own steps: then no process is left.
+        // The waiting process has the variable too, and kills itself at its own steps: then no process remains.
         overdue(&lab)?;
         lab.ok("gc")?;
         assert_eq!(ai_rate_mbit(&lab)?, 10, "step {n}");

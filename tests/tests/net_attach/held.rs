@@ -1,4 +1,4 @@
-//! Locked namespaces, and attaching elsewhere in the meantime.
+//! Locked namespaces, and attaching elsewhere at the same time.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn attach(flows: u32) -> String {
     format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit")
 }
 
-/// Takes the lock of the namespace whose journals these are.
+/// Locks the namespace of these journals.
 fn held(journals: &Path) -> Result<File> {
     let lock = File::options().append(true).open(journals.join("lock"))?;
     lock.lock()?;
@@ -65,7 +65,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     other.ok("detach a0").map(drop)
 }
 
-/// As when another command that has just started looks whether there is anything to be freed.
+/// Like another command that starts and checks for state to free.
 #[test]
 fn moved_interface_waits_for_old_lock() -> Result<()> {
     if !runnable("moved_interface_waits_for_old_lock", &[])? {

@@ -66,7 +66,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
         wait_until_gone(inode, cookie)?;
     }
     eprintln!("inode numbers {inodes:?}");
-    // Each attach has freed what the namespace before it left; the last one's is left to `gc`.
+    // Each attach has freed the state of the previous namespace; `gc` frees the last one's.
     assert!(tables(FLOWS) <= 1, "{} attachments of namespaces that are gone", tables(FLOWS));
     let output = dcqcn_tests::command::dcqcn("gc")?.output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -84,7 +84,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
     let until = std::time::Instant::now() + PATIENCE;
-    // What is half attached has what it says, and no problems.
+    // A partial attachment has its listed parts, and no problems.
     while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
         ensure!(std::time::Instant::now() < until, "it is not served");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -178,7 +178,7 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     freed(FLOWS)
 }
 
-/// The daemon is killed at each of its steps: while it starts, takes over, and while it puts another file active.
+/// The daemon is killed at each of its steps: while it starts, takes over, and activates another file.
 #[test]
 fn reload_killed_at_every_step() -> Result<()> {
     on_both("reload_killed_at_every_step", &["htb"], reload_killed)
@@ -211,7 +211,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
     let has =
         |mbit: u32| lab.ok("get a0 rpg_ai_rate").is_ok_and(|text| text.contains(&format!("{mbit}mbit")));
     for n in 1.. {
-        // Killed at its n-th step; or not, if it has not so many.
+        // Killed at its n-th step, if it has that many.
         let mut daemon = start(Some(n))?;
         let reloaded = serves_both(&mut daemon)
             .and_then(|()| daemon.write(&one(20)))
@@ -224,7 +224,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
             let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
             ensure!(killed, "step {n}: {status}: {reloaded:?}");
         }
-        // Whatever it left, the next one serves both, and reloads.
+        // The next daemon serves both, and reloads.
         let mut daemon = start(None)?;
         serves_both(&mut daemon).with_context(|| format!("killed at step {n}"))?;
         for iface in ["a0", "b0"] {
@@ -249,7 +249,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
         daemon.end()?;
         ensure!(has(20), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         attachments(1)?;
-        // What a veth may carry at most depends on the program of its other end, which a0 still has.
+        // The maximum frame of a veth depends on its peer's program, which a0 still has.
         assert_eq!(state(&lab.host, "b0")?[1..], before[1][1..], "killed at step {n}");
         if is_over {
             eprintln!("{tc:?}: {} steps", n - 1);

@@ -44,7 +44,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         assert!(attached.contains("htb dc00: parent 7:1"), "{attached}");
         lab.ok("detach a0")?;
         assert_eq!(state(&lab.host, "a0")?, before, "{child:?}");
-        // What is below a tbf passes packets again.
+        // The qdisc below a tbf passes packets again.
         let index = lab.host.index("a0")?;
         let sent = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
         let socket = lab.host.socket("a0")?;
@@ -74,7 +74,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
     says(&lab.ok("get a0 link_rate")?, "300mbit");
-    // A qdisc configured in the meantime stays, until it equals the saved one again.
+    // A qdisc configured meanwhile stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
     assert!(follow()??.is_none(), "what was set");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
@@ -175,7 +175,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     let before = show(&lab.host)?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
-    // As if the module of what was there had gone.
+    // As if the module of the previous qdisc had been unloaded.
     let path = lab.host.journal("a0")?;
     let text = fs::read_to_string(&path)?;
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
@@ -192,7 +192,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     lab.ok(attach)?;
     assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
     says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
-    // The module is there again.
+    // The module is loaded again.
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;

@@ -96,7 +96,7 @@ fn our_programs_run_first() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("others")?;
-    // Somebody else's, at both hooks.
+    // Another application's programs, at both hooks.
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
     for (name, hook) in [(PROGRAMS[1], TcAttachType::Ingress), (PROGRAMS[2], TcAttachType::Egress)] {
@@ -118,7 +118,7 @@ fn our_programs_run_first() -> Result<()> {
     Ok(())
 }
 
-/// Who asks for what is not attached leaves nothing behind, not even the lock it took.
+/// Operating on an interface without attachment leaves no state, not even its lock.
 #[test]
 fn rejected_attach_leaves_nothing() -> Result<()> {
     if !runnable("rejected_attach_leaves_nothing", &[])? {

@@ -9,7 +9,7 @@ use dcqcn_tests::host::request;
 use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::skip::runnable;
 
-/// Each looks for what another has made.
+/// Concurrent commands reuse the maps that another has created.
 #[test]
 fn parallel_attaches_share_maps() -> Result<()> {
     if !runnable("parallel_attaches_share_maps", &[])? {

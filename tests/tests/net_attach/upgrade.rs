@@ -22,7 +22,7 @@ const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[in
 /// Between two packets.
 const GAP: Duration = Duration::from_millis(1);
 
-/// Writes into the journal what maps and programs are of, and returns what was there.
+/// Writes versions of maps and programs into the journal, and returns the previous ones.
 fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
     let path = host.journal("a0")?;
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
@@ -81,17 +81,17 @@ fn other_layout_keeps_running() -> Result<()> {
         let mut work = || -> Result<()> {
             receiver.expect_all(50)?;
             let first = slower(&pair, 600_000_000)?;
-            // From here on the command is of another version than what is attached.
+            // From here on the command has another version than the attachment.
             of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
             {
                 refused(&pair.a, line)?;
             }
-            // The daemon goes on: another cut, another rate.
+            // The daemon continues: another cut, another rate.
             receiver.expect_all(50)?;
             slower(&pair, first)?;
-            // Without it one of the other version serves nothing, touches nothing, and says why.
+            // Without it, a daemon of the other version serves and changes nothing, and logs why.
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;
             before.again(&pair.a)?;

@@ -107,7 +107,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     both(2_000_000_000)?;
     assert!(!door.ask::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
 
-    // Beyond this host's bounds, no configuration, for no interface that is there, not its business: nothing changes.
+    // Outside this host's bounds, not a configuration, no such interface, or not permitted: nothing changes.
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
     refused[2].text = refused[2].text.replace("a*", "c*");
     refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
@@ -118,7 +118,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
         both(2_000_000_000)?;
     }
-    // One of two interfaces cannot become what is requested: neither does.
+    // One of two interfaces cannot be changed as requested: neither is.
     let mut one = rate("2", "3gbit");
     one.text = format!(
         "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
@@ -141,7 +141,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
     // While a client is connected, queues are sampled often, and flows at the lowest rate are counted.
     wait(|| {
-        // All at once: between CNPs that come seldom alpha goes down, and the cuts with it.
+        // All in one request: with rare CNPs alpha decreases, and the cuts with it.
         let (data, cnp) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         for _ in 0..100 {
             data.send(&Roce::default().frame())?;
@@ -168,7 +168,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     };
     assert!(told("changed", "link_rate") && told("applied", "1") && told("refused", ""), "{changes:?}");
 
-    // The daemon is killed, and there is no agent: what was requested counts on.
+    // The daemon is killed, and there is no agent: the override stays in effect.
     daemon.child.kill()?;
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
@@ -180,7 +180,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
     both(2_000_000_000)?;
-    // SIGHUP reads the host's own file again; it is below what was requested.
+    // SIGHUP reads the host's own file again, on which the override is applied.
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     both(2_000_000_000)?;
@@ -223,7 +223,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: AskError| error.is_refusal())
     );
-    // What was made from something else than is active is refused, and changes nothing.
+    // A change based on an outdated configuration is rejected, and changes nothing.
     for (over, says) in [
         ("", "2 was based on the host's own file alone, but `1` is active now"),
         ("0", "2 was based on `0`, but `1` is active now"),

@@ -1,4 +1,4 @@
-//! Flow tables: what ages out of them, and what they cost.
+//! Flow tables: ageing, and cost.
 
 use std::thread;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
         peer.send(&Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn, ..Roce::default() }.frame())?;
     }
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, u64::from(FLOWS));
-    // Two of them go on.
+    // Two of them continue.
     wait(|| {
         for dest_qpn in [7, 9] {
             socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;
@@ -51,7 +51,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let [new, removed] =
         [Stat::RpFlowNew, Stat::RpFlowExpired].map(|stat| pair.a.count("a0", Hook::Egress, stat));
     assert_eq!(new? - removed?, 2, "each that is gone is counted");
-    // A flow that comes back starts again.
+    // A returning flow starts afresh.
     socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
     assert_eq!(flows()?, [7, 9, 50]);
     wait(|| {
@@ -62,7 +62,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     daemon.end()
 }
 
-/// What is found idle and sends before it is removed stays: the program looks at the time itself.
+/// A flow found idle that sends before its removal stays: the program checks the time itself.
 #[test]
 fn flow_revived_during_ageing_stays() -> Result<()> {
     if !runnable("flow_revived_during_ageing_stays", &[])? {

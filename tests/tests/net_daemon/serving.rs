@@ -110,14 +110,14 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     assert_eq!(params.config.scalars.rpg_ai_rate_bps, 7_000_000);
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
     assert!(metrics.contains("dcqcn_interface_repairs_total{interface=\"a0\"} 2"), "{metrics}");
-    // What was restored can be detached.
+    // The restored parts can be detached.
     daemon.end()?;
     pair.a.run(|| attach::detach("a0"))??;
     assert!(pair.a.attached()?.is_empty());
     Ok(())
 }
 
-/// A program of another application at the head of the chain lets no packet go on: ours is there, and sees nothing.
+/// Another application's program at the head of the chain ends it: dcqcn's program is attached, and sees nothing.
 #[test]
 fn bypassed_programs_fail_readyz() -> Result<()> {
     if !runnable("bypassed_programs_fail_readyz", &[])? {
@@ -180,7 +180,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
         let ready = asked("/readyz")?;
         Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
     })?;
-    // Another takes the old name, and both are served.
+    // Another interface takes the old name, and both are served.
     pair.also("a0", "b1")?;
     daemon.attaches("a0")?;
     let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
@@ -310,7 +310,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let file =
         |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
-    // Each program as it was loaded, in text.
+    // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
         daemon.says(&["DEBUG dcqcn_loader::dataplane: loaded", &format!("program=\"{program}\"")])?;
     }
@@ -320,7 +320,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
         daemon.write(&file(format, "info"))?;
         daemon.says(&[reloaded])?;
     }
-    // Told nothing but errors, it is silent about a reload; the file counts from then on all the same.
+    // With log level error it logs nothing about a reload, and still applies the file.
     daemon.write(&file("json", "error").replace("1gbit", "2gbit"))?;
     wait(|| {
         let bps = pair.a.link_rate_bps("a0")?;

@@ -52,7 +52,7 @@ fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
 
 /// Waits until this many more frames of [`stream`] have left.
 fn passed(host: &Host, more: u64) -> Result<()> {
-    // The flow is there when its first frame has left.
+    // The flow exists once its first frame has left.
     let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
     let from = packets();
     wait(|| {
@@ -93,7 +93,7 @@ fn flow(host: &Host) -> Result<RpFlow> {
     maps.rp_find(&maps.params()?, &id)?.context("no such flow")
 }
 
-/// Waits for a class of the HTB pacer to have this rate; `minor` 0 stands for a flow's.
+/// Waits for a class of the HTB pacer to have this rate; `minor` 0 means a flow's.
 fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
     let index = host.index("a0")?;
     let is_asked = |found: u16| match minor {

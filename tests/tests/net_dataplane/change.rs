@@ -24,10 +24,10 @@ use crate::{MARKING, runnable};
 const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Frames that may wait for the receiver: fewer than what the kernel queues for it (`net.core.netdev_max_backlog`, 1000).
+/// Frames queued for the receiver: fewer than the kernel's limit (`net.core.netdev_max_backlog`, 1000).
 const UNDER_WAY: u32 = 500;
 
-/// A stream of numbered frames from host 1 to host 2, as far as it has come.
+/// A stream of numbered frames from host 1 to host 2.
 #[derive(Default)]
 struct Stream {
     sent: AtomicU32,
@@ -59,7 +59,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes in every frame of the stream, and shows each to `see`. Panics if one is lost or out of order.
+    /// Receives every frame of the stream, and passes each to `see`. Panics if one is lost or out of order.
     fn receive(&self, receiver: &RawSocket, mut see: impl FnMut(u32, &[u8])) -> Result<u32> {
         let mut arrived = 0;
         loop {
@@ -169,7 +169,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
                         (key, random.value(key))
                     })
                     .collect();
-                // What the config says of itself is what `change` must say; set without checks, as a broken caller would.
+                // `change` must report the config's own error; set without checks, as a broken caller would.
                 let edit =
                     |config: &mut Config| changes.iter().for_each(|(key, value)| put(*key, config, *value));
                 let mut wanted = model;
@@ -222,7 +222,7 @@ fn put(key: Key, config: &mut Config, value: u64) {
 /// after it by the old ones.
 #[test]
 fn change_effective_on_return() -> Result<()> {
-    // Fewer than there are slots: none has to wait.
+    // Fewer than there are slots: no thread waits.
     const CHANGES: usize = 12;
     if !runnable("change_effective_on_return", &[])? {
         return Ok(());

@@ -178,7 +178,7 @@ fn mark_changes_ecn_and_checksum_only() -> Result<()> {
     for tags in [vec![(EtherType::VLAN, 0x6005)], vec![(EtherType::QINQ, 0x6005), (EtherType::VLAN, 7)]] {
         data.extend([false, true].map(|v6| Roce { tags: tags.clone(), v6, ..Roce::default() }));
     }
-    // ACKs and READ requests fill queues as data do, and are marked like them; so is what is marked already: not again.
+    // ACKs and READ requests fill queues as data does, and are marked likewise; marked packets are not marked again.
     data.push(Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..Roce::default() });
     data.push(Roce { ecn: Ecn::CE, ..Roce::default() });
     data.push(Roce { payload: 4_096, ..Roce::default() });
@@ -186,7 +186,7 @@ fn mark_changes_ecn_and_checksum_only() -> Result<()> {
         a.send(&sent.frame())?;
         let arrived = b.expect()?;
         assert_eq!(arrived, Roce { ecn: Ecn::CE, ..sent.clone() }.frame(), "{sent:?}");
-        // The builder is the reference; but look at what matters on the wire once more.
+        // The builder is the reference; but check the important bytes separately.
         let l3 = &arrived[sent.l3()..];
         assert!(icrc::verify(l3));
         if let (false, Some(header)) = (sent.v6, l3.first_chunk()) {
@@ -261,7 +261,7 @@ fn half_probability_marks_half() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("cp-share")?;
-    // A buffer of 100 KB that stays full, and there the line reaches Pmax.
+    // A buffer of 100 KB that stays full, where the probability reaches Pmax.
     let limit = ["wred.3.queue_limit=100KB", "wred.3.kmin=0B", "wred.3.kmax=100KB", "wred.3.pmax=50%"];
     pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit", SLOW], &limit[..]].concat())?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);

@@ -18,7 +18,7 @@ use dcqcn_tests::socket::{PATIENCE, SILENCE};
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
-/// Answers what it marks, once per second and flow.
+/// Answers packets that it marks, once per second and flow.
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "fast_cnp=on", "min_time_between_cnps=1s"];
 
 /// Host 1 with `s0`, a switch with `r0` and `r1`, host 2 with `d0`.
@@ -86,7 +86,7 @@ impl Path {
         Ok(())
     }
 
-    /// What the port counted.
+    /// Counters of the port.
     fn counted(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
         for (stat, expected) in [
             (Stat::CpEcnMarked, marked),
@@ -159,7 +159,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
     path.attach()?;
     path.answers(&Roce::default(), macs(R0, 1), hop(R1), macs(1, R0))?;
     path.counted(2, 1, 1)?;
-    // Frames that the router itself sends are its own business.
+    // Frames that the router itself sends are not answered.
     let own = Roce { src: 3, dest_qpn: 0x77, ..Roce::default() };
     let mut frame = own.frame();
     macs(2, R1)(&mut frame);
@@ -209,7 +209,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
         switch.netlink()?.add_address(index, Ipv6Addr::from(v6(own)).into(), 127)?;
         switch.add_neighbour(port, host, true)?;
     }
-    // What IPv6 says when an interface comes up has been said.
+    // IPv6's messages of an interface that comes up have been sent.
     let (s, d) = (path.sender.socket("s0")?, path.receiver.socket("d0")?);
     for socket in [s, d] {
         while socket.receive(Duration::from_millis(1_500))?.is_some() {}
@@ -243,7 +243,7 @@ fn switch_ports_share_learned_pairs() -> Result<()> {
         Ok(path.switch.attachment(port)?.maps.pair(&receiver)?.map(|pair| pair.qpn))
     };
     assert_eq!((known("r0")?, known("r1")?), (Some(0x11), Some(0x11)));
-    // Who goes takes nothing from who stays.
+    // A leaving flow takes nothing from the remaining ones.
     path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
     assert_eq!(known("r0")?, Some(0x11));
     path.switch.attach("r1", Role::Switch, &CHANGES)?;

@@ -54,7 +54,7 @@ impl Bump {
     }
 }
 
-/// ICMP: a datagram to a closed port brings "port unreachable" back, which the socket reports. ARP comes first.
+/// ICMP: a datagram to a closed port triggers "port unreachable", which the socket reports. ARP comes first.
 fn icmp_passes(from: &Host, to: u8) -> Result<()> {
     let error = from.run(|| -> std::io::Result<_> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -67,7 +67,7 @@ fn icmp_passes(from: &Host, to: u8) -> Result<()> {
     Ok(())
 }
 
-/// TCP: 300 KB there and back, unharmed.
+/// TCP: 300 KB in each direction, intact.
 fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     let listener = server.run(|| TcpListener::bind((Ipv4Addr::from(v4(address)), 7_777)))??;
     let sent: Vec<u8> = (0..300_000_u32).map(|i| (i % 251) as u8).collect();
@@ -95,7 +95,7 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     })
 }
 
-/// What host 1 sends with a tag of VLAN 5 next to it arrives at host 2 with that tag.
+/// A packet that host 1 sends with VLAN tag 5 in its metadata arrives at host 2 with that tag.
 fn tag_passes(bump: &Bump) -> Result<()> {
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
     a.send(&Roce::default().frame())?;
@@ -216,7 +216,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     a.send(&not_ect)?;
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
 
-    // Named by its other end, and gone: nothing passes any more.
+    // x0 refers to its deleted peer: nothing passes any more.
     let error =
         bump.between.run(|| dcqcn_loader::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
     assert!(error.contains("use `x0`"), "{error}");

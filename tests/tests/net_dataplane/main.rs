@@ -19,7 +19,7 @@ use dcqcn_tests::packets::CNP_TOS;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::RawSocket;
 
-/// Class 3 marks all that does not meet an empty queue, and its queue takes seconds to drain: see [`fill`].
+/// Class 3 marks every packet unless its queue is empty, and its queue takes seconds to drain: see [`fill`].
 const MARKING: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
 
 /// Fills the virtual queue of [`MARKING`] between two interfaces for almost 4 s, which is as long as one can be, with a

@@ -20,7 +20,7 @@ use dcqcn_tests::socket::{PATIENCE, SILENCE};
 
 use crate::{CNP_TOS, runnable};
 
-/// The longest CNP interval there is, so that no test is too slow for it.
+/// The maximum CNP interval, so that no test is too slow for it.
 const CHANGES: [&str; 2] = ["link_rate=1gbit", "min_time_between_cnps=1s"];
 
 fn ce() -> Roce {
@@ -96,7 +96,7 @@ fn nothing_else_is_answered() -> Result<()> {
         Roce { ecn: Ecn::ECT0, ..ce() }.frame(),
         Roce { ecn: Ecn::ECT1, ..ce() }.frame(),
         Roce { ecn: Ecn::NOT_ECT, ..ce() }.frame(),
-        // A CNP that is marked itself.
+        // A marked CNP.
         Roce { src: 2, dst: 1, ..ce() }.cnp(None, CNP_TOS | Ecn::CE.bits()),
         Roce { v6: true, opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..ce() }.frame(),
     ];
@@ -155,7 +155,7 @@ fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
     }
     let pair = Pair::new("np-vlan")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
-    // The kernel takes the outermost tag out of a frame before TC sees it; a second one stays inside.
+    // The kernel removes the outermost tag of a frame before TC; a second one stays in the frame.
     let cases = [
         (vec![(EtherType::VLAN, 0x6005)], vec![(EtherType::VLAN, 0xc005)]),
         (vec![(EtherType::QINQ, 0x7fff)], vec![(EtherType::QINQ, 0xdfff)]),
@@ -202,7 +202,7 @@ fn vlan_device_or_parent_answers() -> Result<()> {
     assert_eq!(inside.expect()?, untagged);
     pair.b.run(|| dcqcn_loader::attach::detach("b0"))??;
 
-    // At the VLAN interface: it sees no tag, and gives its own with the priority of its map.
+    // At the VLAN interface: it sees no tag, and adds its own with the priority of its map.
     pair.b.attach("b0.5", Role::Host, &CHANGES)?;
     answered(&pair, &data, &Roce { tags: tags(0x6005), ..data.clone() }.cnp(None, CNP_TOS))?;
     assert_eq!(inside.expect()?, untagged);

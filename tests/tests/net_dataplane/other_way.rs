@@ -25,7 +25,7 @@ fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
 }
 
-/// CNPs that an interface's ingress program counted: received, handled, of no known flow.
+/// CNP counters of an interface's ingress program: received, handled, of no known flow.
 fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
     let stat = pair.a.counters(iface, Hook::Ingress)?.stat;
     Ok([Stat::RoceCnp, Stat::RpCnpHandled, Stat::RpCnpUnknownFlow].map(|name| stat[name as usize]))
@@ -72,7 +72,7 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
     // A packet socket sees each packet before TC does.
     let stack = pair.a.roce_socket("a1")?;
     b1.send(&cnp)?;
-    // What comes after it is received, and it is not.
+    // A later packet is received, but not this one.
     b1.send(&stranger)?;
     let received = datagram(&stack)?;
     assert_eq!(received, stranger[data.bth()..], "the flow's interface decides that its CNPs are consumed");

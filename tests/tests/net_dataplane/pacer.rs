@@ -23,10 +23,10 @@ use crate::{CNP_TOS, runnable};
 const LINE_BPS: f64 = 60e6;
 /// How long a rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Attempts, if other load takes the CPUs of senders, shaper and receiver.
+/// Attempts, as other load may occupy the CPUs of senders, shaper and receiver.
 const ATTEMPTS: u32 = 15;
 
-/// Attaches with the HTB pacer, so that a cut rate stays as it is.
+/// Attaches with the HTB pacer, so that a cut rate stays constant.
 fn attach(host: &Host) -> Result<()> {
     let changes = ["link_rate=60mbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
     let request = request("a0", Role::Host, &changes)?;
@@ -45,7 +45,7 @@ fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Sends `data` as fast as the interface takes it, or with pauses, until `stop`.
+/// Sends `data` at the maximum rate of the interface, or with pauses, until `stop`.
 fn blast(host: &Host, data: &Roce, pause: Duration, stop: &AtomicBool) -> Result<()> {
     let socket = host.socket("a0")?;
     // Some 30 frames in the queue, then wait for it.
@@ -60,7 +60,7 @@ fn blast(host: &Host, data: &Roce, pause: Duration, stop: &AtomicBool) -> Result
 
 /// Bits per second that arrive, layer 2, by QPN.
 fn rates(socket: &RawSocket) -> Result<HashMap<u32, f64>> {
-    // What waited in the socket before is not of this second.
+    // Packets queued in the socket before do not count.
     let old = Instant::now() + Duration::from_millis(300);
     while Instant::now() < old {
         socket.receive(Duration::from_millis(1))?;
@@ -125,7 +125,7 @@ fn only_cut_flow_is_paced() -> Result<()> {
     })
 }
 
-/// What `cut` has before its cut; what `cut` and a moderate `other` have after it; what `other` has alone.
+/// Rates of `cut` before its cut, of `cut` and a moderate `other` after it, and of `other` alone.
 fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Result<()> {
     let while_sending = |senders: &[(&Roce, Duration)], work: &dyn Fn() -> Result<()>| {
         let stop = AtomicBool::new(false);
@@ -148,7 +148,7 @@ fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Resul
     while_sending(&[(cut, Duration::ZERO), (other, moderate)], &|| {
         pair.b.socket("b0")?.send(&cut.cnp(None, CNP_TOS))?;
         wait_for_class(&pair.a)?;
-        // Half the line for the one; the other gets what it sends: 8.7 kbit every 2 ms or a little more, 7 % of the line.
+        // Half the line for one; the other gets its load: 8.7 kbit every 2 ms or a little more, 7 % of the line.
         shares(receiver, "after one cut, next to another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
     })?;
     while_sending(&[(other, Duration::ZERO)], &|| shares(receiver, "alone", &[(other, 0.9..1.1)]))

@@ -15,7 +15,7 @@ use dcqcn_tests::packets::{Roce, v4, v6};
 use crate::{CNP_TOS, runnable};
 
 const LINE_BPS: u64 = 1_000_000_000;
-/// Nothing raises a rate, and between two cuts lies more than a test takes.
+/// Rates never increase, and the interval between cuts exceeds the test's duration.
 const CHANGES: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=1s"];
 
@@ -174,7 +174,7 @@ fn handled_cnps_consumed_if_enabled() -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
     a.send(&data.frame())?;
-    // One that cuts, and one too soon for that: both were for this host's flow. Somebody else's goes on.
+    // One that cuts, and one within the interval: both were for this host's flow. Another host's passes.
     let foreign = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
     for cnp in [data.cnp(None, CNP_TOS), data.cnp(None, CNP_TOS), foreign.clone()] {
         b.send(&cnp)?;

@@ -26,7 +26,7 @@ fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
     Ok(maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?)
 }
 
-/// A process without any rights sends what looks like a queue pair's data. Tried before: 200 packets were charged to it.
+/// An unprivileged process sends packets like a QP's data. Verified to work: 200 packets were charged to it.
 #[test]
 fn socket_traffic_not_charged_to_qp() -> Result<()> {
     if !runnable("socket_traffic_not_charged_to_qp", &[])? {
@@ -56,7 +56,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
         socket.send_to(&sprayed, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
     assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
-    // Both halves of a conversation that there never was.
+    // Both halves of a forged handshake.
     let request = req(1, 0x11);
     let comm_ids = CommIds { local: 2, remote: 1 };
     for made_up in [
@@ -69,12 +69,12 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
     assert_eq!(flow(&pair, &data)?, before, "nothing moved");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
-    // They arrive, as they did before there was a data plane.
+    // They are delivered, as without dcqcn.
     assert!(!b.drain()?.is_empty());
     Ok(())
 }
 
-/// Frames for another host, as a promiscuous interface hears them, and for a group.
+/// Frames for another host, as a promiscuous interface receives them, and for a group.
 #[test]
 fn other_host_data_not_answered() -> Result<()> {
     if !runnable("other_host_data_not_answered", &[])? {
@@ -153,7 +153,7 @@ fn forged_marks_send_bounded_cnps() -> Result<()> {
     }
     let pair = Pair::new("bounded")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
-    // One at once, and the next after a second.
+    // One immediately, and the next after a second.
     pair.b.set("b0", &["cnp_rate=1"])?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     for qpn in 0..50 {

@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// The interfaces, once the kernel has noticed that the wire is there: it takes its time to.
+/// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -68,7 +68,7 @@ fn links(host: &Host) -> Result<String> {
     }
 }
 
-/// Lists a directory and all below it, if it is there.
+/// Lists a directory recursively, if it exists.
 fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     if path.exists() {
         into.push(path.display().to_string());
@@ -82,7 +82,7 @@ fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 marks what it sends.
+/// Host 1 marks packets that it sends.
 fn marks(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -92,7 +92,7 @@ fn marks(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 does not mark what it sends.
+/// Host 1 does not mark packets that it sends.
 fn does_not_mark(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let frame = Roce::default().frame();
@@ -247,7 +247,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
         assert_eq!(State::of(&pair.a)?, before, "{mode:?}");
         does_not_mark(&pair)?;
     }
-    // A pacer that cannot restored what it would replace.
+    // A pacer must be able to restore the replaced qdisc.
     pair.a.command("tc qdisc add dev a0 root handle 5: htb")?;
     pair.a.command("tc class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
     let before = State::of(&pair.a)?;

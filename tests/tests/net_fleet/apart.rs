@@ -100,7 +100,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let said = apply("12")?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     ensure!(said.status.success() && text.contains("1 are away"), "{text} {:?}", said.stderr);
-    // It has what it had, and its agent lives.
+    // It keeps its configuration, and its agent runs.
     assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
     wire(true)?;
     let mended = Instant::now();
@@ -111,7 +111,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     Ok(())
 }
 
-/// What `faketime` sets. That itself waits for its child, which would live on when it is killed.
+/// Environment set by `faketime`, which is not used itself, as its child would survive a kill.
 const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 
 #[test]
@@ -140,7 +140,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
     site.wait("all are there again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
-    // Two coordinators that are a day apart go on with each other's steps.
+    // Two coordinators whose clocks differ by a day continue each other's steps.
     let mut coordinators = Vec::new();
     for shift in ["+1d", "-3m"] {
         let words = ["coordinate", "--tick", "100ms"];

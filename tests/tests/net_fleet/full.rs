@@ -25,7 +25,7 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(!full.status.success() && said.contains("etcd is full: `etcdctl compact`"), "{said}");
     assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
-    // What it says to do.
+    // The advice in its message.
     let status = site.etcd.ctl(&["get", "much", "--keys-only", "--write-out=fields"])?;
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
     let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();

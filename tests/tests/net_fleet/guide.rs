@@ -97,7 +97,7 @@ fn binary() -> Result<PathBuf> {
         .into())
 }
 
-/// What the page has its reader type: the commands of each block, and whether the last of them fails.
+/// Commands of the page's blocks, and whether the last of each block fails.
 fn typed() -> Vec<(bool, String)> {
     let blocks = PAGE.split("<!-- typed").skip(1);
     let block = |text: &str| {
@@ -146,7 +146,7 @@ fn guide_runs_on_real_hosts() -> Result<()> {
         let there = said.matches("\"is_there\": true").count();
         Ok(if there == 3 { Ok(()) } else { Err(said) })
     })?;
-    // Figures from before, so that there is something to compare with.
+    // Earlier measurements, for comparison.
     thread::sleep(Duration::from_secs(3));
 
     let mut said = String::new();

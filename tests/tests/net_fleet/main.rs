@@ -1,4 +1,4 @@
-//! A fleet with a real etcd and real processes: successful and failing changes, and faults in the meantime.
+//! A fleet with a real etcd and real processes: successful and failing changes, and faults during them.
 
 mod apart;
 mod faults;

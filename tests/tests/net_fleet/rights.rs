@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Authority, Controller, Etcd};
 
-/// What the page has its reader type, without the certificates of this test.
+/// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
 
 struct Secure {
@@ -35,7 +35,7 @@ impl Secure {
     /// Types the page's commands about etcd's users.
     fn set_up(&self) -> Result<()> {
         for line in PAGE.lines().filter_map(|line| line.strip_prefix("etcdctl ")) {
-            // The page says it once for every host.
+            // The page has it once for every host.
             let lines = match line.contains("h1") {
                 true => vec![line.to_owned(), line.replace("h1", "h2")],
                 false => vec![line.to_owned()],
@@ -64,7 +64,7 @@ impl Secure {
         Ok(self.command(who, words)?.output()?)
     }
 
-    /// An agent called `name` with the certificate of `who`.
+    /// An agent named `name` with the certificate of `who`.
     fn agent(&self, who: &str, name: &str, control: &Path) -> Result<Agent> {
         let words = ["agent", "--ttl", "3", "--every", "1s", "--name", name];
         let mut command = self.command(who, &words)?;

@@ -57,7 +57,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
     site.controllers["h003"].be(Nature::Good);
 
-    // A host that is away for the whole rollout and comes back; one that comes for the first time.
+    // A host that returns after the rollout, and a new host.
     site.kill_agent("h004")?;
     site.wait("it is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
     let said = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
@@ -79,7 +79,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     coordinator.wait()?;
     welcomed?;
 
-    // What somebody else does to a host is noticed.
+    // A change of a host by another client is detected.
     site.controllers["h001"].forget();
     site.settle("it is told again", |_, controller| controller.name().as_deref() == Some("fleet 4"))?;
 
@@ -101,7 +101,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     let site = Site::new(1, 3)?;
     let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
     site.text(&apply(&site.file(quick, "rpg_gd = 12")?, &[]))?;
-    // Nobody carries it out yet.
+    // No coordinator runs yet.
     site.text(&["apply", &site.file(FAST, "rpg_gd = 13")?])?;
     let second = site.run(&["apply", &site.file(quick, "rpg_gd = 14")?])?;
     assert!(String::from_utf8_lossy(&second.stderr).contains("the rollout of version 2 by "), "{second:?}");
@@ -121,7 +121,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
     assert!(site.text(&["history"])?.contains(": a mistake"));
     assert!(site.run(&["abort"])?.status.code() == Some(1));
-    // Two operators at once: one of them makes a version.
+    // Two concurrent operators: one of them creates a version.
     let file = site.file(quick, "rpg_gd = 14")?;
     let mut both = [site.command(&apply(&file, &[]))?.spawn()?, site.command(&apply(&file, &[]))?.spawn()?];
     let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
@@ -156,7 +156,7 @@ fn refused_rollback_is_retried() -> Result<()> {
     for words in ["h000 cannot go back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
     }
-    // An operator who rolls the same out again gets it there too, and what was reverted is no difference.
+    // Applying the same file again retries the reverted host, as reverts do not count as a difference.
     let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);

@@ -28,7 +28,7 @@ use dcqcn_tests::skip;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
-/// Nobody paces or answers, on both ports.
+/// No pacing and no answers, on both ports.
 const SWITCH: &str = "\
 [parameters]
 link_rate = '100mbit'
@@ -143,7 +143,7 @@ fn mark_share_matches_wred() {
         _ if depth > KMAX => 1.0,
         _ => (depth - KMIN) as f64 / (KMAX - KMIN) as f64 * PMAX,
     };
-    // The rate at a packet's arrival decides when it leaves after the last: one that comes at a low rate holds the queue.
+    // The rate at a packet's arrival determines when it leaves: one that arrives at a low rate blocks the queue.
     let (mut holds_per_s, mut too_slow) = (7, 0);
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();
@@ -163,7 +163,7 @@ fn mark_share_matches_wred() {
             bench.hosts[0].send(&frame(n)).unwrap();
         }
         left.extend(bench.overtake(&overtaking).unwrap());
-        // The first packet left after `start`, and the one that holds leaves so much later.
+        // The first packet left after `start`, and the blocking one leaves this much later.
         let is_held = left.is_empty() && start.elapsed() < Duration::from_secs(1) / holds_per_s;
         while left.len() < count + 1 {
             left.push(bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives"));
@@ -174,7 +174,7 @@ fn mark_share_matches_wred() {
         );
         is_held.then(|| left.iter().map(|frame| is_marked(frame)).collect::<Vec<_>>())
     };
-    // A busy machine takes longer to fill it.
+    // A busy machine needs longer to fill it.
     let mut run = |count| loop {
         if let Some(marks) = fill(count, holds_per_s) {
             break marks;
@@ -223,7 +223,7 @@ fn packets_wait_for_their_departure() {
         let Some(mut bench) = Bench::new("packets_wait_for_their_departure", &file, set).unwrap() else {
             return;
         };
-        // What waited has left at the end of an attempt: the next starts again.
+        // The queue is empty at the end of an attempt: the next one starts again.
         while_busy(10, || paced(&mut bench, horizon_drop)).unwrap();
     }
 }
@@ -253,7 +253,7 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
         };
         let flow = usize::from(frame[Roce::default().bth() + 7] - 0x11);
         assert!(arrived[flow] == 0 || psn(&frame) >= arrived[flow], "in order");
-        // The first leaves at once, the others one interval after each other, until the horizon: never sooner.
+        // The first leaves immediately, the others at intervals of one gap, up to the horizon: never earlier.
         let due = INTERVAL * arrived[flow].min(HORIZON_PACKETS);
         assert!(start.elapsed() >= due, "packet {} too soon", arrived[flow]);
         arrived[flow] += 1;
@@ -273,7 +273,7 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
     Ok(())
 }
 
-/// A queue marks, the receiver's port answers, the CNP goes round and back to the sender's port, and the sender's flow is cut.
+/// A queue marks, the receiver's port answers, the CNP returns to the sender's port, and the sender's flow is cut.
 #[test]
 fn local_cnp_cuts_local_flow() {
     let file = SWITCH.replace(
@@ -294,7 +294,7 @@ fn local_cnp_cuts_local_flow() {
         let cnp = bench.hosts[0].receive(PATIENCE).unwrap().expect("the CNP arrives");
         assert_eq!(cnp, data.cnp(None, 48 << 2));
         assert!(icrc::verify(&cnp[Ethernet::LEN..]));
-        // Within the interval there is no second one.
+        // No second CNP within the interval.
         bench.across(&data.frame()).unwrap();
     }
     let counted =
@@ -348,7 +348,7 @@ dst_mac = '02:00:00:00:02:02'
         if !is_v6 {
             assert!(Ipv4::new(routed[Ethernet::LEN..].first_chunk().unwrap()).checksum_ok());
         }
-        // Out of hops: gone, and counted.
+        // TTL exceeded: dropped, and counted.
         let mut last = frame.clone();
         last[ttl_at] = 1;
         bench.hosts[0].send(&last).unwrap();

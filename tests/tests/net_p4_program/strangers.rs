@@ -48,7 +48,7 @@ fn unknown_host_marks_answered_if_enabled() {
     }
 }
 
-/// A process here that makes up queue pairs has a burst of them learned, and then so many a second, as in the reference engine.
+/// Forged QPs of a local process are learned in a burst, and then at a limited rate, as in the reference engine.
 #[test]
 fn pairs_learned_up_to_limit() {
     let file = SWITCH.replace("rp_enable = false", "rp_enable = true");

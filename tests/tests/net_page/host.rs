@@ -48,7 +48,7 @@ fn drawn_values_match_kernel() -> Result<()> {
     let config = site.pair.a.attachment("a0")?.maps.params()?.config;
     assert_eq!(last(&depth[2]), Some(config.wred[3].kmin_bytes as f64));
     assert_eq!(last(&depth[3]), Some(config.wred[3].kmax_bytes as f64));
-    // The sum of what was drawn of a counter is what the kernel counted in the meantime.
+    // The sum of a counter's plotted rates equals the kernel's count in the same time.
     let cnps = || site.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
     let before = cnps()?;
     let from = drawn(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
@@ -162,7 +162,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.wait("document.getElementById('trial').hidden")?;
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
-    // Somebody else changes it while this one is being decided: it is refused, and theirs stays.
+    // Another user changes it during the decision: this change is rejected, the other one stays.
     let door = ControlClient::new(Path::new(&site.control()), PATIENCE);
     let held: Option<Override> = door.ask(Verb::Config {})?;
     let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
@@ -231,7 +231,7 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
         assert!(own.contains(word), "{word}: {own}");
     }
     assert!(!own.contains("unsafe-inline") && !own.contains("access-control-allow"), "{own}");
-    // A connection on which nothing more is said gives its place back.
+    // An idle connection is closed to free its slot.
     let kept = readable.ask("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
     assert!(kept.starts_with("HTTP/1.1 200 "), "{kept}");
     let answer = post(&page, &format!("{host}{kind}{token}"))?;

@@ -10,7 +10,7 @@ pub(crate) fn picture(otherwise: &Path, name: &str) -> PathBuf {
     std::env::var_os("DCQCN_PICTURES").map_or_else(|| otherwise.to_owned(), PathBuf::from).join(name)
 }
 
-/// Fails with what axe-core finds.
+/// Fails on any finding of axe-core.
 pub(crate) fn is_accessible(test: &str, browser: &mut Browser, what: &str) -> Result<()> {
     match browser.faults()? {
         None => eprintln!("SKIPPED {test}, in part: axe-core is not there (`cargo xtask test` gets it)"),

@@ -38,7 +38,7 @@ kmax = '300KB'
 /// Sending QPs, with different rates.
 const QPS: u32 = 6;
 const OF: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
-/// What whoever changes something has to know.
+/// Bearer token of changes.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// The page's server process.
@@ -68,7 +68,7 @@ impl Page {
         Ok(Self { child, url: url.trim().to_owned() })
     }
 
-    /// What a request is answered with.
+    /// Reply to a request.
     pub(crate) fn ask(&self, request: &str) -> Result<String> {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(address)?;

@@ -34,7 +34,7 @@ const FIRST_QPN: u32 = 0x100;
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
 /// Of them, those with a variant in which all were cut: their increase timers run.
 const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
-/// What the tables call one queue pair.
+/// Label of one QP in tables.
 pub(crate) const ALONE: &str = "uniform, 1 QP";
 /// Exponent of the Zipf distribution, as traffic has it.
 const ZIPF: f64 = 1.0;

@@ -1,4 +1,4 @@
-//! Packets per second through real interfaces: a sender at one end of a veth pair, a host that takes what arrives at the other.
+//! Packets per second through real interfaces: a sender at one end of a veth pair, a receiving host at the other.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::runner::Baselines;
 /// Rate of the shaped links: far more than one CPU sends.
 const RATE_BPS: u64 = 100_000_000_000;
 const RATE: &str = "link_rate=100gbit";
-/// What a shaper may send at once.
+/// Burst of a shaper.
 const BURST_BYTES: u32 = 1 << 20;
 /// Minor number of the only class of an HTB alone.
 const CLASS: u16 = 0x10;
@@ -30,7 +30,7 @@ const NOTHING: &str = "nothing attached";
 pub(crate) const EMPTY: &str = "empty programs: TC at both ends";
 /// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends";
-/// What the P4 program is compared with.
+/// Baseline of the P4 program.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
 
 /// The same with frames of 4 KB.
@@ -40,10 +40,10 @@ const EVERYTHING_4K: &str = "everything, frames of 4 KB";
 const LARGE: [&str; 3] = [NOTHING_4K, EMPTY_4K, EVERYTHING_4K];
 const LARGE_PAYLOAD: usize = 4_096;
 
-/// What is at the two ends of a wire; `a` sends.
+/// The two ends of a wire; `a` sends.
 type Setup = fn(&mut Baselines, &Pair, &str, &str) -> Result<()>;
 
-/// A wire: its name, what it is compared with, a qdisc it needs, and how it is set up.
+/// A wire: its name, baseline, required qdisc, and set-up.
 const WIRES: &[(&str, Option<&str>, Option<&str>, Setup)] = &[
     (NOTHING, None, None, |_, _, _, _| Ok(())),
     (EMPTY, Some(NOTHING), None, empty),
@@ -147,7 +147,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         let (a, b) = (format!("wa{number}"), format!("wb{number}"));
         join((&pair.a, &a, 1), (&pair.b, &b, 2), 4_200)?;
         match set_up(&mut bench.baselines, &pair, &a, &b).with_context(|| (*name).to_owned()) {
-            // No kernel says beforehand whether it has an action.
+            // The kernel does not tell in advance whether it has an action.
             Err(error) if *name == POLICE => {
                 bench.skip(name, &format!("the kernel refuses it: {error:#}"));
                 continue;

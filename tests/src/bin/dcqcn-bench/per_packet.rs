@@ -56,7 +56,7 @@ pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];
 pub(crate) const MARKS: &str = "CP marks";
 /// See [`TCP`].
 pub(crate) const INLINE: &str = "inline: CP and redirect";
-/// What [`INLINE`] is held against.
+/// Baseline of [`INLINE`].
 pub(crate) const REDIRECT: &str = "redirect and nothing else, XDP";
 /// See [`TCP`].
 pub(crate) const UNMARKED: [&str; 2] = ["RoCE unmarked, ingress", "RoCE unmarked, egress"];
@@ -78,7 +78,7 @@ const fn empty_of(hook: Hook) -> &'static str {
 /// Runs a program a number of times: ns per run.
 type Measure = Box<dyn FnMut(&mut Baselines, u32) -> Result<f64>>;
 
-/// One row: how a packet is run, and what it is compared with.
+/// One row: how a packet is run, and its baseline.
 struct Case {
     name: String,
     against: Option<&'static str>,
@@ -110,7 +110,7 @@ impl Case {
         })
     }
 
-    /// `hook` of `config` on a packet that leaves it as it was, counted as `stat`.
+    /// `hook` of `config` on a packet that it leaves unchanged, counted as `stat`.
     fn steady(
         name: impl Into<String>,
         config: &Config,
@@ -273,7 +273,7 @@ pub(crate) fn feeding(baselines: &mut Baselines, hook: Hook, input: &Input, repe
     Ok(both - ns_per_run(baselines.empty(hook)?, input, repeat)?)
 }
 
-/// What a program takes on packets that the feeding program hands on.
+/// Cost of a program on packets passed on by the feeding program.
 pub(crate) fn fed(
     baselines: &mut Baselines,
     next: &Target,
@@ -314,7 +314,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
     Ok([clone, made])
 }
 
-/// A sender whose QP is known to be the other end of the receiver's, with a flow that has sent.
+/// A sender whose QP is paired with the receiver's, with a flow that has sent.
 fn sender(config: &Config, data: &Roce) -> Result<Instance> {
     let mut instance = Instance::of(config)?;
     let id = QpId { addr: mapped(v4(data.src)), qpn: data.source_qpn, vlan: 0 };
@@ -339,7 +339,7 @@ fn cut(name: &str, profile: Profile, data: &Roce) -> Result<Case> {
 fn in_recovery(data: &Roce) -> Result<Case> {
     /// Packets that use up the credit.
     const HEAD_START: u32 = 2_000;
-    // A slow link: its packets are late by so much that no pause of this thread lets the flow catch up.
+    // A slow link: its packets are so late that no pause of this thread lets the flow catch up.
     let mut config = host_config(SLOW_BPS);
     config.scalars.rpg_min_rate_bps = SLOW_BPS / 4 * 3;
     let instance = sender(&config, data)?;

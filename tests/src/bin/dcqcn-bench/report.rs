@@ -146,7 +146,7 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
     /// Whether it is a virtual machine.
     pub(crate) is_virtual: bool,
-    /// Kernel release, without what a vendor adds.
+    /// Kernel release without a vendor's suffix.
     pub(crate) kernel: String,
 }
 

@@ -1,4 +1,4 @@
-//! TCP throughput through a veth pair with nothing attached and with each role: what a host attachment costs other traffic.
+//! TCP throughput through a veth pair, detached and with each role: the cost of a host attachment to other traffic.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use crate::report::{Figure, Section};
 /// MTU of most Ethernet links.
 const MTU: u32 = 1_500;
 const PORT: u16 = 5_201;
-/// What one call reads or writes, as in iperf3.
+/// Bytes of one read or write, as in iperf3.
 const BUFFER_BYTES: usize = 128 * 1_024;
 /// Longest wait for a peer that no longer reads or writes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let (rounds, long) = if bench.quick { (3, 100) } else { (21, 400) };
     for round in 0..rounds {
         bench.progress(&format!("tcp, round {} of {rounds}", round + 1));
-        // Set-ups of one load follow each other, so that what disturbs one disturbs all.
+        // Set-ups of one load are interleaved, so that disturbances affect all.
         for load in LOADS {
             for (number, wire) in wires.iter_mut().enumerate().filter(|(_, wire)| wire.load.name == load.name)
             {

@@ -39,7 +39,7 @@ struct Args {
     list: bool,
 }
 
-/// What is done to it.
+/// A fault, and its cause.
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     exit_code(&ran)
 }
 
-/// Runs, prints the table, and returns whether there was no harm.
+/// Runs, prints the table, and returns whether all is well.
 fn run(args: &Args) -> Result<bool> {
     let all: Vec<Fault> = served::FAULTS.iter().chain(alone::FAULTS).copied().collect();
     if args.list {

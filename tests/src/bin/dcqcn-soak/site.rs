@@ -23,7 +23,7 @@ pub(crate) const OTHER_FLOWS: u32 = 1_533;
 /// Where the daemon serves its metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
-/// What the daemon is for: rates stay what a cut makes of them.
+/// Configuration of the daemon: rates change only by cuts.
 pub(crate) fn file() -> String {
     format!(
         "[[interface]]\nname = 'a*'\nrole = 'host'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\n\
@@ -151,7 +151,7 @@ impl Site {
             Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
         });
         let served = served.unwrap_or_else(|_| tables(FLOWS).abs_diff(1));
-        // What the daemon is still clearing away is not left.
+        // State that the daemon is still removing does not count.
         let mut found = 0;
         let cleared = wait(|| {
             let pending = self.pair.a.run(attach::pending)??.len();

@@ -53,7 +53,7 @@ const COLUMNS: &[&str] = &[
     "CPU busy",
 ];
 
-/// Which way the data goes that the small port holds up.
+/// Direction of the data limited by the small port.
 #[derive(Clone, Copy)]
 enum Way {
     Reads,
@@ -120,7 +120,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// What to choose instead.
+    /// NVMe/TCP, the alternative.
     fn tcp(&mut self) -> Result<Measured> {
         let disks = nvme::connect(self.lab, &self.way.ends(), Transport::Tcp)?;
         let measured = self.row("NVMe/TCP", self.way.job(), &disks)?;
@@ -190,7 +190,8 @@ impl Bench<'_> {
     fn check(&mut self, rows: &Rows<'_>) {
         let Rows { tcp, off, classes, paused, on, halves, deep } = rows;
         let report = &mut *self.report;
-        // Rates that swing leave the queue empty at times, and TCP takes what is left: so less than the weight, unless there is room.
+        // Oscillating rates leave the queue empty at times, and TCP takes the rest: less than the weight, unless there
+        // is headroom.
         report.at_least("DCQCN: storage's share", on.share(), 0.5);
         report.at_least("DCQCN with room: storage's share", deep.share(), WEIGHT_OF_STORAGE - 2.0 * WITHIN);
         report.at_most("DCQCN, the larger of both", on.share().max(deep.share()), WEIGHT_OF_STORAGE + WITHIN);
@@ -222,7 +223,7 @@ impl Bench<'_> {
         self.lab.on_port(NEAR, &format!("set {{}} {changes}")).map(drop)
     }
 
-    /// Has the bridge lose one of so many packets of the far ends and the backup; none for 0.
+    /// Has the bridge lose one of this many packets of the far ends and the backup; none for 0.
     fn lose(&self, one_of: u32) -> Result<()> {
         for host in FAR.into_iter().chain([BACKUP]) {
             let port = self.lab.port(host);
@@ -250,7 +251,7 @@ impl Bench<'_> {
         let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
         let paths: Vec<_> = paths.iter().map(String::as_str).collect();
         let (from, to) = (self.lab.address(BACKUP), self.lab.address(NEAR));
-        // Emulated, to ask takes seconds: before anything runs.
+        // Emulated, querying takes seconds: before any traffic.
         let pauses = self.pauses()?;
         let mut server = Running::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
         thread::sleep(Duration::from_millis(500));
@@ -283,7 +284,7 @@ impl Bench<'_> {
         Ok(Measured { done, storage_bps, tcp_bps, counts, queue_drops, pauses, busy })
     }
 
-    /// PFC frames that asked the far ends to wait.
+    /// PFC frames that paused the far ends.
     fn pauses(&self) -> Result<u64> {
         let attached = FAR.into_iter().filter(|host| self.lab.is_attached(*host));
         attached.map(|host| count(&self.lab.on_host(host, "counters {}")?, "rx_prio3_pause")).sum()
@@ -348,7 +349,7 @@ struct Measured {
     counts: Counts,
     /// Of them, by the port's queue of storage.
     queue_drops: u64,
-    /// PFC frames that asked hosts to wait, of all the run.
+    /// PFC frames that paused hosts, over the whole run.
     pauses: u64,
     /// Share of the guest's CPUs.
     busy: f64,

@@ -42,7 +42,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     dispatcher(report, &lab)
 }
 
-/// The first two commands after a boot, at once: one of them mounts the file system that attachments live on.
+/// The first two commands after boot, concurrently: one of them mounts the file system of attachments.
 fn first_at_once(report: &mut Report, lab: &Lab) -> Result<()> {
     let attach = |iface: &str| lab.ok(&format!("attach {iface} --pacer none {ATTACH}")).map(drop);
     std::thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn show(lab: &Lab, iface: &str) -> Result<String> {
     lab.host.command(&format!("tc -d qdisc show dev {iface}"))
 }
 
-/// Attached and detached, with what is to be seen in between and everything as before afterwards.
+/// Attaches and detaches, with `look` in between, and checks that everything is as before.
 fn between(
     report: &mut Report,
     lab: &Lab,
@@ -182,7 +182,7 @@ fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     Ok(bits / took.as_secs_f64() / PACED_BPS as f64)
 }
 
-/// Somebody's HTB: refused with what to do, and kept once that is done.
+/// HTB configured by another tool: refused with advice, and kept once that is followed.
 fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
     for line in [
         "tc qdisc replace dev b0 root handle 1: htb default 10",
@@ -236,7 +236,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
         Ok(lab.host.count("bond0", Hook::Egress, Stat::RoceData)? - before)
     };
     report.equals("a bond: packets counted of 20 sent", passes("w1")?, 20);
-    // A member that comes, and takes over from the one that goes.
+    // A new member that takes over from a removed one.
     add("m2")?;
     lab.host.command("ip link set w1 down")?;
     let active = || lab.host.command("ip -d link show bond0");
@@ -258,7 +258,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
         after == before
     });
     report.row(["a bond of two".into(), "failed over".into(), "as before".into()]);
-    // A member of it, by itself.
+    // A single member of it.
     between(report, lab, ("a member of a bond", "m1"), "--pacer none", |report, _| {
         report.row(["a member of a bond".into(), "as any interface".into(), "as before".into()]);
         Ok(())
@@ -279,7 +279,7 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         let name = format!("a filter of priority {priority}");
         let doctor = lab.run("doctor")?;
         let doctor = String::from_utf8([doctor.stdout, doctor.stderr].concat())?;
-        // On TCX ours are before all filters, whatever their priorities.
+        // On TCX, dcqcn's programs precede all filters, whatever their priorities.
         let told = match (is_first, is_clsact) {
             (true, true) => says.contains("egress: runs before matchall") && !doctor.contains("others-first"),
             (true, false) => !says.contains("runs after") && !doctor.contains("others-first"),
@@ -323,9 +323,9 @@ fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// libxdp's dispatcher, which has an interface to itself.
+/// libxdp's dispatcher, which needs an interface for itself.
 fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
-    // Where it pins what it loads.
+    // For its pins.
     sh("mount -t bpf bpf /sys/fs/bpf")?;
     let theirs = |line: &str| lab.host.command(line);
     theirs("xdp-filter load --mode skb b0")?;

@@ -86,7 +86,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What forged packets did.
+/// Effects of forged packets.
 struct Seen {
     counted: u64,
     rate_bps: f64,

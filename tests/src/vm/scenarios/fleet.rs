@@ -171,7 +171,7 @@ fn page(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Killed, the agent is started again; what is active stays so in the meantime.
+/// A killed agent is restarted; the active configuration is unchanged meanwhile.
 fn killed(report: &mut Report) -> Result<()> {
     let agent = UNITS[0];
     let pid = main_pid(agent)?;
@@ -193,7 +193,7 @@ fn killed(report: &mut Report) -> Result<()> {
 
 /// After removal, its units are gone; the daemon and its configuration are unchanged.
 fn removed(report: &mut Report) -> Result<()> {
-    // The daemon's group comes with the package.
+    // The package creates the daemon's group.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;
     sh("dpkg --purge dcqcn-fleet")?;
     for unit in UNITS {

@@ -15,7 +15,7 @@ const HOSTS: u8 = 3;
 const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");
 const FIVE_MINUTES_SECTION: &str = "## Steps";
 const COLLAPSE: &str = include_str!("../../../../docs/how-to/fix-incast.md");
-/// Step 2 is a table. Of step 6 what installs a package and starts a service is left out ([`is_for_the_package`]).
+/// Step 2 is a table. Parts of step 6 that install a package or start a service are skipped ([`is_for_the_package`]).
 const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 1. Is it congestion?",
     "## 3. Attach",
@@ -27,7 +27,7 @@ const COLLAPSE_SECTIONS: [&str; 5] = [
 const SOFT_ROCE_UNIT: &str = include_str!("../../../../dist/systemd/dcqcn-soft-roce@.service");
 /// Four attachments take a minute, emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// What is left of perftest is not waited for: an end whose other end has failed waits for ever.
+/// Remaining perftest processes are not waited for: an end whose peer has failed waits for ever.
 const END_TRAFFIC: &str = "pids=$(pgrep -x ib_write_bw) && kill $pids\nwait 2>/dev/null\n";
 
 /// "DCQCN for soft-RoCE in five minutes", from `rdma link add` to `dcqcn top`.
@@ -78,7 +78,7 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     script += "mkdir -p /etc/dcqcn\n";
     for line in blocks.iter().filter(|block| !is_for_the_package(block)).flatten() {
         if line.starts_with("dcqcn doctor") {
-            // The complaint: it begins when all is attached, which takes long under emulation.
+            // The symptom starts when all is attached, which takes long under emulation.
             script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
                        for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
                        for n in 1 2; do ib_write_bw -d rxe1 -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 5\n";
@@ -89,7 +89,7 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
         }
     }
     script += END_TRAFFIC;
-    // What systemd would run, on a host whose device is in its way no more.
+    // The unit's command, on a host whose device no longer conflicts.
     script += &format!("rdma link del {}\n", rxe(2));
     unit_commands(SOFT_ROCE_UNIT, &lab.iface(2)).iter().for_each(|line| script += &typed(line));
     let entry = format!("/sys/kernel/config/rdma_cm/rxe_{}/ports/1/default_roce_tos", lab.iface(2));
@@ -122,7 +122,7 @@ fn is_for_the_package(block: &[String]) -> bool {
     block.iter().any(|line| line.starts_with("systemctl") || line.starts_with("cargo"))
 }
 
-/// What a unit for `instance` starts, with its environment.
+/// Command of a unit for `instance`, with its environment.
 fn unit_commands(unit: &str, instance: &str) -> Vec<String> {
     let unit = unit.replace("%i", instance);
     let of = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
@@ -130,7 +130,7 @@ fn unit_commands(unit: &str, instance: &str) -> Vec<String> {
     of("ExecStart=").into_iter().map(|line| format!("{} {line}", set.join(" "))).collect()
 }
 
-/// The highest rate of a flow in what `dcqcn flows` printed to a file.
+/// The highest rate of a flow in the output of `dcqcn flows` in a file.
 fn fastest_bps(path: &str) -> Result<f64> {
     let qps: Value = serde_json::from_str(&fs::read_to_string(path).with_context(|| path.to_owned())?)?;
     let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;

@@ -19,7 +19,7 @@ pub(super) const BOTTLENECK_BPS: f64 = 20e6;
 const BOTTLENECK: &str = "20mbit";
 /// Of the hosts' interfaces: veth has no rate of its own.
 const LINK: &str = "40mbit";
-/// Packets of an emulated machine come in bursts, which the shaper's own lets pass: they are no congestion.
+/// Packets of an emulated machine arrive in bursts, which the shaper's own burst admits: they are no congestion.
 const KMIN: &str = "10KB";
 /// How long traffic runs, and how much of it at both ends does not count, seconds; and messages in flight of a QP.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
 /// Least share of the possible goodput. Four runs on a machine with little else to do had 87 to 91 %; before gaps followed the
 /// rate two had 92 and 93 %.
 const LEAST_SHARE: f64 = 0.85;
-/// To compare markers in the time there is: not settled as [`ON`] is.
+/// For comparing markers in limited time: less settled than [`ON`].
 pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE keeps waiting of a QP anyhow: 64 packets of 1 KB, four of these QPs more than the port's queue.
 const DEPTH: u32 = 8;
@@ -131,7 +131,7 @@ pub(super) fn attach_port(lab: &Lab) -> Result<()> {
     lab.on_port(RECEIVER, &line).map(drop)
 }
 
-/// What came of the traffic.
+/// Results of the traffic.
 pub(super) struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,
@@ -150,7 +150,7 @@ impl Measured {
         self.goodputs_bps.iter().sum()
     }
 
-    /// The queue's depth below which it was for so many parts of the settled time.
+    /// Queue depth not exceeded during this share of the settled time.
     fn queue_kb(&self, quantile: f64) -> f64 {
         let rank = (self.queue_bytes.len() as f64 * quantile) as usize;
         self.queue_bytes.get(rank).map_or(0.0, |bytes| f64::from(*bytes) / 1e3)
@@ -177,7 +177,7 @@ impl Measured {
         ]);
     }
 
-    /// What congestion control is for.
+    /// Checks that nothing is dropped once settled, and that the link is used.
     pub(super) fn check(&self, report: &mut Report, name: &str) {
         self.check_works(report, name);
         report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
@@ -186,14 +186,14 @@ impl Measured {
         report.at_least(&format!("{name}: Jain's index"), jain(&self.goodputs_bps), 0.9);
     }
 
-    /// That marks become CNPs and CNPs become rates, whatever comes of it.
+    /// Checks that marks become CNPs, and CNPs rate cuts, whatever the result.
     pub(super) fn check_works(&self, report: &mut Report, name: &str) {
         report.equals(&format!("{name}: QPs that broke"), self.broken, 0);
         report.at_least(&format!("{name}: CNPs handled"), self.counts.handled as f64, 1.0);
     }
 }
 
-/// Errors the RDMA devices counted, and what dcqcn counted at the receiver and the senders, where it is attached.
+/// Errors counted by the RDMA devices, and dcqcn's counters at receiver and senders, if attached.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     out_of_sequence: u64,
@@ -271,7 +271,7 @@ fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let counts = Counts::read(lab)?.since(&before);
 
     let goodputs_bps: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).collect();
-    // Flows do not start and end together: only what lies well within all of them is settled.
+    // Flows start and end at different times: only the interval common to all is settled.
     let (first, last) = (samples.first().context("no samples")?, samples.last().context("no samples")?);
     let margin = Duration::from_secs(load.margin_s.into());
     let settled: Vec<&Sample> = samples

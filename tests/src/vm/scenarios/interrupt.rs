@@ -21,7 +21,7 @@ const TARGET: u8 = 2;
 const ENDS: [Ends; 1] = [Ends { initiator: INITIATOR, target: TARGET }];
 /// Where the disk is mounted.
 const MOUNTED: &str = "/mnt";
-/// Of what is written over and over.
+/// Size of the data written repeatedly.
 const FILE_BYTES: usize = 256 << 10;
 /// As `attach` proposes it.
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
@@ -45,7 +45,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     told_to(report, &lab)
 }
 
-/// Nothing has been put there beforehand.
+/// Attaching without a previous fq.
 fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "no fq", 30, |report| {
         for host in [INITIATOR, TARGET] {
@@ -74,7 +74,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     })
 }
 
-/// The way out: an fq that is there before the queue pairs are.
+/// The workaround: an fq that exists before the QPs do.
 fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     for host in [INITIATOR, TARGET] {
         sh(&format!("tc qdisc replace dev {} {FQ}", lab.iface(host)))?;
@@ -101,7 +101,7 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Attached while there was no traffic, with a pacer: that takes the pacer away again.
+/// Attached without traffic, with a pacer that detaching would remove.
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let before = shown(lab, INITIATOR)?;
@@ -211,7 +211,7 @@ fn under_traffic(
         let writer = scope.spawn(|| write(&stop, &written));
         thread::sleep(Duration::from_secs(2));
         let done = action(report);
-        // Whatever was lost has been sent again, and more was written since.
+        // Lost data has been retransmitted, and more was written since.
         let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
         while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until
         {
@@ -255,7 +255,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
     Ok(disk)
 }
 
-/// Unmounts it, and returns the kernel's errors in the meantime.
+/// Unmounts it, and returns errors in the kernel's log.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mount =

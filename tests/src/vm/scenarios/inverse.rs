@@ -21,7 +21,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(SERVER, &Options::default())?;
     report.columns(&["dcqcn", "WRITE goodput, Mbit/s", "WRITE latency, typical, us"]);
     let mut figures = [(0.0, 0.0); 2];
-    // Alternating, so that what else the machine does falls on both.
+    // Alternating, so that other load of the machine affects both.
     for _ in 0..ROUNDS {
         for (attached, sum) in figures.iter_mut().enumerate() {
             for host in [CLIENT, SERVER] {

@@ -15,13 +15,13 @@ const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
 /// Long enough for all of it, emulated.
 const SECONDS: u32 = 140;
-/// What the QP is held to, Mbit/s.
+/// Rate limit of the QP, Mbit/s.
 const HELD: u32 = 10;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     if lab::ends_with_a_drop()? {
-        // An fq that is there before the traffic stays when dcqcn comes and goes.
+        // An fq that exists before the traffic stays when dcqcn attaches and detaches.
         sh(&format!("tc qdisc replace dev {} root fq limit 40000 flow_limit 20000", lab.iface(SENDER)))?;
     }
     attach(&lab)?;
@@ -69,7 +69,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     step("programs replaced", held, &mut || {
         let before = lost()?;
         replace(&lab)?;
-        // What was lost would be missed by the packets behind it.
+        // Loss would show as a gap once later packets arrive.
         thread::sleep(Duration::from_secs(1));
         lost_by_it = lost()? - before;
         Ok(())
@@ -77,7 +77,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     step("detached and attached again", held, &mut || {
         lab.on_host(SENDER, "detach {}")?;
         attach(&lab)?;
-        // A qdisc that is replaced may drop what it holds: the ACK timeout passes first.
+        // Replacing a qdisc may drop its packets: wait for the ACK timeout first.
         thread::sleep(Duration::from_secs(4));
         Ok(())
     })?;
@@ -117,7 +117,7 @@ fn replace(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What leaves the sender's interface, over a second and a half.
+/// Bytes sent by the sender's interface in a second and a half.
 fn rate_mbps(lab: &Lab) -> Result<f64> {
     const TIME: Duration = Duration::from_millis(1_500);
     let path = format!("/sys/class/net/{}/statistics/tx_bytes", lab.iface(SENDER));

@@ -27,20 +27,20 @@ const FLOOR_BPS: f64 = 100e3;
 const MTU_BYTES: u32 = 4_200;
 /// From the link's rate to the floor, each by half at most.
 const CNPS: usize = 30;
-/// So that the CNPs of all do not come at once.
+/// Spreads the CNPs of all flows.
 const BETWEEN_CNPS: Duration = Duration::from_millis(2);
 const PORT: u16 = 18_700;
 const MESSAGE_BYTES: u32 = 4_096;
-/// What a message is on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC around it.
+/// Overhead of a message on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
 const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
 /// Exponent: 4.096 us << 26 = 275 s. Soft-RoCE's timer is not restored when an ACK comes: what is under way when it runs out is sent
 /// again, however young it is.
 const TIMEOUT: u32 = 26;
-/// Of the traffic; connecting so many takes its time, and ends with the guest.
+/// Duration of the traffic; connecting takes longer, and ends with the guest.
 const SECONDS: u32 = 300;
 const PATIENCE: Duration = Duration::from_secs(120);
 const COUNTED: Duration = Duration::from_secs(12);
-/// Of the floor: what waits when the count begins, and a guest that is late.
+/// Share of the floor: allows for packets queued at the start, and a late guest.
 const TOLERANCE: f64 = 0.15;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
@@ -66,7 +66,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for qpn in &cut {
         send_cnps(&lab, *qpn)?;
     }
-    // What waits in fq has departure times of older rates.
+    // Packets in fq have departure times from older rates.
     thread::sleep(Duration::from_secs(3));
     let after = measure(&lab)?;
     println!("{}", sh(&format!("tc -s qdisc show dev {}", lab.iface(SENDER)))?.trim());
@@ -95,7 +95,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     );
     report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
-    // A packet lost there is not retransmitted before `TIMEOUT`, and its QP stalls, independent of fq.
+    // A packet lost here is not retransmitted before `TIMEOUT`, and its QP stalls, independent of fq.
     let lost = veth_drops(&lab)?;
     report.check("packets that wires between hosts and bridge lost", list(&lost), "none", lost.is_empty());
     report.equals("retries", before.retries + after.retries, 0);
@@ -107,7 +107,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     server.kill()
 }
 
-/// What all QPs did in [`COUNTED`].
+/// Traffic of all QPs during [`COUNTED`].
 struct Measured {
     /// QPN and packets a second.
     rates: Vec<(u64, f64)>,

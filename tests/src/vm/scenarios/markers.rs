@@ -1,4 +1,4 @@
-//! The kernel's own markers as peers of ours: the same incast and hosts, with another marker.
+//! The kernel's own markers as peers: the same incast and hosts, with another marker.
 
 use anyhow::Result;
 

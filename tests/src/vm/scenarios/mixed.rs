@@ -16,7 +16,7 @@ use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
 
-/// Runs the queue pairs; the guest's Debian has the bindings for verbs that it wants.
+/// Runs the QPs; the guest's Debian has the Python bindings of verbs.
 const PROGRAM: &str = include_str!("../mixed.py");
 const PATH: &str = "/tmp/mixed.py";
 
@@ -24,12 +24,12 @@ const PATH: &str = "/tmp/mixed.py";
 const RECEIVER: u8 = 3;
 const SENDERS: [u8; 2] = [1, 2];
 const QPS_PER_SENDER: u32 = 2;
-/// As small as that of the incast, with room for all that is under way: what is sent again was out of order then, and not lost.
+/// As small as the incast's, with room for all data in flight: a retransmission means reordering, not loss.
 const PORT: &str = "handle 1: tbf rate 20mbit burst 64000 limit 800000";
 /// A flow's alpha starts at 1: see the incast.
 const SETTLING: u32 = 9;
 const COUNTED: u32 = 12;
-/// Beyond the traffic itself: Python, connecting, what is under way at the end.
+/// Allowance for starting Python, connecting, and data in flight at the end.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 const COLUMNS: &[&str] = &[
@@ -64,7 +64,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 struct Measured {
-    /// What the program printed.
+    /// Output of the program.
     figures: Value,
     before: Counts,
     settled: Counts,
@@ -140,7 +140,7 @@ impl Measured {
         bytes as f64 * 8.0 / 1e6 / f64::from(COUNTED)
     }
 
-    /// Of what the port that is too small can carry; what is under way at the end counts too.
+    /// Share of the bottleneck port's capacity, including data in flight at the end.
     fn port_used(&self) -> f64 {
         self.settled.bytes as f64 * 8.0 / incast::BOTTLENECK_BPS / f64::from(COUNTED)
     }

@@ -11,9 +11,9 @@ const RECEIVER: u8 = 2;
 const SECONDS: u32 = 8;
 /// Time a flow may catch up on: an emulated machine's softirqs are some milliseconds late.
 const CREDIT: &str = "5ms";
-/// Asked of each QP, and how many of them.
+/// Rates of each QP, and number of QPs.
 const HELD: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
-/// How far from the asked rate the wire may be.
+/// Tolerance of the measured rate.
 const TOLERANCE: f64 = 0.05;
 /// How often a rate is measured that comes out too low: an emulated machine whose CPUs are elsewhere loses more time than the
 /// credit covers. One that comes out too high is wrong at once.
@@ -51,7 +51,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 
 /// Holds QPs to a rate: each one's share of it on the wire, and the retries.
 fn held(lab: &Lab, report: &mut Report, asked_mbps: u32, qps: u16, credit: &str) -> Result<(Vec<f64>, u64)> {
-    // A flow that is never cut has the highest rate there is.
+    // A flow without a cut has the maximum rate.
     lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit pacing_credit={credit}"))?;
     let retries = lab.hw_counter(SENDER, "completer_retry_err")?;
     let flows: Vec<Flow> =

@@ -23,12 +23,12 @@ const LINK_MBPS: f64 = 20.0;
 /// DSCP 0, ECT(0): the class next to it.
 const OTHER_CLASS: u8 = 2;
 const SECONDS: u32 = 11;
-/// For how long of it CNPs are counted; what is left is for the commands that look.
+/// Share of it during which CNPs are counted; the rest is for the commands.
 const COUNTED: Duration = Duration::from_secs(5);
-/// What rping writes and reads at once.
+/// Block size of rping.
 const RPING_BYTES: u32 = 32_768;
 
-/// Where a pair may be known from.
+/// Sources of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Hint,
@@ -200,7 +200,7 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
     Ok((running, u32::try_from(qpn)?))
 }
 
-/// Waits until the receiver knows the pair from where it is to know it.
+/// Waits until the receiver has the pair from the expected source.
 fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while known != Known::Hint
@@ -244,7 +244,7 @@ impl RpFlow {
     }
 }
 
-/// Where the pair of the receiver's QP is known from.
+/// Source of the pair of the receiver's QP.
 fn source_of(pairs: &Value, lab: &Lab, qpn: u32) -> String {
     let address = lab.address(RECEIVER).to_string();
     let rows = pairs.as_array().or_else(|| pairs.get("pairs").and_then(Value::as_array));

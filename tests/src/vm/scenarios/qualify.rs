@@ -9,7 +9,7 @@ use dcqcn_testbed::qualify::{Against, Case, Check, Outcome, QualifyConfig, quali
 use super::super::command::sh;
 use super::super::report::Report;
 
-/// What an emulated guest can carry.
+/// Link rate that an emulated guest sustains.
 const LINK_BPS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const ROUNDS: u32 = 60;

@@ -7,7 +7,7 @@ use super::super::perftest::{self, Flow, Tool, goodputs_bps};
 use super::super::report::Report;
 use super::incast::{self, BOTTLENECK_BPS};
 
-/// Asks for the data.
+/// Requests the data.
 const READER: u8 = 3;
 /// Has the data.
 const RESPONDERS: [u8; 2] = [1, 2];

@@ -121,7 +121,7 @@ impl Measured {
         ]);
     }
 
-    /// Nothing overtakes, nothing is lost, and what DCQCN is for.
+    /// Nothing is reordered or lost, and DCQCN works.
     fn check(&self, report: &mut Report, mix: Mix, off: &Self) {
         let name = words(mix);
         report.equals(&format!("{name}: wrong blocks"), self.done.wrong_blocks + off.done.wrong_blocks, 0);

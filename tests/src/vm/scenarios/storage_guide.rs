@@ -29,16 +29,16 @@ const SECTIONS: [&str; 5] = [
     "## 4. See it work",
     "## 5. More for storage, or less",
 ];
-/// In the page, with the number of the target; what it is called here comes from [`nvme`].
+/// The label in the page, with the number of the target; the name here is from [`nvme`].
 const DISK: &str = "nqn.2014-08.org.example:disk";
 const READS: Job = Job { pattern: "randread", block_bytes: 16_384, depth: 8, settling_s: 8, length_s: 20 };
-/// What the page calls a stall, s: all that is in flight from both targets takes the port 0.1 s.
+/// The page's definition of a stall, s: all data in flight from both targets takes the port 0.1 s.
 const STALL_S: f64 = 1.0;
 /// Storage's weight, of 1, and the tolerance of its share with step 5, in which the page predicts it.
 const WEIGHT: f64 = 0.7;
 const NEAR: f64 = 0.1;
 const PORT_BPS: f64 = 20e6;
-/// What a packet is on the wire, of its payload: Ethernet, IPv4, UDP, BTH and ICRC around 1,024 bytes.
+/// Ratio of a packet on the wire to its payload: Ethernet, IPv4, UDP, BTH and ICRC around 1,024 bytes.
 const WIRE: f64 = (1_024 + 14 + 20 + 8 + 12 + 4) as f64 / 1_024.0;
 /// Three times reads of half a minute, and three attachments, emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(340);
@@ -47,7 +47,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(BACKUP, &Options::default())?;
     sh("modprobe sch_ets")?;
     lab.shape(INITIATOR, "20mbit")?;
-    // Nobody has requested marks yet.
+    // Marking is not requested yet.
     let ends = TARGETS.map(|target| Ends { initiator: INITIATOR, target });
     nvme::prepare(&lab, &ends, 0)?;
     fio::fill(&nvme::MEMORY, READS.block_bytes)?;
@@ -93,7 +93,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// All that is typed, and the reads that go on in the meantime: before anything is changed, with all of it, and with step 5's Kmin.
+/// All commands, and the reads meanwhile: before any change, with all of them, and with step 5's Kmin.
 fn script(lab: &Lab, reads: &str) -> String {
     let (from, to) = (lab.address(BACKUP), lab.address(INITIATOR));
     let mut script = format!(
@@ -137,7 +137,7 @@ fn end(phase: &str) -> String {
     format!("wait $reads\n{}", record(&format!("{phase}-to")))
 }
 
-/// Writes down what the port has counted; of queues that are not there, nothing.
+/// Records the port's counters; nothing for queues that do not exist.
 fn record(name: &str) -> String {
     format!(
         "ip netns exec switch tc -s -j qdisc show dev p3 >/tmp/{name}-port.json\n\
@@ -163,7 +163,7 @@ fn ours(line: &str, lab: &Lab) -> String {
     }
 }
 
-/// What came of reading.
+/// Results of the reads.
 struct Phase {
     done: Done,
     /// Packets that the port dropped once all had settled.
@@ -209,14 +209,14 @@ fn storage_drops(queues: &[Value]) -> Result<u64> {
     row.and_then(|row| row.get("drops")?.as_u64()).context("no drops of queue 3")
 }
 
-/// What `dcqcn queues` said of the port's queues.
+/// The port's queues in the output of `dcqcn queues`.
 fn queues(name: &str) -> Result<Vec<Value>> {
     let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-queues.json"))?)?;
     let rows = said.get("queues").and_then(Value::as_array);
     rows.cloned().context("`dcqcn queues` lists queues")
 }
 
-/// What `tc` said that the root of the port dropped.
+/// Packets dropped at the port's root, from the output of `tc`.
 fn port_drops(name: &str) -> Result<u64> {
     let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-port.json"))?)?;
     let mut qdiscs = said.as_array().into_iter().flatten();
@@ -238,7 +238,7 @@ mod tests {
             assert!(lines.iter().any(|line| line.starts_with("nvme connect") && line.contains(&disk)));
         }
         assert!(lines.iter().any(|line| line.as_str() == "dcqcn run eth1 &"), "{lines:#?}");
-        // What the reads are begun and ended at.
+        // Reads start and end here.
         for (word, times) in [("attach eth1", 1), ("dcqcn queues", 1), ("kmin", 1), ("weight=50", 1)] {
             assert_eq!(lines.iter().filter(|line| line.contains(word)).count(), times, "{word}: {lines:#?}");
         }

@@ -16,7 +16,7 @@ use super::super::report::Report;
 const UNIT: &str = "dcqcn.service";
 const IFACE: &str = "roce0";
 const FILE: &str = "/etc/dcqcn/dcqcn.toml";
-/// Everything takes ten times as long emulated, on a busy machine.
+/// Emulated, on a busy machine, everything takes ten times as long.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 38 | 1 << 39;
@@ -34,7 +34,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.check("installed: the unit", is_active()?, false, !is_active()?);
     report.check("installed: the interface", "", "as it was", state()? == before);
     write("rpg_ai_rate = '5mbit'")?;
-    // A qdisc that somebody configured is replaced by who may make a namespace to rehearse that in; the service may not.
+    // A configured qdisc is replaced only by a process that can create a namespace for a rehearsal; the service cannot.
     sh(&format!("dcqcn attach {IFACE} --pacer fq --flows 1024 --set link_rate=1gbit"))?;
     sh("systemctl enable --now dcqcn.service")?;
     until("attached", || Ok(serves(1)))?;
@@ -76,7 +76,7 @@ fn boot(report: &mut Report) -> Result<()> {
     report.check("boot: open files", files, 65_536, files.contains("65536"));
     let memory = show("MemoryMax")?;
     report.check("boot: MemoryMax", &memory, "infinity", memory == "infinity");
-    // In its eyes nothing can be written but what it owns.
+    // The service can write only to its own directories.
     for (path, may_write) in
         [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)]
     {
@@ -105,7 +105,7 @@ fn reload(report: &mut Report) -> Result<()> {
     sh("systemctl reload dcqcn.service").map(drop)
 }
 
-/// Killed, it is started again and takes over; what is attached is not touched.
+/// Killed, it is restarted and takes over; attachments are unchanged.
 fn killed(report: &mut Report) -> Result<()> {
     let (pid, since) = (main_pid()?, attached_at()?);
     sh("systemctl kill --signal=KILL dcqcn.service")?;
@@ -163,7 +163,7 @@ fn upgrade(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A version whose maps are laid out otherwise is installed: what is attached goes on being served by the daemon before.
+/// A version with another layout of maps is installed: the previous daemon continues to serve the attachments.
 fn another_layout(report: &mut Report) -> Result<()> {
     let (pid, since, attachment) = (main_pid()?, attached_at()?, attachment()?);
     let number = |key: &str| attachment[key].as_u64().with_context(|| key.to_owned());
@@ -188,7 +188,7 @@ fn another_layout(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Removed and purged, it leaves everything as it was, in other namespaces too.
+/// Removed and purged, it leaves no state, in other namespaces too.
 fn removed(report: &mut Report, before: &str) -> Result<()> {
     sh("ip netns add pod")?;
     sh("ip link add pod0 type veth peer name pod1")?;
@@ -285,7 +285,7 @@ pub(super) fn is_up() -> Result<()> {
     until("active and attached", || Ok(is_active()? && serves(1)))
 }
 
-/// Whether so many attachments are there, and whole.
+/// Whether this many attachments exist, and are complete.
 fn serves(number: usize) -> bool {
     let whole = |status: Value| {
         let all = status["attachments"].as_array().cloned().unwrap_or_default();

@@ -33,7 +33,7 @@ const ROLES: [&str; 2] = ["host", "switch"];
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let mut peer = Peer::connect()?;
     peer.sh("iperf3 -s -D", PATIENCE)?;
-    // The same qdisc with and without `dcqcn`: what a pacer costs is not what is measured.
+    // The same qdisc with and without `dcqcn`, as the cost of a pacer is not measured here.
     sh("modprobe sch_fq")?;
     sh(&format!("tc qdisc replace dev {IFACE} root fq"))?;
     let before = features()?;

@@ -28,7 +28,7 @@ dcqcn() {
 }
 "#;
 
-/// Runs a script, which may take as long as `patience`, and checks how what was typed ended.
+/// Runs a script within `patience`, and checks the exit status of the typed commands.
 pub(super) fn run(report: &mut Report, script: &str, patience: Duration) -> Result<String> {
     let path = "/tmp/guide.sh";
     fs::write(path, script).context("the script")?;

@@ -12,7 +12,7 @@ use dcqcn_netlink::Netns;
 use super::super::command::{json_in, script_in, sh_in};
 use super::super::report::Report;
 
-/// Ways to attach, and what makes each.
+/// Ways to attach, with the options of each.
 const WAYS: &[(&str, &str)] = &[
     ("host, fq", "attach v0 --pacer fq"),
     ("host, htb", "attach v0 --pacer htb --set link_rate=100mbit"),
@@ -75,7 +75,7 @@ fn instructions() -> String {
     PROGRAMS.iter().map(verified).collect::<Vec<_>>().join(", ")
 }
 
-/// What could be left behind.
+/// Possible leftovers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     programs: usize,

@@ -30,7 +30,7 @@ fn inline_both_ways() {
             }
             now_ns += 1_000;
         }
-        // Whatever it is, it is forwarded.
+        // It is forwarded in any case.
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
         assert_eq!(
             both.process(Hook::Xdp, now_ns, &arp, &received()).verdict,
@@ -69,7 +69,7 @@ fn engines_agree_on_fast_cnps() {
                     assert_eq!(cnp.verdict, Verdict::Redirect { ifindex: LO, neighbour: routed });
                     assert_eq!(cnp.mark, 0);
                 }
-                // What this host sends itself is not answered.
+                // Packets that this host sends are not answered.
                 let own = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
                 assert!(own.emitted.is_empty());
                 now_ns += 5_000;

@@ -101,7 +101,7 @@ fn forged_cnps_change_nothing() {
                 invalid += 1;
             }
         }
-        // Right, but for flows that are not there.
+        // Valid, but for unknown flows.
         for stranger in [
             Roce { dest_qpn: 0x12, ..data.clone() },
             Roce { dst: 3, ..data.clone() },

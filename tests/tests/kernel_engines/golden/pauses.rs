@@ -55,12 +55,12 @@ fn pause_holds_until_timeout_or_xon() {
     // They keep their distance behind the pause, and their order.
     assert_eq!(stamps, [until_ns, until_ns, until_ns + gap_ns, 0]);
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 3);
-    // XON: a flow that waits stays in order, one that does not wait goes at once.
+    // XON: a waiting flow stays in order, other flows leave immediately.
     hear(&mut both, START_NS + 20, &pause(3, 0));
     let fresh = Roce { dest_qpn: 10, ..Roce::default() }.frame();
     let stamps = [&frame, &request, &fresh].map(|frame| send(&mut both, START_NS + 30, frame).departure_ns);
     assert_eq!(stamps, [until_ns + 2 * gap_ns, until_ns + 2 * gap_ns, 0]);
-    // What has no data and waits keeps those behind it back, too.
+    // A waiting packet without data delays those behind it, too.
     hear(&mut both, START_NS + 40, &pause(3, 1_000));
     let waits = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() };
     let waiting_until_ns = START_NS + 40 + 1_000 * QUANTUM_NS;
@@ -80,7 +80,7 @@ fn pause_holds_until_timeout_or_xon() {
     assert_eq!(of_four.paused_ns(3 * START_NS), 0);
 }
 
-/// A flow that was late has credit, and must not use it to overtake what a pause holds. Found by fuzzing and by reading.
+/// A flow that was late has credit, and must not use it to overtake paused packets. Found by fuzzing and by review.
 #[test]
 fn credit_does_not_overtake_paused_packets() {
     let mut config = sender();
@@ -141,7 +141,7 @@ fn forged_pauses_bounded_and_counted() {
     let now_ns = START_NS + 1_000_000;
     let frame = Roce { dest_qpn: 77, ..Roce::default() }.frame();
     assert_eq!(send(&mut both, now_ns, &frame).departure_ns, now_ns + HORIZON_NS);
-    // Too many at once: the rest is counted, and a pause ends when it would have.
+    // Too many at the same time: the rest is counted, and the pause is not extended.
     let burst = HEARD.burst_ns / HEARD.gap_ns + 1;
     let at_ns = 2 * START_NS;
     for _ in 0..burst + 5 {
