@@ -17,7 +17,8 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action, xdp_md,
+    __sk_buff, BPF_F_MMAPABLE, BPF_F_RECOMPUTE_CSUM, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action,
+    xdp_md,
 };
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::{

@@ -7,8 +7,8 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
-    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_pull_data, bpf_skb_set_tstamp, bpf_skb_store_bytes,
-    bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_pull_data, bpf_skb_set_tstamp,
+    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
