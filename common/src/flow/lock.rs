@@ -30,17 +30,8 @@ pub enum Refused {
 /// `word` is a lock that only the functions of this module change.
 #[inline(always)]
 pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), Refused> {
-    for attempt in 0..tries {
-        if attempt != 0 {
-            // SAFETY: required of the caller.
-            let found = unsafe { word.read_volatile() };
-            if found == seen | HELD {
-                continue;
-            }
-            if found != seen {
-                return Err(Refused::Changed);
-            }
-        }
+    let mut tries = tries;
+    while tries != 0 {
         // SAFETY: required of the caller.
         let found = unsafe { exchange(word, seen, seen | HELD) };
         if found == seen {
@@ -48,6 +39,18 @@ pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), 
         }
         if found != seen | HELD {
             return Err(Refused::Changed);
+        }
+        // Wait until it is free, or out of tries.
+        loop {
+            tries -= 1;
+            // SAFETY: required of the caller.
+            let found = unsafe { word.read_volatile() };
+            if found == seen || tries == 0 {
+                break;
+            }
+            if found != seen | HELD {
+                return Err(Refused::Changed);
+            }
         }
     }
     Err(Refused::FlowGuard)

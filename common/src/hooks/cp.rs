@@ -6,7 +6,6 @@ use crate::layout::{BACKLOG_AGE_NS, CLASSES};
 use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
 use crate::wire::ecn::Ecn;
-use crate::wire::{ipv4, ipv6};
 
 /// What the congestion point did.
 #[derive(PartialEq, Eq)]
@@ -97,25 +96,4 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         return Marking::Drop;
     }
     Marking::Unmarked
-}
-
-/// Writes CE into the IP header; IPv4 needs its checksum updated. The ICRC covers neither. False if the kernel refuses.
-#[inline(always)]
-pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
-    let Some(&[first, second]) = h.header(roce.l3) else {
-        return false;
-    };
-    if roce.v6 {
-        return h.write(roce.l3 + 1, &[ipv6::set_ecn_octet(second, Ecn::CE)]);
-    }
-    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
-        return false;
-    };
-    let marked = Ecn::CE.apply(second);
-    let checksum = ipv4::checksum_update16(
-        u16::from_be_bytes(checksum),
-        u16::from_be_bytes([first, second]),
-        u16::from_be_bytes([first, marked]),
-    );
-    h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }

@@ -1,6 +1,5 @@
 //! What a hook needs from where it runs: packet, maps, clock, random source.
 
-use super::cp;
 use crate::classify::{Frame, Roce};
 use crate::events::Event;
 use crate::flow::{FlowId, NpSet, QpId, Shared};
@@ -9,7 +8,8 @@ use crate::params::Params;
 use crate::rate::Debt;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
-use crate::wire::cnp;
+use crate::wire::ecn::Ecn;
+use crate::wire::{cnp, ipv4, ipv6};
 
 /// Most bytes [`Skb::rebuild`] is requested.
 pub const MAX_REBUILT: usize = cnp::V6_LEN;
@@ -91,8 +91,29 @@ pub trait Host<'p>: Frame {
     where
         Self: Sized,
     {
-        cp::set_ce(self, roce)
+        set_ce(self, roce)
     }
+}
+
+/// Writes CE into the IP header; IPv4 needs its checksum updated. The ICRC covers neither. False if the kernel refuses.
+#[inline(always)]
+pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
+    let Some(&[first, second]) = h.header(roce.l3) else {
+        return false;
+    };
+    if roce.v6 {
+        return h.write(roce.l3 + 1, &[ipv6::set_ecn_octet(second, Ecn::CE)]);
+    }
+    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
+        return false;
+    };
+    let marked = Ecn::CE.apply(second);
+    let checksum = ipv4::checksum_update16(
+        u16::from_be_bytes(checksum),
+        u16::from_be_bytes([first, second]),
+        u16::from_be_bytes([first, marked]),
+    );
+    h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }
 
 /// What a TC hook has beyond that: the socket buffer.

@@ -5,3 +5,88 @@ pub(crate) static TRACE_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!
 
 /// The ELF file of the `dcqcn-ebpf` crate, aligned for aya's parser.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dcqcn-ebpf"));
+
+#[cfg(test)]
+mod tests {
+    use aya_obj::Object;
+    use aya_obj::generated::bpf_insn;
+
+    use super::*;
+
+    /// Classes of instructions, and operations of the two that jump (include/uapi/linux/bpf_common.h and bpf.h).
+    const BPF_JMP: u8 = 5;
+    const BPF_JMP32: u8 = 6;
+    const BPF_JA: u8 = 0x00;
+    const BPF_CALL: u8 = 0x80;
+    const BPF_EXIT: u8 = 0x90;
+
+    /// The instructions that may follow the instruction `at`, and whether each is reached by a branch.
+    fn successors(instructions: &[bpf_insn], at: usize) -> Vec<(usize, bool)> {
+        let bpf_insn { code, off, imm, .. } = instructions[at];
+        let to = |offset: i64| usize::try_from(at as i64 + 1 + offset).unwrap();
+        match (code & 7, code & 0xf0) {
+            (BPF_JMP | BPF_JMP32, BPF_EXIT) => vec![],
+            (BPF_JMP | BPF_JMP32, BPF_CALL) => vec![(at + 1, false)],
+            (BPF_JMP, BPF_JA) => vec![(to(off.into()), true)],
+            (BPF_JMP32, BPF_JA) => vec![(to(imm.into()), true)],
+            (BPF_JMP | BPF_JMP32, _) => vec![(at + 1, true), (to(off.into()), true)],
+            _ => vec![(at + 1, false)],
+        }
+    }
+
+    /// Loops that are closed by falling through, in the order of `check_cfg` of Linux 6.1 (kernel/bpf/verifier.c).
+    fn loops_without_branch(instructions: &[bpf_insn]) -> Vec<(usize, usize)> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum State {
+            New,
+            Discovered,
+            Explored,
+        }
+        let mut states = vec![State::New; instructions.len()];
+        let (mut found, mut stack) = (Vec::new(), vec![(0, successors(instructions, 0).into_iter())]);
+        states[0] = State::Discovered;
+        while let Some((at, next)) = stack.last_mut() {
+            let at = *at;
+            match next.next() {
+                Some((to, by_branch)) => match states.get(to) {
+                    Some(State::New) => {
+                        states[to] = State::Discovered;
+                        stack.push((to, successors(instructions, to).into_iter()));
+                    }
+                    Some(State::Discovered) if !by_branch => found.push((at, to)),
+                    _ => {}
+                },
+                None => {
+                    states[at] = State::Explored;
+                    stack.pop();
+                }
+            }
+        }
+        found
+    }
+
+    /// Linux 6.1 accepts a loop only if a branch closes it ("back-edge from insn 124 to 125"); later kernels accept any.
+    #[test]
+    fn every_loop_is_closed_by_a_branch() {
+        for object in [OBJECT, TRACE_OBJECT] {
+            let object = Object::parse(object).unwrap();
+            assert!(object.functions.len() > 4, "{} functions", object.functions.len());
+            for function in object.functions.values() {
+                let found = loops_without_branch(&function.instructions);
+                assert_eq!(found, [], "{}", function.name);
+            }
+        }
+    }
+
+    #[test]
+    fn fall_through_into_a_loop_head_is_found() {
+        let (_bitfield_align_1, _bitfield_1) = ([], bpf_insn::new_bitfield_1(0, 0));
+        let instruction = |code, off| bpf_insn { code, _bitfield_align_1, _bitfield_1, off, imm: 0 };
+        let (add, exit) = (instruction(7, 0), instruction(BPF_JMP | BPF_EXIT, 0));
+        // 0: goto 2; 1: r0 += 0; 2: if r0 == 0 goto 1; 3: exit
+        let rotated = [instruction(BPF_JMP, 1), add, instruction(BPF_JMP | 0x10, -2), exit];
+        assert_eq!(loops_without_branch(&rotated), [(1, 2)]);
+        // 0: r0 += 0; 1: if r0 == 0 goto 0; 2: exit
+        assert_eq!(loops_without_branch(&[add, instruction(BPF_JMP | 0x10, -2), exit]), []);
+    }
+}
