@@ -1,10 +1,10 @@
-// Alpha, the estimate of congestion: what any number of its periods does to it. `rate/alpha.rs` of dcqcn-common.
+// Alpha, the estimate of congestion, after any number of periods: `rate/alpha.rs` of dcqcn-common.
 
-// 2^k steps of decay of an alpha in 1/1024, four to a cell: the steps of alpha a begin at bit 16 * (a modulo 4) of cell 256 * k + a / 4.
-// A controller writes them where an alpha is coarse.
+// 2^k steps of decay of an alpha in 1/1024, four per cell: those of alpha a begin at bit 16 * (a modulo 4) of cell
+// 256 * k + a / 4. A controller writes them for a coarse alpha.
 register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
 
-// Variables of an action that uses what is below.
+// Variables of an action that uses the macros below.
 #define ALPHA_VARIABLES                                                                                         \
     bit<32> alpha_q31 = 0;                                                                                      \
     bit<32> epoch_alpha_q31 = 0;                                                                                \
@@ -31,7 +31,7 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
     DECAY(0) DECAY(1) DECAY(2) DECAY(3) DECAY(4) DECAY(5) DECAY(6) DECAY(7)                                     \
     DECAY(8) DECAY(9) DECAY(10) DECAY(11) DECAY(12) DECAY(13) DECAY(14) DECAY(15)
 
-// The coarse alpha that `alpha_q31` is: a fine one of 1, from before the parameter was changed, is one more than it can be.
+// `alpha_q31` as a coarse alpha. A fine alpha of 1, from before a change of the parameter, is above the maximum.
 #define COARSE_OF_ALPHA                                                                                         \
     steps = alpha_q31 >> COARSE_SHIFT;                                                                          \
     steps = steps < COARSE_MAX ? steps : COARSE_MAX;
@@ -53,7 +53,7 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
     COARSE_DECAY(0) COARSE_DECAY(1) COARSE_DECAY(2) COARSE_DECAY(3) COARSE_DECAY(4)                             \
     COARSE_DECAY(5) COARSE_DECAY(6) COARSE_DECAY(7) COARSE_DECAY(8) COARSE_DECAY(9)
 
-// `alpha_q31` after a period in which a CNP came.
+// `alpha_q31` after a period with a CNP.
 #define RAISE_ALPHA                                                                                             \
     if (cut.alpha_is_coarse == 1) {                                                                             \
         COARSE_OF_ALPHA                                                                                         \
@@ -65,8 +65,8 @@ register<bit<64>>(COARSE_CELLS) rp_coarse_decay;
     alpha_q31 = alpha_q31 |+| cut.gain_q31;                                                                     \
     alpha_q31 = alpha_q31 < cut.max_alpha_q31 ? alpha_q31 : cut.max_alpha_q31;
 
-// `alpha_q31` becomes alpha at a time, and `since_ns` what is over of the period then. After 65,536 periods every alpha is 0: that
-// is e^-64 of it, at the least.
+// `alpha_q31` becomes alpha at a time, and `since_ns` the elapsed part of the period then. After 65,536 periods every alpha is
+// 0: at most e^-64 of it is left.
 #define ALPHA_AT(at_ns)                                                                                         \
     alpha_q31 = epoch_alpha_q31;                                                                                \
     periods = 0;                                                                                                \

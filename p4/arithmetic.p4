@@ -1,5 +1,4 @@
-// Arithmetic that P4 has not: on run-time values it has no division, and it has no loop. A quotient is found bit by bit, ones
-// are counted side by side.
+// P4 has no division of run-time values, and no loops. A quotient is computed bit by bit; ones are counted in parallel.
 
 // One bit of a quotient.
 #define DIVIDE(bit_, rest, divisor, quotient)                                                                   \
@@ -45,7 +44,7 @@
 
 #define DIVIDE_41(rest, divisor, quotient) DIVIDE_41_16(rest, divisor, quotient) DIVIDE_16(rest, divisor, quotient)
 
-// One bit of a quotient that only leaves a remainder; and those from the 16th on of quotients below 2^58.
+// One bit of a quotient of which only the remainder is used; and those from the 16th on of quotients below 2^58.
 #define REMAINDER(bit_, rest, divisor)                                                                          \
     if (rest >= (divisor << bit_)) {                                                                            \
         rest = rest - (divisor << bit_);                                                                        \
@@ -86,12 +85,12 @@ const bit<128> BILLIONTH_Q84 = 19342813113834067;
 // x / 3 for a multiple of 3 is x · this, modulo 2^64.
 const bit<64> INVERSE_OF_3 = 0xaaaaaaaaaaaaaaab;
 
-// `value` shifted left by a number of 10 bits: BMv2 takes run-time shifts of 8.
+// `value` shifted left by a number of 10 bits: run-time shifts in BMv2 have 8 bits.
 #define QUARTER(n) (bit<8>)((n) >> 2)
 #define SHIFT_10(value, n) ((((value << QUARTER(n)) << QUARTER(n)) << QUARTER(n)) << QUARTER(n) << (bit<8>)((n) & 3))
 
-// How many ones each half of `value`, of 128 bits, has. Every step has a condition of its own, which is always the same, because
-// the compiler would put each into the next, twice.
+// The number of ones in each half of `value`, of 128 bits. Every step has the same condition: without it the compiler would
+// insert each step into the next, twice.
 #define IN_BOTH(word) (64w##word ++ 64w##word)
 #define COUNT_IN_HALVES(value, count)                                                                           \
     count = value;                                                                                              \

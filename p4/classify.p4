@@ -1,6 +1,6 @@
-// What a packet is, and its class and queue.
+// Kind, class and queue of a packet.
 
-// Addresses in the form flows are known by. IPv4 ones are mapped into IPv6.
+// Addresses as in the keys of flows. IPv4 addresses are mapped into IPv6.
 #define READ_ADDRESSES(meta, hdr)                                  \
     if (hdr.ipv6.isValid()) {                                      \
         meta.src_addr = hdr.ipv6.src;                              \
@@ -8,6 +8,16 @@
     } else {                                                       \
         meta.src_addr = 80w0 ++ 16w0xffff ++ hdr.ipv4.src;         \
         meta.dst_addr = 80w0 ++ 16w0xffff ++ hdr.ipv4.dst;         \
+    }
+
+// The IDs of a packet's VLANs, the inner one in the lowest 12 bits. ID 0 carries a priority only (802.1Q).
+#define READ_VLANS(meta, hdr)                                      \
+    meta.vlan = 0;                                                 \
+    if (hdr.vlan[0].isValid()) {                                   \
+        meta.vlan = (bit<32>)hdr.vlan[0].vid;                      \
+    }                                                              \
+    if (hdr.vlan[1].isValid() && hdr.vlan[1].vid != 0) {           \
+        meta.vlan = (meta.vlan << 12) | (bit<32>)hdr.vlan[1].vid;  \
     }
 
 // The clock counts microseconds, everything else nanoseconds.
@@ -19,7 +29,7 @@ const bit<32> INSTANCE_REPLICATED = 5;
 
 control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action real_time() {
-        // A packet that comes back has no time of arrival.
+        // A recirculated packet has no time of arrival.
         if (standard_metadata.instance_type == INSTANCE_RECIRCULATED) {
             meta.now_ns = (bit<64>)meta.left_us * NS_PER_US;
         } else {
@@ -80,7 +90,7 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         }
     }
 
-    // The length IP says is that of headers and UDP, and the packet has it. In 32 bits nothing here overflows.
+    // The IP length is that of headers and UDP, and the packet has it. In 32 bits nothing here overflows.
     bool is_length_right = false;
     // Or it is cut behind its headers: trimmed.
     bool is_cut = false;
@@ -109,6 +119,7 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
             dscp = hdr.ipv6.isValid() ? hdr.ipv6.dscp : hdr.ipv4.dscp;
             dscp_class.apply();
             READ_ADDRESSES(meta, hdr)
+            READ_VLANS(meta, hdr)
         }
         if (hdr.bth.isValid()) {
             read_lengths();
@@ -141,7 +152,7 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         } else if (standard_metadata.parser_error != error.NoError) {
             meta.stat = STAT_MALFORMED;
         }
-        // Once per packet: not for what comes round again, nor for the CNPs made here.
+        // Once per packet: not again for recirculated packets, nor for the CNPs made here.
         if (standard_metadata.instance_type != INSTANCE_RECIRCULATED) {
             stats.count(meta.stat);
         } else if (meta.kind == KIND_CNP) {

@@ -3,16 +3,16 @@
 counter(4096, CounterType.packets_and_bytes) class_packets;
 counter(4096, CounterType.packets) class_ect_packets;
 counter(4096, CounterType.packets) class_ecn_marked_packets;
-// Nobody can ask a queue how deep it is: this is what it told the last packet.
+// A controller cannot read the depth of a queue; this is the depth at its last packet.
 register<bit<32>>(4096) last_depth_packets;
 
 control CongestionPoint(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    // The published rule looks at the queue as the packet leaves it: what is behind the packet.
+    // The published rule uses the queue as the packet leaves it: the packets behind it.
     action at_dequeue() {
         meta.depth_packets = standard_metadata.deq_qdepth;
     }
 
-    // What was in front of it when it came.
+    // The packets in front of it at its arrival.
     action at_enqueue() {
         meta.depth_packets = standard_metadata.enq_qdepth;
     }

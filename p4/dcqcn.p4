@@ -6,7 +6,7 @@
 #include "constants.p4"
 #include "headers.p4"
 
-// Everything that is counted, under the indices of `Stat`.
+// All counters, by the indices of `Stat`.
 counter(STATS, CounterType.packets) stats;
 
 #include "parser.p4"
@@ -28,7 +28,7 @@ control NoVerification(inout headers_t hdr, inout metadata_t meta) {
     apply {}
 }
 
-// Checksums are updated where something changes: what came in wrong goes out wrong.
+// Checksums are updated incrementally: a wrong one stays wrong.
 control NoUpdate(inout headers_t hdr, inout metadata_t meta) {
     apply {}
 }

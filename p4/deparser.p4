@@ -1,4 +1,4 @@
-// The headers as they stand; what was not looked into follows unchanged.
+// The headers; the rest of the packet follows unchanged.
 
 control Emit(packet_out packet, in headers_t hdr) {
     apply {

@@ -1,11 +1,12 @@
-// The tables of flows, queue pairs and connections: 1024 sets of two places.
+// The tables of flows, QPs and connections: 512 sets of four entries.
 //
-// The key is stored and compared, so two of them are never mistaken for one; of three that share a set the one used longest ago
-// goes. A flow is known by both its ends: the address it comes from, and the QP that receives it (docs/explanation/architecture.md).
+// The key is stored and compared, so two of them are never confused. The fifth in a set replaces the one used longest ago. A
+// flow is identified by both its ends, its source address and the QP that receives it (docs/explanation/architecture.md). Flows,
+// QPs and connections are identified by their VLANs too.
 
-const bit<32> SETS = 1024;
+const bit<32> SETS = 512;
 const bit<32> FLOWS = 2048;
-// Packets of a flow have their places in two sequences: what a requester sends, and what a responder sends.
+// Packets of a flow are in two sequences: those of a requester and those of a responder.
 const bit<32> STREAMS = 4096;
 
 // Four words of an address in registers whose names begin with `prefix`.
@@ -28,56 +29,82 @@ const bit<32> STREAMS = 4096;
     prefix##_2.write(place, addr[63:32]);                                                                       \
     prefix##_3.write(place, addr[31:0]);
 
-// `place` becomes a QP's own place in its set, or else an empty one or the one used longest ago. `table` is the registers' prefix.
+// `place` becomes the QP's entry in its set, or else an empty one or the one used longest ago. `table` is the prefix of the
+// registers.
 #define FIND_QP(table, addr, qpn, place, is_found)                                                              \
     {                                                                                                           \
         bit<32> set;                                                                                            \
-        hash(set, HashAlgorithm.crc32, 32w0, { addr, qpn }, SETS);                                              \
+        hash(set, HashAlgorithm.crc32, 32w0, { addr, qpn, meta.vlan }, SETS);                                   \
         LOOK_IN_SET(table, addr, qpn)                                                                           \
-        CHOOSE(place, is_found)                                                                                 \
+        CHOOSE(meta.vlan, place, is_found)                                                                      \
     }
 
-// The same for a flow, once in an action: what is known of the places stays known.
-#define FIND_FLOW(table, src, addr, qpn, place, is_found)                                                       \
+// The same for a flow, once in an action: the state of its set stays known. `hashed_vlan` decides whether flows that differ in
+// their VLANs only share a set.
+#define FIND_FLOW(table, src, addr, qpn, vlan, hashed_vlan, place, is_found)                                    \
     bit<32> set;                                                                                                \
-    hash(set, HashAlgorithm.crc32, 32w0, { src, addr, qpn }, SETS);                                             \
+    hash(set, HashAlgorithm.crc32, 32w0, { src, addr, qpn, hashed_vlan }, SETS);                                \
     LOOK_IN_SET(table, addr, qpn)                                                                               \
-    if (is_first) {                                                                                             \
-        IS_ADDRESS(table##_src, first, src, is_first)                                                           \
-    }                                                                                                           \
-    if (is_second) {                                                                                            \
-        IS_ADDRESS(table##_src, second, src, is_second)                                                         \
-    }                                                                                                           \
-    CHOOSE(place, is_found)
+    COMPARE_SRC(table, src, 0)                                                                                  \
+    COMPARE_SRC(table, src, 1)                                                                                  \
+    COMPARE_SRC(table, src, 2)                                                                                  \
+    COMPARE_SRC(table, src, 3)                                                                                  \
+    CHOOSE(vlan, place, is_found)
 
 #define LOOK_IN_SET(table, addr, qpn)                                                                           \
-    bit<32> first = set << 1;                                                                                   \
-    bit<32> second = first | 1;                                                                                 \
-    bit<32> first_qpn;                                                                                          \
-    bit<32> second_qpn;                                                                                         \
-    bit<64> first_seen_ns;                                                                                      \
-    bit<64> second_seen_ns;                                                                                     \
-    table##_qpn.read(first_qpn, first);                                                                         \
-    table##_qpn.read(second_qpn, second);                                                                       \
-    table##_last_seen_ns.read(first_seen_ns, first);                                                            \
-    table##_last_seen_ns.read(second_seen_ns, second);                                                          \
-    bool is_first = first_seen_ns != 0 && first_qpn == qpn;                                                     \
-    bool is_second = second_seen_ns != 0 && second_qpn == qpn;                                                  \
-    if (is_first) {                                                                                             \
-        IS_ADDRESS(table##_addr, first, addr, is_first)                                                         \
-    }                                                                                                           \
-    if (is_second) {                                                                                            \
-        IS_ADDRESS(table##_addr, second, addr, is_second)                                                       \
+    LOOK_AT(table, addr, qpn, 0)                                                                                \
+    LOOK_AT(table, addr, qpn, 1)                                                                                \
+    LOOK_AT(table, addr, qpn, 2)                                                                                \
+    LOOK_AT(table, addr, qpn, 3)
+
+// An entry of a set, and whether it has this key in any VLANs.
+#define LOOK_AT(table, addr, qpn, way)                                                                          \
+    bit<32> place_##way = (set << 2) | way;                                                                     \
+    bit<32> qpn_##way;                                                                                          \
+    bit<32> vlan_##way;                                                                                         \
+    bit<64> seen_ns_##way;                                                                                      \
+    table##_qpn.read(qpn_##way, place_##way);                                                                   \
+    table##_vlan.read(vlan_##way, place_##way);                                                                 \
+    table##_last_seen_ns.read(seen_ns_##way, place_##way);                                                      \
+    bool is_named_##way = seen_ns_##way != 0 && qpn_##way == qpn;                                               \
+    if (is_named_##way) {                                                                                       \
+        IS_ADDRESS(table##_addr, place_##way, addr, is_named_##way)                                             \
     }
 
-#define CHOOSE(place, is_found)                                                                                 \
-    is_found = is_first || is_second;                                                                           \
-    place = is_first || (!is_second && first_seen_ns <= second_seen_ns) ? first : second;
+#define COMPARE_SRC(table, src, way)                                                                            \
+    if (is_named_##way) {                                                                                       \
+        IS_ADDRESS(table##_src, place_##way, src, is_named_##way)                                               \
+    }
 
-#define WRITE_QP(table, addr, qpn, place)                                                                       \
+#define CHOOSE(vlan, place, is_found)                                                                           \
+    place = place_0;                                                                                            \
+    bit<64> oldest_ns = seen_ns_0;                                                                              \
+    CHOOSE_IF_OLDER(place, 1)                                                                                   \
+    CHOOSE_IF_OLDER(place, 2)                                                                                   \
+    CHOOSE_IF_OLDER(place, 3)                                                                                   \
+    is_found = false;                                                                                           \
+    CHOOSE_IF_SAME(vlan, place, is_found, 0)                                                                    \
+    CHOOSE_IF_SAME(vlan, place, is_found, 1)                                                                    \
+    CHOOSE_IF_SAME(vlan, place, is_found, 2)                                                                    \
+    CHOOSE_IF_SAME(vlan, place, is_found, 3)
+
+#define CHOOSE_IF_OLDER(place, way)                                                                             \
+    if (seen_ns_##way < oldest_ns) {                                                                            \
+        place = place_##way;                                                                                    \
+        oldest_ns = seen_ns_##way;                                                                              \
+    }
+
+#define CHOOSE_IF_SAME(vlan, place, is_found, way)                                                              \
+    if (is_named_##way && vlan_##way == vlan) {                                                                 \
+        place = place_##way;                                                                                    \
+        is_found = true;                                                                                        \
+    }
+
+#define WRITE_QP(table, addr, qpn, vlan, place)                                                                 \
     WRITE_ADDRESS(table##_addr, place, addr)                                                                    \
-    table##_qpn.write(place, qpn);
+    table##_qpn.write(place, qpn);                                                                              \
+    table##_vlan.write(place, vlan);
 
-#define WRITE_FLOW(table, src, addr, qpn, place)                                                                \
+#define WRITE_FLOW(table, src, addr, qpn, vlan, place)                                                          \
     WRITE_ADDRESS(table##_src, place, src)                                                                      \
-    WRITE_QP(table, addr, qpn, place)
+    WRITE_QP(table, addr, qpn, vlan, place)

@@ -1,4 +1,4 @@
-// Where a packet goes: by its MAC address, or else by the longest prefix of its IP address.
+// Forwarding by the MAC address, or else by the longest prefix of the IP address.
 
 // Index of `not_forwarded`.
 const bit<32> NO_DESTINATION = 0;
@@ -6,7 +6,7 @@ const bit<32> NO_TTL = 1;
 
 counter(2, CounterType.packets) not_forwarded;
 
-// Which way. A packet that waits for its departure comes by here on every round, so that nothing is changed yet.
+// Selects the port. A packet that waits for its departure passes this on every round, so the packet is not changed yet.
 control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     bool is_to_port = false;
     bool is_to_group = false;
@@ -77,7 +77,7 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     sum = (sum & 0xffff) + (sum >> 16);                                                       \
     checksum = ~((bit<16>)sum + (bit<16>)(sum >> 16));
 
-// What a router does to a packet it sends on.
+// Changes by a router.
 control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action expired() {
         not_forwarded.count(NO_TTL);

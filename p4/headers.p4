@@ -1,4 +1,4 @@
-// What is on the wire. RoCEv2 is a base transport header (BTH) behind UDP port 4791 (IBTA Annex A17).
+// Wire formats. RoCEv2 is a base transport header (BTH) behind UDP port 4791 (IBTA Annex A17).
 
 header ethernet_h {
     bit<48> dst;
@@ -13,7 +13,7 @@ header vlan_h {
     bit<16> ethertype;
 }
 
-// Without options: a packet with options is recognised by its first 20 bytes and left alone.
+// Without options: a packet with options is recognised by its first 20 bytes and left unchanged.
 header ipv4_h {
     bit<4>  version;
     bit<4>  ihl;
@@ -67,7 +67,7 @@ header bth_h {
     bit<24> psn;
 }
 
-// Datagrams: who sends.
+// Datagrams: the sender's QPN.
 header deth_h {
     bit<32> q_key;
     bit<8>  reserved;
@@ -103,8 +103,8 @@ header aeth_h {
     bit<24> msn;
 }
 
-// What follows the BTH of a CNP: 16 reserved bytes, zero in the standard, and the ICRC. This project writes the receiver's QPN
-// into them where the sender's is not known (common/src/wire/cnp.rs).
+// The rest of a CNP after the BTH: 16 reserved bytes, zero in the standard, and the ICRC. This project writes the receiver's
+// QPN into them where the sender's is unknown (common/src/wire/cnp.rs).
 header cnp_h {
     bit<32> hint_magic;
     bit<8>  hint_version;
@@ -126,7 +126,7 @@ struct headers_t {
     cnp_h      cnp;
 }
 
-// What becomes of a packet, as `Kind` of dcqcn-common has it.
+// Kinds of packets, as the hooks of dcqcn-common distinguish them.
 const bit<2> KIND_OTHER = 0;
 const bit<2> KIND_DATA = 1;
 const bit<2> KIND_CONTROL = 2;
@@ -181,16 +181,16 @@ struct cut_params_t {
     bit<32> decay_q31_15;
 }
 
-// Which metadata a packet takes along when it goes round, and when it is cloned.
+// Lists of metadata that recirculated and cloned packets retain.
 const bit<8> KEEP_RECIRCULATED = 1;
 const bit<8> KEEP_CLONED = 2;
 
 struct metadata_t {
-    // Class: what it is counted as, what it is, where its IP packet begins, its traffic class.
+    // Class: counter, kind, offset of the IP header, traffic class.
     bit<32>  stat;
     bit<2>   kind;
     bit<1>   is_datagram;
-    // Whether it has a place among the packets of its queue pair, and in which of its two streams.
+    // Whether it is in the sequence of packets of its QP, and in which of its two streams.
     bit<1>   is_sequenced;
     bit<1>   stream;
     bit<16>  l3_bytes;
@@ -198,22 +198,24 @@ struct metadata_t {
     // Addresses, IPv4 ones mapped into IPv6 (RFC 4291, 2.5.5.2).
     bit<128> src_addr;
     bit<128> dst_addr;
+    // VLAN IDs, as in `QpId`.
+    bit<32>  vlan;
 
-    // Time, and whether it stands still.
+    // Time, and whether it is fixed.
     bit<64>  now_ns;
     bit<1>   is_fixed_time;
     bit<48>  fixed_us;
-    // When the packet last left the egress pipeline to come back.
+    // When the packet last left the egress pipeline to be recirculated.
     @field_list(KEEP_RECIRCULATED)
     bit<48>  left_us;
 
-    // Forwarding: whether an entry says that its destination is on the port it goes to; addresses to write, and whether to.
+    // Forwarding: whether an entry has its destination on the egress port; addresses to write, and whether to.
     bit<1>   is_to_station;
     bit<1>   is_routed;
     bit<48>  next_src;
     bit<48>  next_dst;
 
-    // Reaction point: the port of the host concerned, its flow, its stream's place, and what a waiting packet needs to know.
+    // Reaction point: the port of the host concerned, its flow, its stream's index, and the state of a waiting packet.
     bit<9>   host_port;
     bit<24>  flow_qpn;
     bit<1>   is_missing;
@@ -229,11 +231,11 @@ struct metadata_t {
     rate_params_t rate;
     cut_params_t  cut;
 
-    // Congestion point: the depth the packet met, and whether it was marked.
+    // Congestion point: the depth at the packet, and whether it was marked.
     bit<19>  depth_packets;
     bit<1>   is_marked;
 
-    // Notification point: whether this CNP was made here; how the clone's CNP is to leave.
+    // Notification point: whether this CNP was made here; DSCP and priority of the clone's CNP.
     bit<1>   is_own_cnp;
     @field_list(KEEP_CLONED)
     bit<6>   cnp_dscp;

@@ -1,7 +1,6 @@
-// Bounds on what others can have this switch do: so many a second, and a burst. `Limit` of dcqcn-common.
+// Rate limits on work that received packets cause, with a burst: `Limit` of dcqcn-common.
 
-// Whether one more is within a limit, which then has one less to give. Its whole state is one time, in `state`; a gap of 0 is no
-// bound.
+// Whether one more is within a limit, which is then used up by one. The state is one time, in `state`; a gap of 0 = no limit.
 #define WITHIN(state, index, gap_ns, burst_ns, is_within)                                                       \
     {                                                                                                           \
         bit<64> used_up_to_ns;                                                                                  \

@@ -1,11 +1,11 @@
-// Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval; marks within
-// one are answered when it is over, with the flow's next packet. A fast CNP answers a packet that this switch has marked, wherever
-// it goes.
+// Notification point: a CE-marked data packet on its way to a host is answered with a CNP, at most one per interval. Marks
+// within an interval are answered after it, with the flow's next packet. A fast CNP answers a packet that this switch has
+// marked, whatever its destination.
 //
-// The answer is a clone of the packet, rewritten in the egress pipeline and sent round, so that it is forwarded, classed and
+// The CNP is a clone of the packet, rewritten in the egress pipeline and recirculated, so it is forwarded, classified and
 // queued like any other packet.
 
-// The bit of a MAC address that says it is a group's.
+// The group bit of a MAC address.
 #define GROUP_BIT 40
 
 // Ports inside the switch, and the mirror session that leads to the first.
@@ -13,8 +13,8 @@ const bit<9> CNP_PORT = 509;
 const bit<9> WAIT_PORT = 510;
 const bit<32> CNP_SESSION = 1;
 
-// What the ICRC covers (IBTA Annex A17): ones for what a router may change. The hash is the CRC-32 of Ethernet, but the ICRC is
-// stored with its least significant byte first.
+// The input of the ICRC (IBTA Annex A17): ones for the fields that a router may change. The hash is the CRC-32 of Ethernet, but
+// the ICRC is stored with its least significant byte first.
 #define ICRC_TRANSPORT(hdr)                                                                                     \
     hdr.udp.src_port, hdr.udp.dst_port, hdr.udp.length, 16w0xffff,                                              \
     hdr.bth.opcode, hdr.bth.solicited, hdr.bth.migrated, hdr.bth.pad_count, hdr.bth.tver, hdr.bth.p_key,        \
@@ -47,7 +47,6 @@ const bit<32> CNP_SESSION = 1;
         hdr.ipv4.fragment_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst                   \
     }, 32w0x10000);
 
-// Two flows share a set; the one marked longer ago goes first.
 register<bit<32>>(FLOWS) np_src_0;
 register<bit<32>>(FLOWS) np_src_1;
 register<bit<32>>(FLOWS) np_src_2;
@@ -57,19 +56,30 @@ register<bit<32>>(FLOWS) np_addr_1;
 register<bit<32>>(FLOWS) np_addr_2;
 register<bit<32>>(FLOWS) np_addr_3;
 register<bit<32>>(FLOWS) np_qpn;
+register<bit<32>>(FLOWS) np_vlan;
 register<bit<1>>(FLOWS)  np_pending;
 register<bit<64>>(FLOWS) np_last_seen_ns;
 register<bit<64>>(FLOWS) np_last_cnp_ns;
 register<bit<64>>(FLOWS) np_ecn_marked_packets;
 register<bit<64>>(FLOWS) np_cnp_sent;
 
-// When a mark of whatever flow last became pending; and how long one waits for a packet of its flow.
+// When a mark of any flow last became pending, and how long unmarked packets then look for one of their own flow.
 register<bit<64>>(1) np_pending_ns;
 const bit<64> PENDING_NS = 1000000000;
-// By port: up to when its CNPs are used up, as `Limit` has it.
+// A flow's own mark expires after 2^this CNP intervals: `PENDING_INTERVALS` of dcqcn-common.
+const bit<8> PENDING_INTERVALS_SHIFT = 2;
+// The state of each port's limit on CNPs.
 register<bit<64>>(512) cnps_used_up_to_ns;
 
-// Whether a packet is answered: because it is marked, or for marks before it.
+// Whether a host can have this address towards others: `is_of_one_host` of dcqcn-common.
+#define IS_OF_ONE_HOST(addr, is_it)                                                                             \
+    if (addr[127:32] == 96w0xffff) {                                                                            \
+        is_it = addr[31:24] != 0 && addr[31:24] != 127 && addr[31:24] < 224;                                    \
+    } else {                                                                                                    \
+        is_it = addr[127:120] != 0xff && addr > 1;                                                              \
+    }
+
+// Whether a packet is answered: for its own mark, or for marks before it.
 control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata,
                    out bool is_answered) {
     bit<64> min_time_between_cnps_ns = 0;
@@ -82,8 +92,10 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
     bit<64> burst_ns = 0;
     bool is_marked = false;
     bool may_be_pending = false;
+    bool is_between_hosts = false;
     bool is_answerable = false;
     bool is_limited = false;
+    bool is_evicting = false;
 
     action set_np(bit<64> min_time_between_cnps_ns_, bit<2> cnp_limit, bit<6> cnp_dscp, bit<3> cnp_802p_prio,
                   bit<1> np_enable, bit<1> fast_cnp, bit<1> np_window, bit<1> np_other_host, bit<64> cnp_gap_ns,
@@ -112,8 +124,14 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bit<64> pending_ns;
         np_pending_ns.read(pending_ns, 0);
         is_marked = ecn == ECN_CE;
-        // The CNP is sent in the name of the one the packet is for: never in a group's, nor in that of a host not known here.
-        is_answerable = hdr.ethernet.dst[GROUP_BIT:GROUP_BIT] == 0 && (other_host == 1 || meta.is_to_station == 1);
+        // The CNP has the packet's addresses, the other way round: it comes from one host and reaches one. An unknown host
+        // answers on its own.
+        bool is_from_host;
+        IS_OF_ONE_HOST(meta.src_addr, is_from_host)
+        IS_OF_ONE_HOST(meta.dst_addr, is_between_hosts)
+        is_between_hosts = is_between_hosts && is_from_host && hdr.ethernet.dst[GROUP_BIT:GROUP_BIT] == 0
+            && hdr.ethernet.src[GROUP_BIT:GROUP_BIT] == 0;
+        is_answerable = is_between_hosts && (other_host == 1 || meta.is_to_station == 1);
         may_be_pending = pending_ns != 0 && window != NP_WINDOW_START && (meta.now_ns |-| pending_ns) < PENDING_NS;
     }
 
@@ -122,8 +140,9 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bit<128> src = meta.src_addr;
         bit<128> addr = meta.dst_addr;
         bit<32> qpn = (bit<32>)hdr.bth.dest_qpn;
+        bit<32> vlan = meta.vlan;
         if (limit == CNP_LIMIT_QP) {
-            // A datagram QP hears many senders: there the QP is the sender's.
+            // A datagram QP receives from many senders, so the sender's QP is used.
             if (meta.is_datagram == 1) {
                 src = meta.dst_addr;
                 addr = meta.src_addr;
@@ -136,10 +155,11 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
             src = 0;
             addr = 0;
             qpn = (bit<32>)standard_metadata.egress_port;
+            vlan = 0;
         }
         bit<32> place;
         bool is_found;
-        FIND_FLOW(np, src, addr, qpn, place, is_found)
+        FIND_FLOW(np, src, addr, qpn, vlan, vlan, place, is_found)
 
         bit<64> last_cnp_ns;
         bit<64> marked;
@@ -150,42 +170,48 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         np_cnp_sent.read(sent, place);
         np_pending.read(pending, place);
         if (!is_found && is_marked) {
-            WRITE_FLOW(np, src, addr, qpn, place)
+            is_evicting = oldest_ns != 0;
+            WRITE_FLOW(np, src, addr, qpn, vlan, place)
             last_cnp_ns = 0;
             marked = 0;
             sent = 0;
             pending = 0;
         }
-        // A clock that steps back answers nothing.
-        bool is_over = min_time_between_cnps_ns == 0
-            || (meta.now_ns > last_cnp_ns && meta.now_ns - last_cnp_ns >= min_time_between_cnps_ns);
+        bool is_over = (meta.now_ns |-| last_cnp_ns) >= min_time_between_cnps_ns;
         if (is_marked) {
             is_answered = sent == 0 || is_over;
             marked = marked + 1;
             pending = 1;
             np_last_seen_ns.write(place, meta.now_ns);
         } else {
+            // The congestion that an old mark reported may have passed.
+            bit<64> marked_ns;
+            np_last_seen_ns.read(marked_ns, place);
+            if ((meta.now_ns |-| marked_ns) >= (min_time_between_cnps_ns << PENDING_INTERVALS_SHIFT)) {
+                pending = 0;
+            }
             is_answered = is_found && pending == 1 && is_over;
         }
         if (is_answered) {
+            // A CNP over the limit does not use up an interval.
+            bit<32> port = (bit<32>)standard_metadata.egress_port;
+            bool is_within;
+            WITHIN(cnps_used_up_to_ns, port, gap_ns, burst_ns, is_within)
+            is_limited = !is_within;
+        }
+        if (is_answered && !is_limited) {
             last_cnp_ns = meta.now_ns;
             sent = sent + 1;
             pending = 0;
         }
-        if (is_marked || is_answered) {
+        if (is_marked || is_found) {
             np_last_cnp_ns.write(place, last_cnp_ns);
             np_ecn_marked_packets.write(place, marked);
             np_cnp_sent.write(place, sent);
             np_pending.write(place, pending);
         }
-        if (is_marked && !is_answered) {
+        if (is_limited || (is_marked && !is_answered)) {
             np_pending_ns.write(0, meta.now_ns);
-        }
-        if (is_answered) {
-            bit<32> port = (bit<32>)standard_metadata.egress_port;
-            bool is_within;
-            WITHIN(cnps_used_up_to_ns, port, gap_ns, burst_ns, is_within)
-            is_limited = !is_within;
         }
     }
 
@@ -196,8 +222,11 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         if (is_np == 1 && is_marked) {
             stats.count(STAT_NP_ECN_MARKED_ROCE_PACKETS);
         }
-        if (is_fast == 1 || (is_np == 1 && is_answerable && (is_marked || may_be_pending))) {
+        if ((is_fast == 1 && is_between_hosts) || (is_np == 1 && is_answerable && (is_marked || may_be_pending))) {
             answer();
+            if (is_evicting) {
+                stats.count(STAT_NP_FLOW_EVICTED);
+            }
             if (is_limited) {
                 is_answered = false;
                 stats.count(STAT_NP_CNP_LIMITED);
@@ -215,6 +244,7 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
 // Turns the clone into the CNP.
 control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     bool is_known = false;
+    bool is_of_other_host = false;
     bit<24> sender_qpn = 0;
 
     action sender(bit<24> qpn) {
@@ -222,8 +252,8 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         sender_qpn = qpn;
     }
 
-    // Not `sender`: the compiler would make a second action of that name, without the parameter that the table's has, and
-    // simple_switch_CLI knows actions by their names.
+    // Not `sender`: the compiler would make a second action of that name, without the table's parameter, and simple_switch_CLI
+    // finds actions by their names.
     action datagram_sender() {
         is_known = true;
         sender_qpn = hdr.deth.src_qpn;
@@ -246,6 +276,11 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
         bit<32> other_qpn;
         pair_other_qpn.read(other_qpn, place);
         sender_qpn = other_qpn[23:0];
+        // A reused QPN may have a pair with another host, to which the sender's number means nothing.
+        bool is_of_sender;
+        IS_ADDRESS(pair_other_addr, place, meta.src_addr, is_of_sender)
+        is_of_other_host = is_known && !is_of_sender;
+        is_known = is_known && is_of_sender;
     }
 
     action turn_round() {
@@ -304,10 +339,14 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
 
     apply {
         READ_ADDRESSES(meta, hdr)
+        READ_VLANS(meta, hdr)
         if (hdr.deth.isValid()) {
             datagram_sender();
         } else if (!np_pair.apply().hit) {
             known_sender();
+        }
+        if (is_of_other_host) {
+            stats.count(STAT_PAIR_CONFLICTS);
         }
         if (!is_known) {
             stats.count(STAT_NP_CNP_HINTED);
@@ -324,7 +363,7 @@ control BecomeCnp(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 }
 
-// The CNP on its way out: the payload of the packet it was goes. (BMv2 forgets a truncation when the packet goes round.)
+// Removes the payload of the original packet as the CNP leaves. (BMv2 drops a truncation when the packet is recirculated.)
 control CutShort(inout headers_t hdr, inout metadata_t meta) {
     action cut_short() {
         bit<32> ip_len = hdr.ipv6.isValid() ? IPV6_LEN : IPV4_LEN;

@@ -1,12 +1,12 @@
-// Departure times, and the gap behind a packet, which follows the rate: what the flow still owes for it is paid at the rate in
-// force. `Pacer` and `Debt` of dcqcn-common.
+// Departure times, and the gap behind a packet, which follows the rate: the flow's debt for it is paid at the current rate.
+// `Pacer` and `Debt` of dcqcn-common.
 
 // Time of a byte in 2^-24 ns, times the rate.
 const bit<96> NS_PER_BYTE_AT_1_BPS_Q24 = 8000000000 << 24;
 // 10^-9 bit in a bit.
 const bit<64> NANO = 1000000000;
 
-// Variables of an action that uses what is below.
+// Variables of an action that uses the macros below.
 #define DEBT_VARIABLES                                                                                          \
     bit<64> event_ns = 0;                                                                                       \
     bit<64> from_ns = 0;                                                                                        \
@@ -14,12 +14,12 @@ const bit<64> NANO = 1000000000;
     bit<64> paid_nanobits = 0;                                                                                  \
     bit<64> paid_bps = 0;
 
-// What is owed for the last packet, and from when on it is paid.
+// The debt for the last packet, and the time from which it is paid.
 #define READ_DEBT                                                                                               \
     from_ns = next_ns - (((bit<64>)owed_bits * ns_per_byte_q24) >> 27);                                         \
     nanobits = (bit<64>)owed_bits * NANO;
 
-// Pays at a rate until a time. When the last of it is paid takes a division, which is left for later.
+// Pays at a rate until a time. The time of the last payment requires a division, which is done later.
 #define PAY(at_bps, until_ns)                                                                                   \
     if (nanobits != 0 && until_ns > from_ns) {                                                                  \
         if ((bit<128>)nanobits <= (bit<128>)at_bps * (bit<128>)(until_ns - from_ns)) {                          \
@@ -32,7 +32,7 @@ const bit<64> NANO = 1000000000;
         }                                                                                                       \
     }
 
-// Before the first of some increase events of the timer, and from it to the last of `fitting`: `Debt::pay_climb`.
+// Pays before the first of several events of the increase timer, and from it to the last of `fitting`: `Debt::pay_climb`.
 #define PAY_NOTHING
 #define PAY_FIRST PAY(rate_bps, event_ns)
 #define PAY_REST                                                                                                \
@@ -55,8 +55,8 @@ const bit<64> NANO = 1000000000;
         }                                                                                                       \
     }
 
-// `halves` is value / 2 + value / 4 + ... (n terms), each rounded down. For what is not negative all terms come to the value less
-// the number of its ones (Legendre); a negative value v has −1 − (−1 − v) / 2^k for terms.
+// `halves` is value / 2 + value / 4 + ... (n terms), each rounded down. If the value is not negative, the sum of all terms is
+// the value less the number of its ones (Legendre); the terms of a negative value v are −1 − (−1 − v) / 2^k.
 #define SUM_OF_HALVES(value, n)                                                                                 \
     bit<64> magnitude = (bit<64>)value;                                                                         \
     if (value < 0) {                                                                                            \
@@ -74,8 +74,8 @@ const bit<64> NANO = 1000000000;
         halves = 0 - halves - n;                                                                                \
     }
 
-// The flow has another rate, and what is left of what it owes is paid at that: `Pacer::follow`. All is rounded up, so that no
-// packet leaves early.
+// The rate has changed, and the remaining debt is paid at the new one: `Pacer::follow`. Everything is rounded up, so no packet
+// leaves early.
 #define FOLLOW                                                                                                  \
     if (pacer_rate_bps != rate_bps) {                                                                           \
         bit<96> divisor = (bit<96>)rate_bps;                                                                    \
@@ -99,7 +99,7 @@ const bit<64> NANO = 1000000000;
         }                                                                                                       \
     }
 
-// A packet leaves at a time before its turn: what is paid later than that stays owed. `Pacer::skip_to`.
+// A packet leaves before its turn: the debt not paid by then remains. `Pacer::skip_to`.
 #define SKIP_TO(departure_ns)                                                                                   \
     bit<96> left_q27 = (bit<96>)(next_ns |-| departure_ns) << 27;                                               \
     bit<96> byte_q27 = (bit<96>)ns_per_byte_q24;                                                                \

@@ -1,22 +1,25 @@
-// Which two QPs belong together, learned from the messages that connect them, and from datagrams, which name both.
+// Pairs of QPs, learned from the messages that connect them, and from datagrams, which name both.
 //
-// Pairs that a controller enters are in tables and go first; these are in registers, as no packet can write a table.
+// Pairs that a controller enters are in tables and take precedence; these are in registers, because packets cannot write
+// tables.
 
-// Ends of connections in the making: the QP an end has named for its connection. `cm_qpn` is that end's communication identifier.
+// Ends of connections being set up, and the QP that each has named. `cm_qpn` is its communication identifier.
 register<bit<32>>(FLOWS) cm_addr_0;
 register<bit<32>>(FLOWS) cm_addr_1;
 register<bit<32>>(FLOWS) cm_addr_2;
 register<bit<32>>(FLOWS) cm_addr_3;
 register<bit<32>>(FLOWS) cm_qpn;
+register<bit<32>>(FLOWS) cm_vlan;
 register<bit<64>>(FLOWS) cm_last_seen_ns;
 register<bit<32>>(FLOWS) cm_named_qpn;
 
-// The QP at the other end of one, and how that is known: a `PairSource`.
+// The QP at the other end of each QP, and a `PairSource`.
 register<bit<32>>(FLOWS) pair_addr_0;
 register<bit<32>>(FLOWS) pair_addr_1;
 register<bit<32>>(FLOWS) pair_addr_2;
 register<bit<32>>(FLOWS) pair_addr_3;
 register<bit<32>>(FLOWS) pair_qpn;
+register<bit<32>>(FLOWS) pair_vlan;
 register<bit<64>>(FLOWS) pair_last_seen_ns;
 register<bit<32>>(FLOWS) pair_other_qpn;
 register<bit<8>>(FLOWS)  pair_source;
@@ -25,7 +28,7 @@ register<bit<32>>(FLOWS) pair_other_addr_1;
 register<bit<32>>(FLOWS) pair_other_addr_2;
 register<bit<32>>(FLOWS) pair_other_addr_3;
 
-// Up to when pairs to learn are used up, as `Limit` has it.
+// The state of the limit on learned pairs.
 register<bit<64>>(1) pairs_used_up_to_ns;
 
 // Adds a pair, unless too many were added recently; a time of 0 is an empty slot.
@@ -34,7 +37,7 @@ register<bit<64>>(1) pairs_used_up_to_ns;
         bool is_within;                                                                                         \
         WITHIN(pairs_used_up_to_ns, 0, PAIRS_GAP_NS, PAIRS_BURST_NS, is_within)                                 \
         if (is_within) {                                                                                        \
-            WRITE_QP(pair, addr, qpn, place)                                                                    \
+            WRITE_QP(pair, addr, qpn, meta.vlan, place)                                                         \
             pair_other_qpn.write(place, other_qpn);                                                             \
             WRITE_ADDRESS(pair_other_addr, place, other_addr)                                                   \
             pair_source.write(place, source);                                                                   \
@@ -44,7 +47,7 @@ register<bit<64>>(1) pairs_used_up_to_ns;
         }                                                                                                       \
     }
 
-// Enters what messages say is at the other end of a QP; of what is known here they are the surest source.
+// Enters the other end of a QP from messages, which take precedence over datagrams.
 #define LEARN_PAIR(addr, qpn, other_addr, other_qpn, place, is_found)                                           \
     {                                                                                                           \
         bool is_same = false;                                                                                   \
@@ -66,7 +69,7 @@ register<bit<64>>(1) pairs_used_up_to_ns;
     }
 
 control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    // A management datagram is not followed beyond its packet.
+    // Only messages within one packet are read.
     bool is_message = false;
 
     action look() {
@@ -79,7 +82,7 @@ control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout s
             && standard_metadata.packet_length >= (bit<32>)meta.l3_bytes + ip_len + CM_IP_LEN;
     }
 
-    // REQ and REP each name their sender's QP; DREQ, DREP and REJ end what they began, if they come from its other end.
+    // REQ and REP name their sender's QP. DREQ, DREP and REJ of the other end end the connection.
     action learn() {
         bit<16> attribute = hdr.cm.attribute;
         bool is_reply = attribute == CM_REP;
@@ -89,7 +92,7 @@ control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout s
             bit<32> own;
             bool is_known;
             FIND_QP(cm, meta.src_addr, comm_id, own, is_known)
-            WRITE_QP(cm, meta.src_addr, comm_id, own)
+            WRITE_QP(cm, meta.src_addr, comm_id, meta.vlan, own)
             cm_named_qpn.write(own, is_reply ? (bit<32>)hdr.cm.rep_qpn : (bit<32>)hdr.cm.req_qpn);
             cm_last_seen_ns.write(own, meta.now_ns |+| 1);
         }
@@ -103,7 +106,7 @@ control ConnectionManagement(inout headers_t hdr, inout metadata_t meta, inout s
             cm_named_qpn.read(named_qpn, other);
         }
         if (is_named) {
-            // What a reply enters of one end may push out what was known of the other, which is looked for after it.
+            // Entering one end of a reply may evict the other, so that one is searched afterwards.
             bit<32> replied_qpn = (bit<32>)hdr.cm.rep_qpn;
             bit<128> addr = is_reply ? meta.src_addr : meta.dst_addr;
             bit<32> qpn = is_reply ? replied_qpn : named_qpn;

@@ -1,5 +1,5 @@
 // Ethernet, up to two VLAN tags, IPv4 without options or IPv6 without extension headers, UDP 4791, BTH; as `classify` of
-// dcqcn-common walks. `meta.stat` names why a packet is left alone; one that is cut short ends with a parser error.
+// dcqcn-common. `meta.stat` is the reason why a packet is left unchanged; a truncated one ends with a parser error.
 
 parser Headers(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     state start {

@@ -1,10 +1,10 @@
 // The DCQCN rate machine of one flow, both variants: `RateMachine` of dcqcn-common in P4, equal to it to the last bit.
 //
-// v1model has no timer: the machine catches up when a packet of its flow or a CNP comes. The number of increase events that
-// have one closed form is found bit by bit, up to MAX_EVENTS; of a longer gap each packet makes up that many.
+// v1model has no timer: the machine catches up at a packet of its flow or a CNP. The number of increase events that have one
+// closed form is computed bit by bit, up to MAX_EVENTS; after a longer gap each packet makes up for that many.
 
 const bit<32> MAX_EVENTS = 65535;
-// A timer that never expires: the largest number that Thrift passes on.
+// A timer that never expires: the largest number that Thrift can transfer.
 const bit<64> NEVER_NS = 0x7fffffffffffffff;
 const bit<32> NO_END = 0xffffffff;
 
@@ -48,18 +48,18 @@ const bit<32> NO_END = 0xffffffff;
 // `value` halved `times` times, rounded down each time; `value` is signed.
 #define HALVED(value, times) ((value) >> ((times) > 63 ? 8w63 : (bit<8>)(times)))
 
-// That many events are over.
+// Takes `taken` events off.
 #define TAKE(taken)                                                                                             \
     own = own |+| taken;                                                                                        \
     left = left - taken;                                                                                        \
     before = before |-| taken;
 
 // Of `left` increase events of the counter whose stage is `own`, those that have one closed form: `phase` and `leap` of
-// dcqcn-common. `before` of the timer's are before anything is owed (pacing.p4), and have a run to themselves.
+// dcqcn-common. `before` of the timer's are before the debt begins (pacing.p4), and are a separate run.
 //
 // One event is R_T += step, R_C = (R_C + R_T + 1) / 2. With d = R_T − R_C that is d ← (d + step) / 2, rounded down; and with e
 // = d − (step − 2 growth), e ← e / 2, rounded down. So after n events e has been shifted right by n, exactly. At the line rate
-// all events are alike; the one that gets there is cut short.
+// all events are equal; the one that reaches it is limited by it.
 #define PHASE(FIT_EVENTS, PAY_FIRST, PAY_REST)                                                                  \
     if (left != 0 && !is_capped) {                                                                              \
         stage = own |+| (bit<32>)p.count_first;                                                                 \
@@ -130,8 +130,8 @@ const bit<32> NO_END = 0xffffffff;
         is_capped = false;                                                                                      \
     }
 
-// A run of events has three phases at most: fast recovery, additive increase, and growing hyper increase; or, where the other
-// counter is past F already, additive, growing and constant hyper increase. Of the timer's one may be in two parts, and so may
+// A run of events has at most three phases: fast recovery, additive increase, and growing hyper increase; or, if the other
+// counter is past F already, additive, growing and constant hyper increase. One of the timer's may be in two parts, and so may
 // those at the line rate.
 
 // The increase timer up to and including `until_ns`.
@@ -162,7 +162,7 @@ const bit<32> NO_END = 0xffffffff;
         time_stage = own;                                                                                       \
     }
 
-// The byte counter: no time goes by, and nothing is paid.
+// The byte counter: no time passes, and nothing is paid.
 #define RUN_BYTES                                                                                               \
     left = 0;                                                                                                   \
     before = 0;                                                                                                 \
@@ -193,5 +193,5 @@ const bit<32> NO_END = 0xffffffff;
     time_stage = 0;                                                                                             \
     byte_stage = 0;
 
-// When an increase timer that starts at a time expires; off, it never does.
+// When an increase timer expires that starts at a time; never if it is off.
 #define TIMER_FROM(at_ns) (p.time_reset_ns == 0 ? NEVER_NS : at_ns + p.time_reset_ns)

@@ -1,4 +1,4 @@
-// Reaction point: the flows of the hosts on this switch's ports, each kept to the rate of its rate machine.
+// Reaction point: the flows of the hosts on this switch's ports, each limited to the rate of its rate machine.
 
 // One flow: fields of `RpFlow`.
 register<bit<32>>(FLOWS) rp_src_0;
@@ -10,6 +10,7 @@ register<bit<32>>(FLOWS) rp_addr_1;
 register<bit<32>>(FLOWS) rp_addr_2;
 register<bit<32>>(FLOWS) rp_addr_3;
 register<bit<32>>(FLOWS) rp_qpn;
+register<bit<32>>(FLOWS) rp_vlan;
 register<bit<64>>(FLOWS) rp_last_seen_ns;
 register<bit<64>>(FLOWS) rp_rate_bps;
 register<bit<64>>(FLOWS) rp_target_bps;
@@ -32,21 +33,21 @@ register<bit<64>>(FLOWS) rp_bytes;
 register<bit<64>>(FLOWS) rp_last_cnp_ns;
 register<bit<32>>(FLOWS) rp_cnp_handled;
 register<bit<32>>(FLOWS) rp_cnp_ignored;
-// Each of a flow's two streams: when its last data packet leaves, packets that had to wait, and how many of them may have left.
+// By stream of a flow: departure of its last data packet, number of packets that waited, and of those released.
 register<bit<64>>(STREAMS) rp_last_ns;
 register<bit<32>>(STREAMS) rp_ticket;
 register<bit<32>>(STREAMS) rp_released;
 
-// Packets that go round, as the last of them to leave queue 510 saw it. The queue takes 1024; beyond this many the next
+// Recirculating packets, as seen by the last one that left queue 510. The queue takes 1024; above this number the next packet
 // does not wait: it passes, or is dropped.
 register<bit<32>>(1) wait_depth;
 const bit<32> MAX_WAITING = 1000;
-// A packet that waits this long after its departure for one before it does not: that one was lost.
+// A packet that waits this long after its departure for one before it leaves: that one was lost.
 const bit<64> LOST_NS = 500000000;
-// How long a flow that was cut keeps its slot after its last packet, even if another flow needs one.
+// How long a flow that was cut retains its entry after its last packet, even if another flow needs one.
 const bit<64> CUT_FLOW_KEEPS_PLACE_NS = 1000000000;
 
-// What an action decides about a packet.
+// Decisions of the actions.
 const bit<4> TURN_NOW = 0;
 const bit<4> TURN_WAIT = 1;
 const bit<4> TURN_BEYOND = 2;
@@ -57,7 +58,7 @@ const bit<4> TURN_CNP_TOO_SOON = 6;
 const bit<4> TURN_CNP_UNKNOWN = 7;
 const bit<4> TURN_CNP_INVALID = 8;
 
-// Until when the flow at `place` is in use; 0 = it is empty.
+// Until when the flow at `place` is in use; 0 = the entry is empty.
 #define IN_USE_UNTIL(place, seen_ns, until_ns)                                                                  \
     until_ns = 0;                                                                                               \
     if (seen_ns != 0) {                                                                                         \
@@ -69,6 +70,23 @@ const bit<4> TURN_CNP_INVALID = 8;
         until_ns = until_ns + (was_cut == 1 ? CUT_FLOW_KEEPS_PLACE_NS : 0);                                     \
     }
 
+// Prefers an entry that is out of use sooner.
+#define CHOOSE_IF_SOONER(place, until_ns, way)                                                                  \
+    {                                                                                                           \
+        bit<64> other_until_ns;                                                                                 \
+        IN_USE_UNTIL(place_##way, seen_ns_##way, other_until_ns)                                                \
+        if (other_until_ns < until_ns) {                                                                        \
+            place = place_##way;                                                                                \
+            until_ns = other_until_ns;                                                                          \
+        }                                                                                                       \
+    }
+
+#define COUNT_IF_NAMED(place, flows, way)                                                                       \
+    if (is_named_##way) {                                                                                       \
+        place = place_##way;                                                                                    \
+        flows = flows + 1;                                                                                      \
+    }
+
 // A new flow's stream: waiting packets of the previous flow do not delay it.
 #define NEW_STREAM(stream_place)                                                                                \
     {                                                                                                           \
@@ -78,7 +96,7 @@ const bit<4> TURN_CNP_INVALID = 8;
         rp_last_ns.write(stream_place, 0);                                                                      \
     }
 
-// Whether a packet that is to leave at `departure_ns` has to wait, and whether there is no room for it to do so.
+// Whether a packet that will leave at `departure_ns` must wait, and whether the queue for that is full.
 #define TAKE_TICKET                                                                                             \
     bit<32> ticket;                                                                                             \
     bit<32> released;                                                                                           \
@@ -102,15 +120,15 @@ const bit<4> TURN_CNP_INVALID = 8;
         rp_ticket.write(meta.place, ticket + 1);                                                                \
     }
 
-// A CNP is to be believed only if it is one to the last bit, ICRC included (`read_cnp`).
-control CheckCnp(in headers_t hdr, out bool is_valid) {
+// Whether a CNP is valid but for its ICRC, and whether that is right: `peek_cnp` and `has_icrc` of dcqcn-common.
+control CheckCnp(in headers_t hdr, out bool is_valid, out bool has_icrc) {
     action check() {
         bit<32> crc;
         bit<16> sum;
         CNP_ICRC(crc, hdr)
         IPV4_CHECKSUM(sum, hdr)
-        is_valid = hdr.cnp.isValid() && hdr.bth.becn == 1 && hdr.cnp.icrc == crc
-            && (hdr.ipv6.isValid() || hdr.ipv4.checksum == sum);
+        is_valid = hdr.cnp.isValid() && hdr.bth.becn == 1 && (hdr.ipv6.isValid() || hdr.ipv4.checksum == sum);
+        has_icrc = hdr.cnp.icrc == crc;
     }
 
     apply {
@@ -121,11 +139,12 @@ control CheckCnp(in headers_t hdr, out bool is_valid) {
 control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action set_rate(bit<64> line_rate_bps, bit<64> ai_rate_bps, bit<64> hai_rate_bps, bit<64> time_reset_ns,
                     bit<64> byte_reset_bytes, bit<64> cut_period_ns, bit<32> threshold, bit<1> count_first,
-                    bit<32> max_hyper, bit<32> initial_alpha_q31, bit<16> wire_overhead_bytes, bit<1> pace, bit<64> pacing_credit_ns, bit<64> pacing_horizon_ns,
-                    bit<1> pacing_horizon_drop) {
+                    bit<32> max_hyper, bit<32> initial_alpha_q31, bit<16> wire_overhead_bytes, bit<1> pace,
+                    bit<64> pacing_credit_ns, bit<64> pacing_horizon_ns, bit<1> pacing_horizon_drop) {
         meta.rate = {
             line_rate_bps, ai_rate_bps, hai_rate_bps, time_reset_ns, byte_reset_bytes, cut_period_ns, threshold,
-            count_first, max_hyper, initial_alpha_q31, wire_overhead_bytes, pace, pacing_credit_ns, pacing_horizon_ns, pacing_horizon_drop
+            count_first, max_hyper, initial_alpha_q31, wire_overhead_bytes, pace, pacing_credit_ns,
+            pacing_horizon_ns, pacing_horizon_drop
         };
     }
 
@@ -197,33 +216,47 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
     }
 
     bit<4> turn = TURN_NOW;
+    bool has_icrc = false;
+    bool is_other_vlan = false;
 
-    // Everything between finding a flow and writing it back: a data packet of it, or a CNP for it.
+    // A data packet of a flow, or a CNP for it.
     action take_turn() {
         bool is_cnp = meta.kind == KIND_CNP;
-        // A CNP comes from where its flow's data goes to.
+        // A CNP is sent by the receiver of its flow's data.
         bit<128> src = is_cnp ? meta.dst_addr : meta.src_addr;
         bit<128> addr = is_cnp ? meta.src_addr : meta.dst_addr;
         bit<32> qpn = (bit<32>)meta.flow_qpn;
         bit<32> place;
         bool is_found;
-        FIND_FLOW(rp, src, addr, qpn, place, is_found)
+        FIND_FLOW(rp, src, addr, qpn, meta.vlan, 32w0, place, is_found)
         bit<64> now_ns = meta.now_ns;
         bool is_free = true;
-        if (!is_found) {
-            // A flow with waiting packets, or with a rate to remember, keeps its slot.
-            bit<64> first_until_ns;
-            bit<64> second_until_ns;
-            IN_USE_UNTIL(first, first_seen_ns, first_until_ns)
-            IN_USE_UNTIL(second, second_seen_ns, second_until_ns)
-            place = first_until_ns <= second_until_ns ? first : second;
-            meta.is_evicting = first_seen_ns != 0 && second_seen_ns != 0 ? 1w1 : 1w0;
-            is_free = first_until_ns <= now_ns || second_until_ns <= now_ns;
+        if (!is_found && is_cnp) {
+            // On its way back it may have got another tag: it is for the only flow with these addresses and QPN.
+            bit<8> flows = 0;
+            COUNT_IF_NAMED(place, flows, 0)
+            COUNT_IF_NAMED(place, flows, 1)
+            COUNT_IF_NAMED(place, flows, 2)
+            COUNT_IF_NAMED(place, flows, 3)
+            is_found = flows == 1;
+            is_other_vlan = is_found;
+        } else if (!is_found) {
+            // A flow with waiting packets, or with a reduced rate, retains its entry.
+            bit<64> until_ns;
+            place = place_0;
+            IN_USE_UNTIL(place_0, seen_ns_0, until_ns)
+            CHOOSE_IF_SOONER(place, until_ns, 1)
+            CHOOSE_IF_SOONER(place, until_ns, 2)
+            CHOOSE_IF_SOONER(place, until_ns, 3)
+            meta.is_evicting = until_ns != 0 ? 1w1 : 1w0;
+            is_free = until_ns <= now_ns;
         }
         meta.place = (place << 1) | (bit<32>)meta.stream;
 
         if (!is_found && is_cnp) {
             turn = TURN_CNP_UNKNOWN;
+        } else if (is_cnp && !has_icrc) {
+            turn = TURN_CNP_INVALID;
         } else if (!is_found && !is_free) {
             turn = TURN_NO_PLACE;
         } else {
@@ -260,7 +293,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
             rp_ns_per_byte_q24.read(ns_per_byte_q24, place);
             if (!is_found) {
                 meta.is_missing = 1;
-                WRITE_FLOW(rp, src, addr, qpn, place)
+                WRITE_FLOW(rp, src, addr, qpn, meta.vlan, place)
                 next_increase_ns = 0;
                 cut_check_ns = 0;
                 pending = 0;
@@ -296,7 +329,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 DEBT_VARIABLES
                 ALPHA_VARIABLES
 
-                // What fell due up to now.
+                // Events up to now.
                 READ_DEBT
                 if (active == 0) {
                     rate_bps = p.line_rate_bps;
@@ -377,7 +410,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                     bit<64> departure_ns = now_ns;
                     turn = TURN_NOW;
                     if (p.pace == 1) {
-                        // It leaves when the flow's last packet has left at the flow's rate (`Pacer::schedule`).
+                        // The departure follows the last packet at the flow's rate (`Pacer::schedule`).
                         bit<64> earliest_ns = now_ns |-| p.pacing_credit_ns;
                         bit<64> start_ns = next_ns > earliest_ns ? next_ns : earliest_ns;
                         departure_ns = start_ns > now_ns ? start_ns : now_ns;
@@ -387,7 +420,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                             turn = TURN_BEYOND;
                         } else {
                             if (is_beyond) {
-                                // The flow's time line stays as it was.
+                                // The flow's next departure stays unchanged.
                                 departure_ns = now_ns + p.pacing_horizon_ns;
                                 SKIP_TO(departure_ns)
                                 turn = TURN_AT_HORIZON;
@@ -413,7 +446,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                         rp_bytes.read(bytes, place);
                         rp_packets.write(place, packets + 1);
                         rp_bytes.write(place, bytes + frame_bytes);
-                        // Idle, `firmware` counts nothing.
+                        // While idle, `firmware` counts nothing.
                         if (p.byte_reset_bytes != 0 && (active == 1 || p.cut_period_ns == 0)) {
                             byte_count = byte_count + frame_bytes;
                             RUN_BYTES
@@ -438,12 +471,12 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         }
     }
 
-    // A packet without data (READ request, atomic, ACK) costs nothing, and leaves after the data of its stream that waits.
+    // A packet without data (READ request, atomic, ACK) is free, and leaves after the waiting data of its stream.
     action keep_place() {
         bit<32> qpn = (bit<32>)meta.flow_qpn;
         bit<32> place;
         bool is_found;
-        FIND_FLOW(rp, meta.src_addr, meta.dst_addr, qpn, place, is_found)
+        FIND_FLOW(rp, meta.src_addr, meta.dst_addr, qpn, meta.vlan, 32w0, place, is_found)
         turn = TURN_NOW;
         if (is_found) {
             bit<64> now_ns = meta.now_ns;
@@ -461,7 +494,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         }
     }
 
-    // A packet that went round: its time has come, and nothing of its flow is still before it.
+    // A recirculated packet leaves at its time, if no packet of its stream is before it.
     action look_again() {
         bit<32> released;
         rp_released.read(released, meta.place);
@@ -478,7 +511,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
         }
     }
 
-    // Round once more, past nothing that is to be changed only once.
+    // Recirculates again, without what may happen only once.
     action wait() {
         meta.waits = 1;
         meta.is_routed = 0;
@@ -502,13 +535,13 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 leave();
             }
         } else {
-            // A data packet's flow is paced where its host's packets come in; a CNP cuts where it goes out to its host.
+            // Data is paced at the port where its host's packets arrive; a CNP cuts at the port to its host.
             bool is_turn = false;
             if (meta.kind == KIND_CNP || meta.is_sequenced == 1) {
                 meta.host_port =
                     meta.kind == KIND_CNP ? standard_metadata.egress_spec : standard_metadata.ingress_port;
                 is_turn = rp_rate.apply().hit && meta.rate.line_rate_bps != 0;
-                // What a CNP has yet to do falls due with data too.
+                // Pending effects of a CNP take place with data too.
                 if (meta.kind == KIND_CNP || (meta.kind == KIND_DATA && meta.rate.cut_period_ns != 0)) {
                     rp_cut.apply();
                 }
@@ -517,7 +550,7 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 meta.flow_qpn = hdr.bth.dest_qpn;
                 if (meta.kind == KIND_CNP) {
                     bool is_valid;
-                    check_cnp.apply(hdr, is_valid);
+                    check_cnp.apply(hdr, is_valid, has_icrc);
                     if (!is_valid) {
                         turn = TURN_CNP_INVALID;
                         is_turn = false;
@@ -567,6 +600,9 @@ control ReactionPoint(inout headers_t hdr, inout metadata_t meta, inout standard
                 }
             } else if (turn == TURN_CNP_HANDLED) {
                 stats.count(STAT_RP_CNP_HANDLED);
+                if (is_other_vlan) {
+                    stats.count(STAT_RP_CNP_OTHER_VLAN);
+                }
             } else if (turn != TURN_NOW) {
                 stats.count(STAT_RP_CNP_IGNORED);
                 if (turn == TURN_CNP_INVALID) {

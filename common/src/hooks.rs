@@ -23,7 +23,7 @@ use cp::Marking;
 pub use cp::deepest_bytes;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce};
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
-pub use np::{CNP_TTL, np_flow_id};
+pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;
 pub use pfc::HEARD;
 
@@ -149,7 +149,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             // A packet this host made itself has no port to go back to: its sender is told by its own stack.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
-                if roce.congests() && np::is_between_hosts(s, &roce) {
+                if roce.congests() && is_between_hosts(s, &roce) {
                     np::notify(s, p, &roce, true, np::FAST);
                 }
             }

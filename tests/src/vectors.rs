@@ -26,7 +26,7 @@ use dcqcn_params::{Assignment, Settings};
 use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
 use serde::{Deserialize, Serialize};
 
-pub use scenarios::{NOT_IN_P4, scenarios};
+pub use scenarios::scenarios;
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build, circles, prose, public,
+    build, circles, p4, prose, public,
     run::{capture, header, stream},
     toolchain, web,
     workspace::Workspace,
@@ -26,6 +26,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     prose::check(workspace)?;
     circles::check(workspace)?;
     public::check(workspace)?;
+    p4::check(workspace)?;
 
     let without: &[&str] = match web::left_out(workspace) {
         Some(_) => &["--exclude", build::FLEET.1],

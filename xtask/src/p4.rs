@@ -26,13 +26,15 @@ use dcqcn_common::wire::{cnp, icrc};
 use serde_json::Value;
 
 use crate::{
-    run::{find_program, header, stream},
+    run::{capture, find_program, header, stream},
     workspace::Workspace,
 };
 
 const CONSTANTS: &str = "constants.p4";
 const JSON: &str = "dcqcn.json";
 const P4INFO: &str = "dcqcn.p4info.txtpb";
+/// Hashes of the sources and of what was compiled from them, in the form of `sha256sum`.
+const SUMS: &str = "build/SHA256SUMS";
 const COMPILER: &str = "p4c-bm2-ss";
 /// The packages that hold the compiler, from the p4lang repository for Debian and Ubuntu.
 const COMPILER_PACKAGE: &str = "p4lang-p4c";
@@ -50,6 +52,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let program = workspace.root().join("p4");
     let path = program.join(CONSTANTS);
     if args.check {
+        check_sums(&program)?;
         check_constants(&program)?;
         header(format_args!("{} is what dcqcn-common says", workspace.shown(&path)));
     } else {
@@ -64,7 +67,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     };
     let build = program.join("build");
     if !args.check {
-        return compile(&compiler, &program, &build);
+        compile(&compiler, &program, &build)?;
+        let path = program.join(SUMS);
+        return fs::write(&path, sums(&program)?).with_context(|| format!("cannot write {}", path.display()));
     }
     let fresh = workspace.host_target().join("p4");
     compile(&compiler, &program, &fresh)?;
@@ -106,6 +111,39 @@ fn forget_lines(json: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(forget_lines),
         _ => {}
     }
+}
+
+/// Checks that the committed program was compiled from the committed sources: a machine without the compiler can tell.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    header("P4: compiled program and sources");
+    check_sums(&workspace.root().join("p4"))
+}
+
+fn check_sums(program: &Path) -> Result<()> {
+    let (committed, actual) = (read(&program.join(SUMS))?, sums(program)?);
+    let is_in = |text: &str, line: &str| text.lines().any(|other| other == line);
+    let differs = actual.lines().find(|line| !is_in(&committed, line));
+    if let Some(line) = differs.or_else(|| committed.lines().find(|line| !is_in(&actual, line))) {
+        let file = line.split_whitespace().last().unwrap_or(line);
+        bail!(
+            "p4/{file} is not the file that p4/{SUMS} was written for: the compiled program does not belong to the \
+             sources; `cargo xtask p4` with {COMPILER} on PATH compiles them ({COMPILER_PACKAGE} has it)"
+        );
+    }
+    Ok(())
+}
+
+/// Hashes of every source, the JSON and the description for P4Runtime, a line each.
+fn sums(program: &Path) -> Result<String> {
+    let entries = fs::read_dir(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot read {}", program.display()))?.file_name();
+        files.extend(name.to_str().filter(|name| name.ends_with(".p4")).map(str::to_owned));
+    }
+    files.sort_unstable();
+    files.extend([JSON, P4INFO].map(|name| format!("build/{name}")));
+    capture(Command::new("sha256sum").current_dir(program).args(files))
 }
 
 fn check_constants(program: &Path) -> Result<()> {
@@ -244,12 +282,43 @@ fn lines(head: &str, lines: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{env, process};
+
     use super::*;
 
     #[test]
     fn p4_constants_match_common() {
         let workspace = Workspace::locate().unwrap();
         check_constants(&workspace.root().join("p4")).unwrap();
+    }
+
+    #[test]
+    fn compiled_p4_belongs_to_its_sources() {
+        check_sums(&Workspace::locate().unwrap().root().join("p4")).unwrap();
+    }
+
+    #[test]
+    fn changed_p4_source_is_named() {
+        let directory = env::temp_dir().join(format!("dcqcn-xtask-p4-{}", process::id()));
+        fs::create_dir_all(directory.join("build")).unwrap();
+        for name in ["a.p4", "b.p4", "build/dcqcn.json", "build/dcqcn.p4info.txtpb"] {
+            fs::write(directory.join(name), name).unwrap();
+        }
+        fs::write(directory.join(SUMS), sums(&directory).unwrap()).unwrap();
+        let refusal = |change: &dyn Fn()| {
+            change();
+            check_sums(&directory).unwrap_err().to_string()
+        };
+        check_sums(&directory).unwrap();
+        let source = refusal(&|| fs::write(directory.join("b.p4"), "changed").unwrap());
+        assert!(source.contains("p4/b.p4 is not the file"), "{source}");
+        fs::write(directory.join("b.p4"), "b.p4").unwrap();
+        let added = refusal(&|| fs::write(directory.join("c.p4"), "").unwrap());
+        assert!(added.contains("p4/c.p4 is not the file"), "{added}");
+        fs::remove_file(directory.join("c.p4")).unwrap();
+        let compiled = refusal(&|| fs::write(directory.join("build/dcqcn.json"), "{}").unwrap());
+        assert!(compiled.contains("p4/build/dcqcn.json is not the file"), "{compiled}");
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub const CNP_TTL: u8 = 64;
 
 /// Whether a CNP with the packet's addresses, the other way round, could come from one host and reach one.
 #[inline(always)]
-pub(super) fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
+#[must_use]
+pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
     // The lowest bit of an Ethernet address's first byte is a group's (IEEE 802.3 §3.2.3), which sends nothing.
     let has_hosts = |[dst, .., src]: &[u8; 7]| (dst | src) & 1 == 0;
     frame.header(0).is_some_and(has_hosts)

@@ -1,16 +1,16 @@
-//! Effects of untrusted senders: closing connections, taking them over, triggering CNPs.
+//! What somebody else makes a host do: end connections, take them over, have CNPs sent.
 
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 
-use super::Vector;
 use super::endpoints::management;
-use super::parts::{ANSWERS, CNP_TOS, START_US, named, short, step, vector, with};
+use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, named, short, step, vector, with};
+use super::{Step, Vector};
 use crate::packets::Roce;
 
-/// Only the other end of a connection closes it; the host that replies to a request is its other end.
+/// Only the other end of a connection ends it; who replies to a request is its other end.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -22,7 +22,7 @@ pub(super) fn connections() -> Vector {
             now_us += 100;
             steps.push(named(about, step(hook, now_us, packet)));
         };
-        // A marked packet for the client: its CNP names the known sender.
+        // A packet for the client that is marked: its CNP names whoever is known to have sent it.
         let marked =
             Roce { v6, src: server, dst: client, dest_qpn: asking_qpn, ecn: Ecn::CE, ..short() }.frame();
         let req = Req {
@@ -57,12 +57,12 @@ pub(super) fn connections() -> Vector {
         add("the stranger is still known", "ingress", &marked);
         add("the stranger ends it", "ingress", &management(v6, stranger, client, dreq(asking_qpn)));
         add("nobody is known", "ingress", &marked);
-        // The server's QP is still paired with the client's.
+        // The server's QP is still thought to have the client's at its other end.
         let to_server = Roce { v6, dest_qpn: replying_qpn, ecn: Ecn::CE, ..short() }.frame();
         add("the other half is known", "ingress", &to_server);
         add("the client ends that", "egress", &management(v6, client, server, dreq(replying_qpn)));
         add("nobody is known", "ingress", &to_server);
-        // A datagram names its other end, and no message closes that.
+        // A datagram names its other end, and no message ends that.
         let datagram = Roce {
             v6,
             opcode: Opcode::UD_SEND_ONLY,
@@ -97,31 +97,71 @@ pub(super) fn cnp_rate() -> Vector {
             steps.push(named(about, step("ingress", now_us, &roce.frame())));
         }
     }
-    // Two immediately, and then one every 5 ms.
+    // Two at once, and then one every 5 ms.
     vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
 }
 
-/// No CNP has a group address as its source.
+/// A packet to and from addresses that no single host has, and to a host.
+fn of_groups(roce: &Roce) -> Vec<(&'static str, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for (about, at, value) in [
+        ("to a group's MAC address", 0, 0x33),
+        ("to all", 0, 0xff),
+        ("from a group's MAC address", 6, 0x03),
+        ("to a host", 0, 0x02),
+    ] {
+        let mut frame = roce.frame();
+        frame[at] = value;
+        frames.push((about, frame));
+    }
+    let (l3, len) = (roce.l3(), if roce.v6 { 16 } else { 4 });
+    let (src, dst) = if roce.v6 { (l3 + 8, l3 + 24) } else { (l3 + 12, l3 + 16) };
+    let group = if roce.v6 { [0xff, 0x02] } else { [239, 1] };
+    let loopback = if roce.v6 { [0, 0] } else { [127, 0] };
+    for (about, at, first, last) in [
+        ("to a group's IP address", dst, group, 1),
+        ("from a group's IP address", src, group, 1),
+        ("from the loopback address", src, loopback, 1),
+        ("to the unspecified address", dst, [0, 0], 0),
+    ] {
+        let mut frame = roce.frame();
+        frame[at..at + len].fill(0);
+        frame[at..at + 2].copy_from_slice(&first);
+        frame[at + len - 1] = last;
+        frames.push((about, frame));
+    }
+    frames
+}
+
+/// No CNP leaves in the name of a group.
 pub(super) fn cnp_group() -> Vector {
     let mut steps = Vec::new();
     for v6 in [false, true] {
         for tags in [vec![], vec![(EtherType::VLAN, 9)]] {
-            for (about, first, ecn) in [
-                ("to a group, marked", 0x33, Ecn::CE),
-                ("to all, marked", 0xff, Ecn::CE),
-                ("to a group", 0x01, Ecn::ECT0),
-                ("to a host, marked", 0x02, Ecn::CE),
-            ] {
-                let mut frame = Roce { v6, tags: tags.clone(), ecn, ..short() }.frame();
-                frame[0] = first;
-                steps.push(named(about, step("ingress", START_US, &frame)));
+            for ecn in [Ecn::CE, Ecn::ECT0] {
+                let roce = Roce { v6, tags: tags.clone(), ecn, ..short() };
+                let frames = of_groups(&roce).into_iter();
+                steps.extend(frames.map(|(about, frame)| named(about, step("ingress", START_US, &frame))));
             }
         }
     }
-    vector("Marked frames to groups.", ANSWERS, steps)
+    vector("Frames of groups, marked and not.", ANSWERS, steps)
 }
 
-/// Tenants of one port have separate flows, CNP intervals and pairs, for any addresses and QPNs.
+/// Nor from a congestion point.
+pub(super) fn cnp_fast_group() -> Vector {
+    let mut steps = Vec::new();
+    for v6 in [false, true] {
+        for (about, frame) in of_groups(&Roce { v6, ..short() }) {
+            let step = named(about, step("egress", START_US, &frame));
+            steps.push(Step { depth_packets: 73, is_forwarded: true, ..step });
+        }
+    }
+    let more = ["wred.3.pmax=0", "fast_cnp=on", "min_time_between_cnps=50us"];
+    vector("Frames of groups, marked here.", &with(MARKS, &with(THRESHOLDS, &more)), steps)
+}
+
+/// Tenants of one port have flows, CNP intervals and pairs of their own, whatever their addresses and QPNs.
 pub(super) fn vlans() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -154,6 +194,16 @@ pub(super) fn vlans() -> Vector {
         add("VLAN 40: sent", "egress", &only.frame());
         let other = Roce { dest_qpn: 0x77, ..other };
         add("VLAN 30: a CNP for the only one", "ingress", &other.cnp(None, CNP_TOS));
+        let (source_qpn, opcode) = (0x55, Opcode::UD_SEND_ONLY);
+        let datagram = Roce { v6, opcode, source_qpn, dest_qpn: 0x99, tags: vec![(vlan, 10)], ..short() };
+        add("VLAN 10: datagram", "egress", &datagram.frame());
+        let back = Roce { v6, src: 2, dst: 1, dest_qpn: source_qpn, ecn: Ecn::CE, ..short() };
+        for (about, id) in [("VLAN 10", 10), ("VLAN 20", 20)] {
+            let tags = vec![(vlan, id)];
+            add(&format!("{about}: marked"), "ingress", &Roce { tags: tags.clone(), ..back.clone() }.frame());
+            let cnp = Roce { tags, ..datagram.clone() }.cnp(Some(source_qpn), CNP_TOS);
+            add(&format!("{about}: CNP for the datagram's QP"), "ingress", &cnp);
+        }
     }
     vector(
         "Equal addresses and QPNs in several VLANs.",

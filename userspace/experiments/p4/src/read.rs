@@ -294,8 +294,12 @@ impl<'a> Reader<'a> {
     fn receivers(&mut self, table: &str, which: Which) -> Result<Vec<(QpId, u64)>> {
         let addresses = self.addresses(&format!("{table}_addr"), which)?;
         let qpns = self.values(&format!("{table}_qpn"), which)?;
+        let vlans = self.values(&format!("{table}_vlan"), which)?;
         let last_seen_ns = self.values(&format!("{table}_last_seen_ns"), which)?;
-        let id = |(at, addr)| (QpId { addr, qpn: get(&qpns, at) as u32, vlan: 0 }, get(&last_seen_ns, at));
+        let id = |(at, addr)| {
+            let (qpn, vlan) = (get(&qpns, at) as u32, get(&vlans, at) as u32);
+            (QpId { addr, qpn, vlan }, get(&last_seen_ns, at))
+        };
         Ok(addresses.into_iter().enumerate().map(id).collect())
     }
 

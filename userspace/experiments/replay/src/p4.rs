@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::QpId;
-use dcqcn_common::hooks::deepest_bytes;
+use dcqcn_common::hooks::{deepest_bytes, is_between_hosts};
 use dcqcn_common::layout::{Backlog, Pair, QUEUES};
 use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
 use dcqcn_common::stats::Stat;
@@ -255,7 +255,7 @@ impl<T: Target> SwitchEngine<T> {
         }
         let after = self.fates()?;
         let is_answered_at_once =
-            is_fast && out.as_deref().is_some_and(|out| is_marked(out) && out != packet);
+            is_fast && out.as_deref().is_some_and(|out| is_answerable(out) && out != packet);
         let marked = after.marked - before.marked + u64::from(is_answered_at_once);
         let mut beside = Vec::new();
         for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
@@ -292,9 +292,11 @@ impl<T: Target> SwitchEngine<T> {
     }
 }
 
-/// Whether it is CE-marked data.
-fn is_marked(packet: &[u8]) -> bool {
-    classify(&mut Packet(packet)).is_ok_and(|roce| roce.congests() && roce.ecn().is_ce())
+/// Whether it is CE-marked data from one host to another.
+fn is_answerable(packet: &[u8]) -> bool {
+    let mut packet = Packet(packet);
+    classify(&mut packet)
+        .is_ok_and(|roce| roce.congests() && roce.ecn().is_ce() && is_between_hosts(&packet, &roce))
 }
 
 /// Output of the switch.
