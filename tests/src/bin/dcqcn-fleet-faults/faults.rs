@@ -208,7 +208,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("records of a host that are not JSON, or too long", |field| {
         field.until(1)?;
         let host = field.last(1).remove(0);
-        let long = "x".repeat(200_000);
+        // An argument of a command has 128 KiB at most.
+        let long = "x".repeat(100_000);
         for (what, value) in [("report", "{"), ("member", "[]"), ("report", long.as_str())] {
             let key = format!("/dcqcn/hosts/ghost/{what}");
             let put = field.site.etcd.ctl(&["put", &key, value])?;

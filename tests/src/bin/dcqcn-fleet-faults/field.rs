@@ -35,7 +35,7 @@ impl Field {
     pub(crate) fn new(hosts: usize) -> Result<Self> {
         let site = Site::new(3, hosts)?;
         let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
-        let (end, elsewhere) = field.round(&fault("the first version", |_| Ok(())))?;
+        let (end, elsewhere, _) = field.round(&fault("the first version", |_| Ok(())))?;
         ensure!(
             end == End::Done && elsewhere.is_empty(),
             "the first version does not get everywhere: {elsewhere:?}"
@@ -43,9 +43,17 @@ impl Field {
         Ok(field)
     }
 
-    /// Rolls a version out with a fault in the middle, waits for the end, and returns the hosts that have another version then.
-    pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>)> {
+    /// Rolls a version out with a fault in the middle, waits for the end, and returns the hosts that have another version then, and the
+    /// time from apply to the last host.
+    pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>, Duration)> {
         let parameters = fault.parameters;
+        // Hosts with a baseline are preferred as canaries: with all of them the first host is one.
+        self.site.wait("every host has a baseline", |status| {
+            let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
+            Ok(hosts.iter().all(|host| packets(host) >= 30_000))
+        })?;
+        let began = Instant::now();
         // Another text each time, or no host would have to change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
         self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
@@ -75,8 +83,9 @@ impl Field {
             let others = self.site.controllers.iter().filter(|(_, one)| one.name() != Some(name.clone()));
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
+        let took = began.elapsed();
         self.end_coordinators()?;
-        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere))
+        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere, took))
     }
 
     /// Starts one more coordinator.

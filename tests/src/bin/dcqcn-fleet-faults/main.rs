@@ -75,11 +75,10 @@ fn run(args: &Args) -> Result<bool> {
         let began = Instant::now();
         let ended = field.round(fault).with_context(|| fault.name.to_owned());
         match ended {
-            Ok((end, elsewhere)) => {
+            Ok((end, elsewhere, took)) => {
                 let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
                 is_clean &= is_right;
-                let (took, word) =
-                    (seconds(began.elapsed()), if end == End::Done { "done" } else { "rolled back" });
+                let (took, word) = (seconds(took), if end == End::Done { "done" } else { "rolled back" });
                 eprintln!("{}: {word}, {took} {}", fault.name, elsewhere.join(", "));
                 table.row([fault.name.into(), word.into(), took, elsewhere.len().to_string()]);
             }
