@@ -65,6 +65,50 @@ mod tests {
         found
     }
 
+    /// Bytes of stack of a function: its accesses relative to the frame pointer, and the addresses it takes.
+    fn stack_bytes(instructions: &[bpf_insn]) -> i64 {
+        const FRAME: u8 = 10;
+        /// `rX = r10`, and `rX += IMM` behind it.
+        const MOV64_REGISTER: u8 = 0xbf;
+        const ADD64: u8 = 0x07;
+        let mut deepest = 0;
+        let mut has_frame = [false; 16];
+        for instruction in instructions {
+            let (to, from) = (instruction.dst_reg(), instruction.src_reg());
+            let offset = i64::from(instruction.off);
+            let below = match (instruction.code & 7, instruction.code) {
+                // BPF_LDX reads, BPF_ST and BPF_STX write.
+                (1, _) if from == FRAME => -offset,
+                (2 | 3, _) if to == FRAME => -offset,
+                (_, ADD64) if has_frame[usize::from(to)] => -i64::from(instruction.imm),
+                _ => 0,
+            };
+            deepest = deepest.max(below);
+            if instruction.code == MOV64_REGISTER {
+                has_frame[usize::from(to)] = from == FRAME;
+            }
+        }
+        deepest
+    }
+
+    /// A program and a function that it calls have 512 bytes together, each rounded up to 32 (`check_max_stack_depth` of Linux 6.1; later
+    /// kernels round to 16).
+    #[test]
+    fn programs_fit_the_stack_of_linux_6_1() {
+        const PROGRAMS: [&str; 4] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"];
+        for object in [OBJECT, TRACE_OBJECT] {
+            let object = Object::parse(object).unwrap();
+            let depth = |is_program: bool| {
+                let functions = object.functions.values();
+                let of = functions.filter(|f| PROGRAMS.contains(&f.name.as_str()) == is_program);
+                of.map(|f| (stack_bytes(&f.instructions).max(1) + 31) / 32 * 32).max().unwrap()
+            };
+            let (program, called) = (depth(true), depth(false));
+            assert!(program > 200 && called > 100, "{program} and {called} bytes");
+            assert!(program + called <= 512, "{program} and {called} bytes");
+        }
+    }
+
     /// Linux 6.1 accepts a loop only if a branch closes it ("back-edge from insn 124 to 125"); later kernels accept any.
     #[test]
     fn every_loop_is_closed_by_a_branch() {

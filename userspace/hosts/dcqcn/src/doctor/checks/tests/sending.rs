@@ -133,7 +133,7 @@ fn thresholds() {
     // 18 Mbit/s while packets waited, regardless of its burst.
     for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
         let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
-        assert!(finding.evidence.contains("95 of 100 looks, and it let through 18mbit"), "{finding:?}");
+        assert!(finding.evidence.contains("95 of 100 samples, and it sent 18mbit"), "{finding:?}");
         let fix = finding.fix.unwrap();
         assert!(fix.contains(wanted) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
     }
