@@ -473,7 +473,7 @@ fn a_group_waits_for_another() {
         (
             "nobody",
             Work::Once { bytes: 1 },
-            "group `second` cannot start after `nobody`: there is no such group",
+            "group `second` cannot start after `nobody`: no such group of RoCE flows",
         ),
         (
             "second",
@@ -483,7 +483,7 @@ fn a_group_waits_for_another() {
         (
             "roce",
             Work::Bulk,
-            "group `second` cannot start after `roce`: that group has no end: give its `size`",
+            "group `second` cannot start after `roce`: that group is endless: give its `size`",
         ),
     ] {
         s.roce[0].work = work;

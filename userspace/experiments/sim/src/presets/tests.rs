@@ -121,7 +121,7 @@ fn error_names_the_value_and_its_range() {
         (
             "marking",
             "middle",
-            "marking = `middle` is not one of the words allowed: write one of `ingress`, `egress`",
+            "marking = `middle` is not one of the allowed words: write one of `ingress`, `egress`",
         ),
         ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
         ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
