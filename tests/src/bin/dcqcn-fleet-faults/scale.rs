@@ -85,7 +85,8 @@ impl Fleet {
     fn wait_over(&self) -> Result<Value> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
-            status = self.status()?["rollout"].take();
+            // A member of etcd may be too busy to answer.
+            status = self.status().unwrap_or_default()["rollout"].take();
             Ok(status["is_over"] == true)
         })?;
         Ok(status)
@@ -164,7 +165,9 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     // Controllers are sampled less often than on real hosts: all of them share this machine.
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
-    wait("all report", Duration::from_millis(500), || Ok(there(&fleet.status()?) == hosts))?;
+    wait("all report", Duration::from_millis(500), || {
+        Ok(there(&fleet.status().unwrap_or_default()) == hosts)
+    })?;
     let there_s = began.elapsed().as_secs_f64();
     // The reporting period that the coordinator chooses has to reach every agent.
     thread::sleep(REST);
