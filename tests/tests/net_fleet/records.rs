@@ -155,6 +155,20 @@ fn one_group_is_applied_alone() -> Result<()> {
 }
 
 #[test]
+fn stopped_etcd_is_no_refusal() -> Result<()> {
+    if !Etcd::is_there("stopped_etcd_is_no_refusal") {
+        return Ok(());
+    }
+    let site = Site::new(1, 1)?;
+    site.etcd.signal(0, Signal::SIGSTOP)?;
+    let output = site.run(&["status"])?;
+    site.etcd.signal(0, Signal::SIGCONT)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("cannot reach etcd at"), "{said}");
+    Ok(())
+}
+
+#[test]
 fn unreachable_etcd_is_named() -> Result<()> {
     let binary =
         std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;

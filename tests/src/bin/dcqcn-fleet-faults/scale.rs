@@ -1,135 +1,346 @@
-//! Very many agents in one process, with controllers that are threads of another: the time until a change reaches the
-//! last of them, and etcd's costs.
+//! Very many agents in one process, with controllers that answer from threads of another one: how long a change takes to the last of
+//! them, and its cost for etcd and the coordinator, as functions of their number. Records of more hosts than that are written by hand.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
+use dcqcn_tests::command::cpu_time;
+use dcqcn_tests::daemon::field_of;
 use dcqcn_tests::fleet::{Controller, Etcd, there};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// Time limit for all to appear, or to have the change.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// Observation time of the idle fleet.
+/// Longest wait for one state.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Time for which an idle fleet is measured.
 const REST: Duration = Duration::from_secs(30);
-/// The fastest rollout: a canary, then a hundred at a time.
+/// As fast as a rollout may be: one canary, then all, a hundred at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
+/// The number of hosts that the measurements are extrapolated to.
+const EXTRAPOLATED: usize = 10_000;
+/// Operations in a transaction of etcd.
+const OPERATIONS: usize = 120;
 
 /// A process that ends with its test.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Fails if it has ended, which is as good.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Resource use of etcd's members in total.
-#[derive(Clone, Copy, Default)]
-struct Used {
-    cpu_s: f64,
-    rss_mb: f64,
-    /// Requests that were answered.
-    requests: f64,
-    /// Size of the database of the largest.
-    database_mb: f64,
+/// An etcd of three members, and commands that use it.
+struct Fleet {
+    dir: tempfile::TempDir,
+    etcd: Etcd,
+    binary: PathBuf,
 }
 
-/// Measures a fleet of this many hosts, and prints a table.
-pub(crate) fn measure(hosts: usize) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let etcd = Etcd::start(3, &[])?;
-    let mut controllers = BTreeMap::new();
-    for number in 0..hosts {
-        let host = format!("h{number:04}");
-        let controller = Controller::listen(dir.path().join(format!("{host}.control")))?;
-        controllers.insert(host, controller);
+impl Fleet {
+    fn new() -> Result<Self> {
+        let binary = std::env::var_os("DCQCN_FLEET_BIN");
+        let binary = binary.context("DCQCN_FLEET_BIN is not set: run `cargo xtask fleet`")?.into();
+        Ok(Self { dir: tempfile::tempdir()?, etcd: Etcd::start(3, &[])?, binary })
     }
-    let binary =
-        std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask fleet`")?;
-    let fleet = |words: &[&str]| {
-        let mut command = Command::new(&binary);
-        command.args(words).args(["--etcd", &etcd.endpoints()]).stdin(Stdio::null()).stderr(Stdio::null());
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(words).args(["--etcd", &self.etcd.endpoints()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         command
-    };
-    let control = dir.path().join("%.control").display().to_string();
-    let copies = hosts.to_string();
-    let began = Instant::now();
-    let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control];
-    let agents = Running(fleet(&words).stdout(Stdio::null()).spawn()?);
-    let status = || -> Result<Value> {
-        let output = fleet(&["status", "--json"]).output()?;
-        Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
-    };
-    wait("all report", || Ok(there(&status()?) == hosts))?;
-    let there_s = began.elapsed().as_secs_f64();
+    }
 
-    let before = used(&etcd)?;
-    thread::sleep(REST);
-    let at_rest = used(&etcd)?;
+    fn start(&self, words: &[&str]) -> Result<Running> {
+        Ok(Running(self.command(words).stderr(Stdio::null()).spawn()?))
+    }
 
-    let file = dir.path().join("fleet.toml");
-    let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
-    fs::write(&file, format!("[rollout]\n{ROLLOUT}\n{group}"))?;
-    let path = file.to_str().context("a path that is no text")?;
-    let began = Instant::now();
-    let mut apply = Running(fleet(&["apply", path, "--wait"]).stdout(Stdio::null()).spawn()?);
-    let has = |controller: &Controller| controller.name().as_deref() == Some("fleet 1");
-    wait("every host has it", || Ok(controllers.values().all(has)))?;
-    let last_s = began.elapsed().as_secs_f64();
-    let status = apply.0.wait()?;
-    let done_s = began.elapsed().as_secs_f64();
-    ensure!(status.success(), "the rollout ends with {status}");
-    let after = used(&etcd)?;
-    let agents_mb = rss_mb(agents.0.id())?;
+    fn run(&self, words: &[&str]) -> Result<Vec<u8>> {
+        let output = self.command(words).stdout(Stdio::piped()).output()?;
+        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(output.stdout)
+    }
 
-    let mut table = Table::new(&["WHAT", ">MEASURED"]);
-    let mut row = |what: &str, value: String| table.row([what.into(), value]);
-    row("from the start of the agents until all report", format!("{there_s:.1} s"));
-    row("from apply to the last host", format!("{last_s:.1} s"));
-    row("from apply to the end of the rollout", format!("{done_s:.1} s"));
-    let rest_s = REST.as_secs_f64();
-    let per_s = |what: fn(&Used) -> f64| (what(&at_rest) - what(&before)) / rest_s;
-    row("requests to etcd while nothing happens", format!("{:.0} a second", per_s(|used| used.requests)));
-    row(
-        "CPU of etcd's 3 members while nothing happens",
-        format!("{:.0} % of one", 100.0 * per_s(|used| used.cpu_s)),
-    );
-    row("CPU of etcd's 3 members for the rollout", format!("{:.1} s", after.cpu_s - at_rest.cpu_s));
-    row("memory of etcd's 3 members", format!("{:.0} MB", after.rss_mb));
-    row("database of etcd", format!("{:.1} MB", after.database_mb));
-    row("memory of all agents, in one process", format!("{agents_mb:.0} MB"));
+    fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_slice(&self.run(&["status", "--json"])?)?)
+    }
+
+    /// Starts the rollout of a file with these groups.
+    fn apply(&self, groups: &str) -> Result<()> {
+        let file = self.dir.path().join("fleet.toml");
+        fs::write(&file, format!("[rollout]\n{ROLLOUT}\n[[group]]\nname = 'all'\n{groups}"))?;
+        self.run(&["apply", file.to_str().context("path is not UTF-8")?]).map(drop)
+    }
+
+    fn wait_over(&self) -> Result<Value> {
+        let mut status = Value::Null;
+        wait("the rollout is over", Duration::from_millis(500), || {
+            // A member of etcd may be too busy to answer.
+            status = self.status().unwrap_or_default()["rollout"].take();
+            Ok(status["is_over"] == true)
+        })?;
+        Ok(status)
+    }
+}
+
+/// Use of etcd's members together, and of the coordinator.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    etcd_cpu_s: f64,
+    etcd_rss_mb: f64,
+    /// Requests that were answered.
+    requests: f64,
+    /// Size of the largest member's database.
+    database_mb: f64,
+    coordinator_cpu_s: f64,
+}
+
+/// The measures of one number of hosts.
+const ROWS: [&str; 10] = [
+    "from the start of the agents until all report, s",
+    "from apply to the last host, s",
+    "requests to etcd while idle, a second",
+    "requests to etcd for the rollout",
+    "CPU of etcd's 3 members while idle, % of one",
+    "CPU of etcd's 3 members for the rollout, s",
+    "CPU of the coordinator while idle, % of one",
+    "CPU of the coordinator for the rollout, s",
+    "memory of etcd's 3 members, MB",
+    "database of etcd, MB",
+];
+
+/// Measures fleets of these sizes, and prints a table.
+pub(crate) fn measure(sizes: &[usize]) -> Result<()> {
+    let mut columns = Vec::new();
+    for hosts in sizes {
+        eprintln!("{hosts} hosts");
+        columns.push(agents(*hosts)?);
+    }
+    let names: Vec<String> = sizes.iter().map(|hosts| format!(">{hosts} HOSTS")).collect();
+    let last = format!(">{EXTRAPOLATED} (EXTRAPOLATED)");
+    let extrapolated = columns.len() >= 2;
+    let heads = ["WHAT"].into_iter().chain(names.iter().map(String::as_str));
+    let mut table = Table::new(&heads.chain(extrapolated.then_some(last.as_str())).collect::<Vec<_>>());
+    for (index, row) in ROWS.iter().enumerate() {
+        let values: Vec<f64> = columns.iter().filter_map(|column| column.get(index)).copied().collect();
+        let more = match (values.as_slice(), sizes) {
+            ([.., a, b], [.., m, n]) => Some(extrapolate((*m, *a), (*n, *b))),
+            _ => None,
+        };
+        let cells = values.into_iter().chain(more).map(|value| format!("{value:.1}"));
+        table.row([(*row).to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
+    }
     print!("{table}");
     Ok(())
 }
 
-fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+/// The value at [`EXTRAPOLATED`] hosts on the line through two measurements.
+fn extrapolate((m, a): (usize, f64), (n, b): (usize, f64)) -> f64 {
+    b + (b - a) / (n as f64 - m as f64) * (EXTRAPOLATED as f64 - n as f64)
+}
+
+/// The values of [`ROWS`] for a fleet whose agents are in one process.
+fn agents(hosts: usize) -> Result<Vec<f64>> {
+    let fleet = Fleet::new()?;
+    let mut controllers = BTreeMap::new();
+    for number in 0..hosts {
+        let host = format!("h{number:04}");
+        let controller = Controller::listen(fleet.dir.path().join(format!("{host}.control")))?;
+        controllers.insert(host, controller);
+    }
+    let coordinator = fleet.start(&["coordinate"])?;
+    let control = fleet.dir.path().join("%.control").display().to_string();
     let began = Instant::now();
-    while !is()? {
-        ensure!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(50));
+    let copies = hosts.to_string();
+    // Controllers are sampled less often than on real hosts: all of them share this machine.
+    let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
+    let _agents = fleet.start(&words)?;
+    wait("all report", Duration::from_millis(500), || {
+        Ok(there(&fleet.status().unwrap_or_default()) == hosts)
+    })?;
+    let there_s = began.elapsed().as_secs_f64();
+    // The reporting period that the coordinator chooses has to reach every agent.
+    thread::sleep(REST);
+
+    let before = used(&fleet.etcd, &coordinator)?;
+    thread::sleep(REST);
+    let idle = used(&fleet.etcd, &coordinator)?;
+
+    let began = Instant::now();
+    fleet.apply("[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n")?;
+    let has = |controller: &Controller| controller.name().as_deref() == Some("fleet 1");
+    wait("every host has it", Duration::from_millis(50), || Ok(controllers.values().all(has)))?;
+    let last_s = began.elapsed().as_secs_f64();
+    let after = used(&fleet.etcd, &coordinator)?;
+    let end = fleet.wait_over()?;
+    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+
+    let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / REST.as_secs_f64();
+    let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
+    Ok(vec![
+        there_s,
+        last_s,
+        per_s(|used| used.requests),
+        rollout(|used| used.requests),
+        100.0 * per_s(|used| used.etcd_cpu_s),
+        rollout(|used| used.etcd_cpu_s),
+        100.0 * per_s(|used| used.coordinator_cpu_s),
+        rollout(|used| used.coordinator_cpu_s),
+        after.etcd_rss_mb,
+        after.database_mb,
+    ])
+}
+
+/// Rolls out to hosts whose records are written by hand, with a configuration of 4 KB, and aborts a second rollout halfway.
+pub(crate) fn records(hosts: usize) -> Result<()> {
+    let fleet = Fleet::new()?;
+    let name = |number: usize| format!("h{number:05}");
+    let report = json!({ "interfaces": ["eth0"] }).to_string();
+    let records: Vec<(String, String)> = (0..hosts)
+        .map(name)
+        .flat_map(|host| {
+            let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
+            [(key("member"), json!({ "labels": {} }).to_string()), (key("report"), report.clone())]
+        })
+        .collect();
+    records.chunks(OPERATIONS).try_for_each(|chunk| fleet.etcd.put(chunk))?;
+    let (wants, _watch) = watch_wants(&fleet.etcd)?;
+
+    let mut table = Table::new(&["WHAT", ">MEASURED"]);
+    let mut row = |what: &str, value: String| table.row([what.into(), value]);
+    let began = Instant::now();
+    ensure!(there(&fleet.status()?) == hosts, "not all hosts are read");
+    row("reading the fleet (`status`)", seconds(began));
+
+    let coordinator = fleet.start(&["coordinate"])?;
+    let pid = coordinator.0.id();
+    let began = Instant::now();
+    fleet.apply(&interfaces(11))?;
+    row("`apply` without --wait", seconds(began));
+    let mut has = BTreeMap::new();
+    obey(&fleet.etcd, &wants, &mut has, |has| has.len() == hosts)?;
+    let end = fleet.wait_over()?;
+    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+    row("from apply to the end of the rollout", seconds(began));
+    row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
+
+    let cpu = cpu_time(pid)?;
+    fleet.apply(&interfaces(12))?;
+    let changed =
+        |has: &BTreeMap<String, u64>, version: u64| has.values().filter(|one| **one == version).count();
+    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 2) >= hosts / 2)?;
+    let began = Instant::now();
+    fleet.run(&["abort"])?;
+    row("`abort` with half of the hosts changed", seconds(began));
+    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 1) == hosts)?;
+    let end = fleet.wait_over()?;
+    ensure!(
+        end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
+        "it ends with {end}"
+    );
+    row("from abort to the end of the way back", seconds(began));
+    row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
+    let used = used(&fleet.etcd, &coordinator)?;
+    row("memory of the coordinator", format!("{:.0} MB", rss_mb(pid)?));
+    row("database of etcd", format!("{:.0} MB", used.database_mb));
+    print!("{table}");
+    Ok(())
+}
+
+/// Interfaces with 4 KB of parameters.
+fn interfaces(gd: u8) -> String {
+    let one = |number: usize| {
+        format!(
+            "[[group.interface]]\nname = 'eth{number}'\n[group.interface.parameters]\nrpg_gd = {gd}\nrpg_ai_rate = '5mbit'\n"
+        )
+    };
+    (0..40).map(one).collect()
+}
+
+/// Orders as they are written, by host.
+fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
+    let mut command = etcd.watch("/dcqcn/hosts/")?;
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
+    let (sender, wants) = channel();
+    thread::spawn(move || {
+        let mut host = None;
+        for line in lines.map_while(Result::ok) {
+            let own = host.take();
+            if let Some(key) = line.strip_prefix("/dcqcn/hosts/") {
+                host = key.strip_suffix("/want").map(str::to_owned);
+            } else if let (Some(host), Ok(want)) = (own, serde_json::from_str(&line))
+                && sender.send((host, want)).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok((wants, Running(child)))
+}
+
+/// Reports each order as carried out, until `is_enough` of the versions that hosts have.
+fn obey(
+    etcd: &Etcd,
+    wants: &Receiver<(String, Value)>,
+    has: &mut BTreeMap<String, u64>,
+    is_enough: impl Fn(&BTreeMap<String, u64>) -> bool,
+) -> Result<()> {
+    let began = Instant::now();
+    while !is_enough(has) {
+        ensure!(began.elapsed() < PATIENCE, "orders stop: {} hosts have one", has.len());
+        let Ok(first) = wants.recv_timeout(Duration::from_secs(1)) else { continue };
+        let mut reports = Vec::new();
+        for (host, want) in [first].into_iter().chain(wants.try_iter().take(OPERATIONS - 1)) {
+            let version = want["version"].as_u64().context("an order without a version")?;
+            let tried = json!({
+                "version": version, "group": want["group"], "hash": want["hash"], "error": null
+            });
+            let report = json!({ "tried": tried, "interfaces": ["eth0"] }).to_string();
+            reports.push((format!("/dcqcn/hosts/{host}/report"), report));
+            has.insert(host, version);
+        }
+        // A host may have two orders in a batch, and a transaction writes a key once.
+        let last: BTreeMap<String, String> = reports.into_iter().collect();
+        etcd.put(&last.into_iter().collect::<Vec<_>>())?;
     }
     Ok(())
 }
 
-fn used(etcd: &Etcd) -> Result<Used> {
-    let mut used = Used::default();
+fn seconds(began: Instant) -> String {
+    format!("{:.1} s", began.elapsed().as_secs_f64())
+}
+
+fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !is()? {
+        ensure!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(pause);
+    }
+    Ok(())
+}
+
+fn used(etcd: &Etcd, coordinator: &Running) -> Result<Used> {
+    let mut used = Used { coordinator_cpu_s: cpu_time(coordinator.0.id())?.as_secs_f64(), ..Used::default() };
     for endpoint in etcd.endpoints().split(',') {
         let text = metrics(endpoint.trim_start_matches("http://"))?;
         let sum = |name: &str| -> f64 {
             let lines = text.lines().filter(|line| line.starts_with(name));
             lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
         };
-        used.cpu_s += sum("process_cpu_seconds_total");
-        used.rss_mb += sum("process_resident_memory_bytes") / 1e6;
-        // A lease is kept alive by a stream of its own each time.
+        used.etcd_cpu_s += sum("process_cpu_seconds_total");
+        used.etcd_rss_mb += sum("process_resident_memory_bytes") / 1e6;
+        // A lease is kept alive by one stream, which is not counted before it ends.
         used.requests += sum("grpc_server_handled_total");
         used.database_mb = used.database_mb.max(sum("etcd_mvcc_db_total_size_in_bytes ") / 1e6);
     }
@@ -147,7 +358,6 @@ fn metrics(address: &str) -> Result<String> {
 }
 
 fn rss_mb(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/status");
-    let text = dcqcn_tests::daemon::field_of(path.as_ref(), "VmRSS:")?;
+    let text = field_of(Path::new(&format!("/proc/{pid}/status")), "VmRSS:")?;
     Ok(text.trim_end_matches(" kB").parse::<f64>()? / 1e3)
 }

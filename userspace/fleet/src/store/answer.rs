@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 use etcd_client::Error;
 
-/// Codes of gRPC.
+/// Codes of gRPC. The client's own timeout is a cancellation.
+const CANCELLED: i32 = 1;
 const DEADLINE_EXCEEDED: i32 = 4;
 const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -19,7 +20,8 @@ fn code(error: &Error) -> Option<i32> {
 
 /// Whether another member may answer, or the same one later.
 pub(super) fn is_passing(error: &Error) -> bool {
-    matches!(error, Error::TransportError(_)) || matches!(code(error), Some(DEADLINE_EXCEEDED | UNAVAILABLE))
+    matches!(error, Error::TransportError(_))
+        || matches!(code(error), Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE))
 }
 
 /// Adds what to check when etcd at `address` refuses a request or does not answer.
