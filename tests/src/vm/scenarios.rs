@@ -303,7 +303,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "tcp",
         about: "TCP over a NIC between two guests: nothing attached, each role attached, detached; offloads compared",
-        limit_s: 900,
+        limit_s: 2_700,
         is_ci: false,
         with_systemd: false,
         two_guests: true,
