@@ -26,6 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 const TRIES: usize = 4;
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Error of an operator's change before the first rollout.
+const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
 /// Tries of an operator's change when coordinators are faster.
 const EDITS: usize = 20;
 /// Records in a page. Those of hosts are the longest: 64 KiB at most, and a few hundred bytes as a rule.
@@ -240,7 +242,7 @@ impl Store {
     /// No rollout is under way, or etcd does not answer.
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<Rollout> {
         for _ in 0..EDITS {
-            let (rollout, revision) = self.rollout().await?.context("no rollout yet")?;
+            let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
             if rollout.is_over() {
                 bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
             }
