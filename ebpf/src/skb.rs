@@ -268,8 +268,8 @@ impl Host<'static> for SkbHost<'_> {
         error == 0
     }
 
-    /// By the kernel's own helper, which takes half the time of two writes. It looks for the IP header where the kernel has it: for
-    /// a tag inside the packet that may be elsewhere. It refuses a header that a clone shares, which a write copies first.
+    /// By the kernel's helper, faster than two writes. It uses the kernel's offset of the IP header, which a tag inside the
+    /// packet may make wrong, and rejects a header shared with a clone, which a write copies first.
     #[inline(always)]
     fn set_ce(&mut self, roce: &Roce) -> bool {
         // SAFETY: the program's own context.

@@ -40,7 +40,7 @@ pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), 
         if found != seen | HELD {
             return Err(Refused::Changed);
         }
-        // Wait until it is free, or out of tries.
+        // A loop of its own: Linux 6.1 rejects a loop that is entered in its middle and closed without a branch.
         loop {
             tries -= 1;
             // SAFETY: required of the caller.

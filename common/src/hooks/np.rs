@@ -41,10 +41,10 @@ pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> b
 /// a flow's own mark expires much sooner.
 const PENDING_NS: u64 = 1_000_000_000;
 
-/// How old the time of the last pending mark may be: all CPUs read its cache line, and it is not written for each mark.
+/// Interval between updates of the port's last pending mark: all CPUs read its cache line.
 const PENDING_SLACK_NS: u64 = PENDING_NS / 10;
 
-/// Notes that a mark of the port is pending.
+/// Records that a mark of the port is pending.
 #[inline(always)]
 fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
     let pending_ns = s.env().time(Time::NpPending);

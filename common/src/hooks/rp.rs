@@ -66,7 +66,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         let wanted = h.env().wanted();
         *wanted = id;
         match flow::in_any_vlan(set, wanted) {
-            // Bounded again: the compiler keeps it where the verifier of Linux 6.1 has not seen the bound.
+            // Hidden and bounded: else the compiler indexes with a copy that Linux 6.1 does not know to be bounded.
             Some(found) => way = h.env().opaque(found as u32) as usize % WAYS,
             None => return Stat::RpCnpUnknownFlow,
         }

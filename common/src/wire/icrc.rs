@@ -165,7 +165,7 @@ pub fn seal(l3: &mut [u8]) -> Option<()> {
 }
 
 /// ICRC of a packet of known length, as one array, for programs: `mask` over its headers, then `REST` bytes.
-/// A function of its own in BPF: inlined, its values take stack that the rate machine needs.
+/// Not inlined in BPF: its spilled values would take stack that the rate machine needs.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline)]
 pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(

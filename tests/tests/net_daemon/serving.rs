@@ -157,7 +157,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     daemon.says(&["programs see no packets", "\"iface\":\"a0\""])?;
     program.detach(link)?;
     answers("200", "a0")?;
-    daemon.says(&["programs see packets again"])?;
+    daemon.says(&["packets are no longer withheld"])?;
     daemon.end()
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that cannot be served, with causes.
     pub(crate) failing: Vec<Failing>,
-    /// Those of them that are complete and see no packets: a program of others ends the chain before theirs.
+    /// Those of them that are complete but see no packets.
     pub(crate) bypassed: Vec<Failing>,
     /// Repairs of each served interface.
     pub(crate) repairs: BTreeMap<String, u64>,

@@ -566,7 +566,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
 }
 
 #[test]
-fn timed_cnps_are_earlier_than_packet_driven_ones() {
+fn timed_cnps_precede_packet_driven_ones() {
     let (timer, _) = ended_by(WindowEnd::Timer, 16, 1_000_000);
     assert!(timer.cnps > 16 && timer.late_max_ns == 0, "{timer:?}");
     let (of_flow, cnps) = ended_by(WindowEnd::NextOfFlow, 16, 1_000_000);

@@ -64,9 +64,9 @@ struct Served {
     seen_missing: String,
     /// Repairs.
     repairs: Attempts,
-    /// Whether its programs see the packets of the interface.
+    /// Comparison of packets passed and seen.
     chain: ChainWatch,
-    /// Why they do not; empty if they do.
+    /// Hooks whose packets do not reach its programs, as last logged; empty if there are none.
     bypassed: String,
 }
 
@@ -136,16 +136,6 @@ impl ManagedInterfaces {
         let leaving = self.leaving.values().map(|leaving| failing(&leaving.info.iface, &leaving.error));
         let incomplete = incomplete.map(|served| failing(&served.info.iface, &served.missing));
         cannot.chain(incomplete).chain(leaving).chain(self.bypassed()).collect()
-    }
-
-    /// Those that are complete and see no packets, because a program of others ends the chain before theirs.
-    pub(super) fn bypassed(&self) -> Vec<Failing> {
-        let bypassed = self.served.values().filter(|served| !served.bypassed.is_empty());
-        let failing = |served: &Served| Failing {
-            interface: served.info.iface.clone(),
-            error: served.bypassed.clone(),
-        };
-        bypassed.map(failing).collect()
     }
 
     /// Repairs of each served interface.

@@ -54,7 +54,7 @@ fn without_marks_window_grows_with_delay_margin() {
 }
 
 #[test]
-fn uncongested_window_grows_fast_after_one_window() {
+fn uncongested_window_grows_after_one_window() {
     let window = after(15, 0, false);
     assert!(!window.is_fast && window.bytes < PRODUCT * 0.6, "{window:?}");
     let window = after(40, 0, false);

@@ -107,40 +107,6 @@ impl ManagedInterfaces {
     }
 }
 
-impl ManagedInterfaces {
-    /// Checks whether programs of others end the TC chains before ours; logs changes. Returns whether there were any.
-    pub(in crate::daemon) fn check_chains(&mut self) -> bool {
-        let Ok(statistics) = self.netlink.statistics() else {
-            return false;
-        };
-        let mut has_changed = false;
-        for served in self.served.values_mut() {
-            let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };
-            let bypassed = match served.chain.check(&served.info, *statistics) {
-                Ok(bypassed) => bypassed,
-                // Detached since.
-                Err(_) => continue,
-            };
-            if bypassed == served.bypassed {
-                continue;
-            }
-            let iface = &served.info.iface;
-            match (bypassed.is_empty(), served.bypassed.is_empty()) {
-                (true, _) => tracing::info!(iface, "programs see packets again"),
-                (false, true) => {
-                    let next = "reload after `dcqcn detach` and `dcqcn attach`: ours then runs first";
-                    tracing::error!(iface, bypassed, next, "programs see no packets");
-                }
-                // Only the number of packets has changed.
-                (false, false) => {}
-            }
-            served.bypassed = bypassed;
-            has_changed = true;
-        }
-        has_changed
-    }
-}
-
 /// Restores missing parts of an attachment, if the file allows it and a repair is due. Returns whether it did.
 fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
     let is_qdisc = |part: &str| ["pacer: ", "queues: "].iter().any(|name| part.starts_with(name));

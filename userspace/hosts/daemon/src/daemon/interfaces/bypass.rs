@@ -1,11 +1,15 @@
-//! Programs of others that end a TC chain before ours, detected by packets that the interface counts and our program does not.
+//! TC programs of other applications that end a chain before ours: detected by packets that the interface counts and our
+//! program does not.
 
 use dcqcn_loader::attach::{self, Info};
 use dcqcn_netlink::LinkStatistics;
 
+use super::ManagedInterfaces;
+use crate::shared_state::Failing;
+
 /// TC hooks, with the slot of their counters (`Maps::counters`).
 const HOOKS: [(&str, usize); 2] = [("ingress", 1), ("egress", 2)];
-/// Packets that pass the interface while our program sees none, before its chain is examined.
+/// Minimum number of unseen packets that is reported.
 const UNSEEN_PACKETS: u64 = 100;
 
 /// Packets of a hook, by the interface and by our program, when the latter last rose.
@@ -15,55 +19,82 @@ struct Mark {
     program: u64,
 }
 
-/// What the hooks of one attachment have counted.
+/// Packet counts of one attachment's hooks, while programs of other applications run before ours.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChainWatch {
     marks: [Option<Mark>; HOOKS.len()],
 }
 
 impl ChainWatch {
-    /// Whether enough packets have passed a hook since its last mark to compare counters.
-    fn is_due(&self, hook: usize, interface: u64) -> bool {
-        match self.marks[hook] {
-            Some(mark) => interface < mark.interface || interface - mark.interface >= UNSEEN_PACKETS,
-            None => true,
-        }
-    }
-
-    /// Compares the counters of a hook; returns how many packets passed the interface and were not seen by our program, if these
-    /// are at least [`UNSEEN_PACKETS`] and it saw none at all.
+    /// The packets that passed the interface since our program last counted one, if at least [`UNSEEN_PACKETS`].
     fn unseen(&mut self, hook: usize, interface: u64, program: u64) -> Option<u64> {
         let mark = self.marks[hook].filter(|mark| mark.program == program && mark.interface <= interface);
         let mark = *self.marks[hook].insert(mark.unwrap_or(Mark { interface, program }));
         Some(interface - mark.interface).filter(|unseen| *unseen >= UNSEEN_PACKETS)
     }
 
-    /// Why our programs do not see the packets of `info`'s interface; empty if they do, or if too few have passed.
+    /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none.
     ///
     /// # Errors
-    /// The attachment's counters or the kernel's chains cannot be read.
-    pub(super) fn check(&mut self, info: &Info, statistics: LinkStatistics) -> Result<String, attach::Error> {
-        let packets = [statistics.rx_packets, statistics.tx_packets];
-        if !(0..HOOKS.len()).any(|hook| self.is_due(hook, packets[hook])) {
+    /// The chains or the attachment's counters cannot be read.
+    fn check(&mut self, info: &Info, statistics: LinkStatistics) -> Result<String, attach::Error> {
+        let mut ahead = attach::others(info)?;
+        ahead.retain(|other| other.is_before);
+        if ahead.is_empty() {
+            *self = Self::default();
             return Ok(String::new());
         }
         let counters = attach::open(&info.iface)?.maps.counters()?;
+        let packets = [statistics.rx_packets, statistics.tx_packets];
         let mut ends = Vec::new();
         for (hook, (name, slot)) in HOOKS.into_iter().enumerate() {
             let seen = counters[slot].stat.iter().sum();
-            let Some(unseen) = self.unseen(hook, packets[hook], seen) else { continue };
-            let others = attach::others(info)?;
-            let before: Vec<String> = others
-                .iter()
-                .filter(|other| other.is_before && other.hook == name)
-                .map(ToString::to_string)
-                .collect();
-            if !before.is_empty() {
-                let before = before.join(", ");
-                ends.push(format!("{name}: the chain ends at {before}: {unseen} packets passed unseen"));
+            let ahead: Vec<String> =
+                ahead.iter().filter(|other| other.hook == name).map(ToString::to_string).collect();
+            if ahead.is_empty() {
+                self.marks[hook] = None;
+            } else if let Some(unseen) = self.unseen(hook, packets[hook], seen) {
+                let ahead = ahead.join(", ");
+                ends.push(format!("{name}: the chain ends at {ahead}: {unseen} packets passed unseen"));
             }
         }
         Ok(ends.join("; "))
+    }
+}
+
+impl ManagedInterfaces {
+    /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns whether the state
+    /// has changed.
+    pub(in crate::daemon) fn check_chains(&mut self) -> bool {
+        let Ok(statistics) = self.netlink.statistics() else {
+            return false;
+        };
+        let mut has_changed = false;
+        for served in self.served.values_mut() {
+            let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };
+            // An attachment that cannot be read was detached since, or is reported as incomplete.
+            let Ok(bypassed) = served.chain.check(&served.info, *statistics) else { continue };
+            if bypassed == served.bypassed {
+                continue;
+            }
+            let iface = &served.info.iface;
+            if bypassed.is_empty() {
+                tracing::info!(iface, "packets are no longer withheld by programs ahead");
+            } else if served.bypassed.is_empty() {
+                let next = "`dcqcn detach`, then a reload of this daemon: its programs run first again";
+                tracing::error!(iface, bypassed, next, "programs see no packets");
+            }
+            served.bypassed = bypassed;
+            has_changed = true;
+        }
+        has_changed
+    }
+
+    /// Complete attachments that see no packets.
+    pub(in crate::daemon) fn bypassed(&self) -> Vec<Failing> {
+        let bypassed = self.served.values().filter(|served| !served.bypassed.is_empty());
+        let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
+        bypassed.map(|served| failing(&served.info.iface, &served.bypassed)).collect()
     }
 }
 
@@ -74,9 +105,7 @@ mod tests {
     #[test]
     fn unseen_packets_reported_until_one_is_seen() {
         let mut watch = ChainWatch::default();
-        assert!(watch.is_due(0, 0));
         assert_eq!(watch.unseen(0, 1_000, 50), None, "the first reading is the mark");
-        assert!(!watch.is_due(0, 1_099) && watch.is_due(0, 1_100));
         assert_eq!(watch.unseen(0, 1_099, 50), None);
         assert_eq!(watch.unseen(0, 1_100, 50), Some(100));
         assert_eq!(watch.unseen(0, 9_000, 50), Some(8_000), "still unseen");
@@ -95,7 +124,6 @@ mod tests {
     fn reset_counters_begin_again() {
         let mut watch = ChainWatch::default();
         assert_eq!(watch.unseen(0, 5_000, 0), None);
-        assert!(watch.is_due(0, 10));
         assert_eq!(watch.unseen(0, 10, 0), None, "the interface was recreated");
         assert_eq!(watch.unseen(0, 110, 0), Some(100));
     }
