@@ -15,7 +15,6 @@ mod set;
 mod shared;
 mod subprogram;
 mod table;
-mod wait;
 
 pub use crate::id::{FlowId, HashKeys, QpId, hash, set_index};
 pub use enter::enter;

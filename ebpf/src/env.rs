@@ -63,11 +63,11 @@ pub struct Env {
 }
 
 impl Env {
-    /// `None` does not happen, but the verifier wants to see what is done then.
+    /// `None` never happens; the verifier requires the check.
     #[inline(always)]
     pub fn new(hook: Hook) -> Option<Self> {
         let counters = NonNull::new(COUNTERS.get_ptr_mut(hook as u32)?)?;
-        Some(Self { counters, now_ns: 0, next_sibling: 0, trace: PacketTrace::NONE })
+        Some(Self { counters, now_ns: 0, next_sibling: 0, trace: PacketTrace::none()? })
     }
 
     /// This CPU's counters.

@@ -1,5 +1,5 @@
-//! The same programs as in `main.rs`, which tell of packets through aya-log: what each was taken for, and what was done with
-//! it. An object of its own, since what it has next to them would cost every packet something, and the verifier much.
+//! The programs of `main.rs` with the packet trace. A separate object, because tracing costs every packet time and the
+//! verifier instructions.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]

@@ -35,7 +35,7 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     let mut host = SkbHost { ctx, env };
     host.resize_under_test();
     let mut hands_on = false;
-    let verdict = host.told(
+    let verdict = host.traced(
         Hook::Ingress,
         #[inline(always)]
         |host| {
@@ -81,7 +81,7 @@ pub fn run_egress(ctx: &TcContext) -> i32 {
     };
     let mut host = SkbHost { ctx, env };
     host.resize_under_test();
-    host.told(
+    host.traced(
         Hook::Egress,
         #[inline(always)]
         |host| verdict(hooks::egress(host)),
@@ -140,10 +140,13 @@ impl SkbHost<'_> {
         self.ctx.as_ptr().cast()
     }
 
-    /// Runs a hook and tells of its packet, in the object that does so.
+    /// Runs a hook, with the packet trace around it.
     #[inline(always)]
-    fn told(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
-        self.env.trace = PacketTrace::of(hook, self);
+    fn traced(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
+        let Some(trace) = PacketTrace::begin(hook, self) else {
+            return TC_ACT_UNSPEC;
+        };
+        self.env.trace = trace;
         let verdict = run(self);
         self.env.trace.end(
             #[inline(always)]

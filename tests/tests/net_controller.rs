@@ -51,7 +51,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
     fs::write(daemon.log(), "")?;
     daemon.write("[log]\nformat = 'json'\n")?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["refused", "--allow-empty"])?;
+    daemon.says(&["reload rejected", "--allow-empty"])?;
     assert_eq!(attached_at(&pair.a, "a0")?, before);
     daemon.end()?;
 
@@ -135,7 +135,7 @@ fn missing_listen_address_retried() -> Result<()> {
     assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
     daemon
         .write(&format!("{file}[[interface]]\nname = 'nosuch'\n").replace("flows = 1024", "flows = 2048"))?;
-    daemon.says(&["refused", "flows = 1024, which cannot become 2048"])?;
+    daemon.says(&["reload rejected", "flows = 1024, which cannot become 2048"])?;
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
     assert!(metrics.contains("dcqcn_config_last_reload_successful 0\n"), "{metrics}");
     daemon.end()
@@ -184,7 +184,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     // a1 is served, and is to be the other end of a0, which is served too.
     let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
     daemon.write(inline)?;
-    daemon.says(&["refused", "a0 is attached with inline = none"])?;
+    daemon.says(&["reload rejected", "a0 is attached with inline = none"])?;
     assert_eq!(pair.a.attached()?.len(), 2);
     daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
     daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;

@@ -97,7 +97,10 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
     ensure!(refused.contains("is not simple_switch's Thrift server: TTransportException"), "{refused}");
     desk.tool("simple_switch_CLI", "printf 'RuntimeCmd: '; read line; echo 'Broken pipe' >&2; exit 1")?;
     let refused = desk.refused(push)?;
-    ensure!(refused.contains("the switch at Thrift port 9190 is gone: `write_config_to_file"), "{refused}");
+    ensure!(
+        refused.contains("lost connection to the switch at Thrift port 9190: `write_config_to_file"),
+        "{refused}"
+    );
     // A switch with an older program.
     let mut program: Value = serde_json::from_str(JSON)?;
     let registers = program["register_arrays"].as_array_mut().context("no registers")?;

@@ -133,7 +133,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
-        says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "agrees");
+        says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
         says(&lab.ok("detach a0")?, "of a0 is again");
         assert_eq!(shown()?, before);
         lab.ok(&format!("attach a0 --config {}", file.display()))?;

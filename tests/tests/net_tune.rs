@@ -46,7 +46,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
         // Right for b0, whose link is ten times as fast.
-        (1, "set b0,a0 rpg_max_rate=2gbit", "refused for a0"),
+        (1, "set b0,a0 rpg_max_rate=2gbit", "rejected for a0"),
         (1, "set --all rpg_gd=13 np_enable=on", "np_enable = true needs the ingress program"),
         (3, "set a0,b0,lo rpg_gd=13", "nothing was changed"),
         (1, "set a0,b0 wred.3.kmin=2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1MB"),
@@ -221,7 +221,7 @@ fn saved_config_attaches_identically() -> Result<()> {
     let file = file.display();
     lab.ok(&format!("config show a0 --out {file}"))?;
     assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("config show a0")?);
-    says(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 agrees with");
+    says(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 matches ");
     lab.ok(&format!("config check {file}"))?;
     let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };

@@ -6,7 +6,7 @@
 
 /// Attempts to take a contended lock: some microseconds in total, while a critical section lasts some tens of
 /// nanoseconds.
-pub const TRIES: u32 = 256;
+pub(super) const TRIES: u32 = 256;
 
 /// Lock bit of the word. The other bits are the holder's to change; in the lock of a set they are 0.
 pub(super) const HELD: u32 = 1;
@@ -15,13 +15,12 @@ pub(super) const HELD: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Another CPU held it at every attempt.
-    FlowGuard,
+    Contended,
     /// The word has changed.
     Changed,
 }
 
-/// Takes the lock whose unlocked word was `seen`. A waiting CPU only reads, because a failed exchange would also take
-/// the cache line from the holder.
+/// Takes the lock whose unlocked word was `seen`; waits for a CPU that holds it.
 ///
 /// # Errors
 /// Another CPU holds it, or its word is no longer `seen`.
@@ -29,31 +28,59 @@ pub enum Refused {
 /// # Safety
 /// `word` is a lock that only the functions of this module change.
 #[inline(always)]
-pub unsafe fn take_as_seen(word: *mut u32, seen: u32, tries: u32) -> Result<(), Refused> {
-    let mut tries = tries;
+pub unsafe fn take_as_seen(word: *mut u32, seen: u32) -> Result<(), Refused> {
+    // Nearly always uncontended.
+    //
+    // SAFETY: required of the caller.
+    if unsafe { exchange(word, seen, seen | HELD) } == seen {
+        return Ok(());
+    }
+    match dcqcn_lock_wait(word, seen.into()) {
+        TAKEN => Ok(()),
+        CHANGED => Err(Refused::Changed),
+        _ => Err(Refused::Contended),
+    }
+}
+
+/// Results of [`dcqcn_lock_wait`].
+const TAKEN: u64 = 0;
+const CONTENDED: u64 = 1;
+const CHANGED: u64 = 2;
+
+/// Waits for a lock, as a BPF subprogram: the verifier walks every iteration of the loop, and does it once here instead of for
+/// each path that leads to a lock. A waiting CPU only reads, because a failed exchange would also take the cache line from the
+/// holder.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
+    if word.is_null() {
+        return CONTENDED;
+    }
+    let seen = seen as u32;
+    let mut tries = TRIES;
     while tries != 0 {
-        // SAFETY: required of the caller.
+        // SAFETY: called above with a lock.
         let found = unsafe { exchange(word, seen, seen | HELD) };
         if found == seen {
-            return Ok(());
+            return TAKEN;
         }
         if found != seen | HELD {
-            return Err(Refused::Changed);
+            return CHANGED;
         }
         // A loop of its own: Linux 6.1 rejects a loop that is entered in its middle and closed without a branch.
         loop {
             tries -= 1;
-            // SAFETY: required of the caller.
+            // SAFETY: as above.
             let found = unsafe { word.read_volatile() };
             if found == seen || tries == 0 {
                 break;
             }
             if found != seen | HELD {
-                return Err(Refused::Changed);
+                return CHANGED;
             }
         }
     }
-    Err(Refused::FlowGuard)
+    CONTENDED
 }
 
 /// Takes the lock: `None` if another CPU held it at every attempt, else the word to [`free`] it with.

@@ -8,7 +8,7 @@ use core::ops::{Deref, DerefMut};
 
 use super::lock::{HELD, Refused, TRIES, free, take, take_as_seen};
 use super::set::{WAY_BITS, home_way, tag};
-use super::{Cnps, FlowId, RpCold, RpHot, RpSet, wait};
+use super::{Cnps, FlowId, RpCold, RpHot, RpSet};
 use crate::id::hash;
 use crate::layout::WAYS;
 use crate::rate::{Debt, RpParams};
@@ -156,9 +156,9 @@ impl Shared {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while we hold its lock.
         unsafe {
-            match wait::take(flow, seen.0) {
+            match take_as_seen(&raw mut (*flow).lock, seen.0) {
                 Ok(()) => {}
-                Err(Refused::FlowGuard) => return Err(LookupError::Contended),
+                Err(Refused::Contended) => return Err(LookupError::Contended),
                 Err(Refused::Changed) => return Err(LookupError::Evicted),
             }
             let held = FlowGuard { flow, cold: self.cold(way), seen };
@@ -287,7 +287,7 @@ impl Shared {
         // SAFETY: as in `flow`.
         unsafe {
             let lock = &raw mut (*self.0).lock;
-            if take_as_seen(lock, 0, TRIES) != Ok(()) {
+            if take_as_seen(lock, 0) != Ok(()) {
                 return Err(LookupError::Contended);
             }
             // Another CPU may have inserted it first.

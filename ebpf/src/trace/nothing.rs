@@ -1,19 +1,22 @@
-//! What is told of a packet: nothing. The object that is attached unless asked otherwise.
+//! No packet trace: the object attached by default.
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::stats::Stat;
 
 use crate::env::Hook;
 
-/// One packet, of which nothing is told.
+/// A packet without a record.
 pub struct PacketTrace;
 
 impl PacketTrace {
-    pub const NONE: Self = Self;
+    #[inline(always)]
+    pub fn none() -> Option<Self> {
+        Some(Self)
+    }
 
     #[inline(always)]
-    pub fn of<F: Frame>(_hook: Hook, _frame: &mut F) -> Self {
-        Self
+    pub fn begin<F: Frame>(_hook: Hook, _frame: &mut F) -> Option<Self> {
+        Some(Self)
     }
 
     #[inline(always)]

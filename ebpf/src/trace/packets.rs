@@ -1,8 +1,8 @@
-//! What is told of a packet, through aya-log: who sent it to whom, what it was counted as, and what was done with it.
+//! The packet trace: addresses, QPN, counters, delay and verdict of sampled packets, logged through aya-log.
 //!
-//! What a hook counts for a packet says what it was taken for and why it was left unchanged, marked or delayed, so that is what is
-//! told; `dcqcn events --packets` makes words of it. One packet in [`ONE_IN`] is told of, at most [`PER_SECOND`] a second by each
-//! hook on each CPU.
+//! The counters a hook increments say how it classified the packet and whether it marked, delayed or ignored it, so the record
+//! holds their bits; `dcqcn events --packets` prints their names. One packet in [`ONE_IN`] is recorded, at most [`PER_SECOND`]
+//! per second, hook and CPU.
 
 use aya_ebpf::Global;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
@@ -14,27 +14,27 @@ use dcqcn_common::wire::bth::Bth;
 
 use crate::env::Hook;
 
-/// One packet in so many is told of. Set before the object is loaded.
+/// Sampling: one packet in this many. Set before the object is loaded.
 #[unsafe(no_mangle)]
 static ONE_IN: Global<u32> = Global::new(1);
 
-/// So many packets a second at most, by each hook on each CPU.
+/// Most records per second, hook and CPU.
 const PER_SECOND: u32 = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
 // Each counter has a bit in `Packet::counted`.
 const _: () = assert!(Stat::COUNT <= 64);
 
-/// The packet that a hook on a CPU is at, if it is told of.
+/// The record of the packet that a hook is processing on this CPU.
 #[repr(C)]
 pub struct Packet {
-    /// When the second began in which `told` were told of.
+    /// Start of the second that `recorded` counts.
     since_ns: u64,
-    told: u32,
+    recorded: u32,
     hook: u32,
-    /// Bit by [`Stat`].
+    /// Bits by [`Stat`].
     counted: u64,
-    /// Until it leaves.
+    /// Until departure.
     delay_ns: u64,
     src: [u32; 4],
     dst: [u32; 4],
@@ -44,66 +44,74 @@ pub struct Packet {
     bytes: u32,
     verdict: i32,
     is_roce: u32,
-    /// Between the two ends of a program. A clone that it sends through its own hook comes in between, and is not told of.
+    /// Set while the hook runs. A clone that the program sends through its own hook meanwhile is not recorded.
     is_busy: u32,
 }
 
+/// A record per hook, and [`DISCARDED`].
 #[map]
-static TRACE_SAMPLE: PerCpuArray<Packet> = PerCpuArray::with_max_entries(3, 0);
+static TRACE_SAMPLE: PerCpuArray<Packet> = PerCpuArray::with_max_entries(4, 0);
 
-/// One packet.
-pub struct PacketTrace(Option<*mut Packet>);
+/// The record of all packets that are not sampled; never busy, never logged. With a null pointer in its place the verifier
+/// would follow the whole program twice.
+const DISCARDED: u32 = 3;
+
+/// The record of one packet.
+pub struct PacketTrace(*mut Packet);
 
 impl PacketTrace {
-    pub const NONE: Self = Self(None);
-
-    /// Begins with a packet; does nothing unless it is one of those to be told of.
+    /// The record that is discarded. `None` never happens; the verifier requires the check.
     #[inline(always)]
-    pub fn of<F: Frame>(hook: Hook, frame: &mut F) -> Self {
-        let packet = TRACE_SAMPLE.get_ptr_mut(hook as u32).filter(|packet| {
-            // SAFETY: this CPU's value of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
-            is_wanted(unsafe { &mut **packet })
-        });
-        if let Some(packet) = packet {
-            // SAFETY: as above.
-            let packet = unsafe { &mut *packet };
+    pub fn none() -> Option<Self> {
+        TRACE_SAMPLE.get_ptr_mut(DISCARDED).map(Self)
+    }
+
+    /// Starts the record of a packet, if it is sampled; otherwise the one that is discarded.
+    #[inline(always)]
+    pub fn begin<F: Frame>(hook: Hook, frame: &mut F) -> Option<Self> {
+        let packet = TRACE_SAMPLE.get_ptr_mut(hook as u32)?;
+        // SAFETY: this CPU's value of a per-CPU map; hooks of one kind interrupt each other on a CPU only while `is_busy`.
+        let packet = unsafe { &mut *packet };
+        let mut index = DISCARDED;
+        if is_sampled(packet) {
             packet.is_busy = 1;
             packet.hook = hook as u32;
             packet.bytes = frame.frame_len();
             describe(packet, frame);
+            index = hook as u32;
         }
-        Self(packet)
+        TRACE_SAMPLE.get_ptr_mut(index).map(Self)
     }
 
     #[inline(always)]
     pub fn counted(&mut self, stat: Stat) {
-        if let Some(packet) = self.0 {
-            // SAFETY: as in `of`.
-            unsafe { (*packet).counted |= 1 << stat as u32 };
-        }
+        // SAFETY: as in `begin`; the discarded record may hold anything.
+        unsafe { (*self.0).counted |= 1 << stat as u32 };
     }
 
-    /// Ends with a packet, which leaves at this time (0 = at once), and tells of it.
+    /// Completes the record with the departure time (0 = at once) and the verdict, and logs it.
     #[inline(always)]
     pub fn end(&self, departure_ns: impl FnOnce() -> u64, verdict: i32) {
-        let Some(packet) = self.0 else {
+        let packet = self.0;
+        // SAFETY: as in `begin`.
+        if unsafe { (*packet).is_busy } == 0 {
             return;
-        };
+        }
         // SAFETY: takes no arguments.
         let now_ns = unsafe { bpf_ktime_get_ns() };
-        // SAFETY: as in `of`.
+        // SAFETY: as in `begin`.
         unsafe {
             (*packet).delay_ns = departure_ns().saturating_sub(now_ns);
             (*packet).verdict = verdict;
         }
         dcqcn_trace_packet(packet);
-        // SAFETY: as in `of`.
+        // SAFETY: as in `begin`.
         unsafe { (*packet).is_busy = 0 };
     }
 }
 
 #[inline(always)]
-fn is_wanted(packet: &mut Packet) -> bool {
+fn is_sampled(packet: &mut Packet) -> bool {
     // SAFETY: takes no arguments.
     if packet.is_busy != 0 || unsafe { bpf_get_prandom_u32() } % ONE_IN.load().max(1) != 0 {
         return false;
@@ -112,10 +120,10 @@ fn is_wanted(packet: &mut Packet) -> bool {
     let now_ns = unsafe { bpf_ktime_get_ns() };
     if now_ns.wrapping_sub(packet.since_ns) >= SECOND_NS {
         packet.since_ns = now_ns;
-        packet.told = 0;
+        packet.recorded = 0;
     }
-    packet.told += 1;
-    packet.told <= PER_SECOND
+    packet.recorded += 1;
+    packet.recorded <= PER_SECOND
 }
 
 #[inline(always)]
@@ -137,7 +145,7 @@ fn describe<F: Frame>(packet: &mut Packet, frame: &mut F) {
     }
 }
 
-/// Writes the record, as `name=value` pairs. A function of its own, which the verifier looks at once.
+/// Logs the record as `name=value` pairs. A global function: the verifier checks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn dcqcn_trace_packet(packet: *mut Packet) -> u64 {

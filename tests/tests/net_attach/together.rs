@@ -49,7 +49,7 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
     says(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
-    says(&lab.refused(1, &format!("attach [ab]0 {options}"))?, "no interface matches");
+    says(&lab.refused(1, &format!("attach [ab]0 {options}"))?, "no unattached interface matches");
     lab.ok("detach b0")?;
     // Done in part: a0 is attached already, b0 was not.
     let refused = lab.refused(7, &format!("attach a0 b0 {options}"))?;

@@ -229,7 +229,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
         ),
     ] {
         daemon.write(&file)?;
-        daemon.says(&["refused", reason])?;
+        daemon.says(&["reload rejected", reason])?;
         both(2_000_000_000)?;
         assert_eq!(pair.a.attached()?, ["a0", "a1"]);
     }
@@ -295,7 +295,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
     }
     let _taken = pair.a.run(|| TcpListener::bind("127.0.0.1:9312"))??;
     daemon.write(&listen(9312, 0).replace("1gbit", "2gbit"))?;
-    daemon.says(&["refused", "cannot serve metrics on 127.0.0.1:9312"])?;
+    daemon.says(&["reload rejected", "cannot serve metrics on 127.0.0.1:9312"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 1_000_000_000);
     assert!(get(&pair.a, "127.0.0.1:9311", "/healthz")?.starts_with("HTTP/1.1 200"));
     Ok(())

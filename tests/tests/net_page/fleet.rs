@@ -163,7 +163,7 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;
     browser.open(&alone.url)?;
-    browser.wait("document.getElementById('trouble').textContent.includes('cannot ask the controller')")?;
+    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the controller')")?;
     browser.wait("document.getElementById('trouble').textContent.includes('etcd: ')")?;
     ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     Ok(())
