@@ -72,7 +72,7 @@ fn removal_detaches_and_ends_the_mount() -> Result<()> {
 }
 
 #[test]
-fn removal_that_fails_reports_and_keeps_the_mount() -> Result<()> {
+fn failed_removal_reports_and_keeps_mount() -> Result<()> {
     let root = Root::new("exit 1")?;
     let output = root.run("prerm", "remove")?;
     assert!(output.status.success(), "{output:?}");

@@ -95,7 +95,7 @@ fn pending_mark_expires_after_four_intervals() {
 
 /// Another flow's marks keep the port's time recent, but not those of an idle flow.
 #[test]
-fn pending_mark_expires_while_other_flows_are_marked() {
+fn pending_mark_expires_under_other_marks() {
     let p = params(|_| {});
     let mut w = World::new();
     let other = Roce { dest_qpn: 0x77, ..MARKED };
@@ -110,7 +110,7 @@ fn pending_mark_expires_while_other_flows_are_marked() {
 }
 
 #[test]
-fn port_without_marks_for_a_second_reads_no_clock() {
+fn unmarked_port_reads_no_clock() {
     let p = params(|_| {});
     let mut w = World::new();
     clone_mark(&mut w, &p, &MARKED);

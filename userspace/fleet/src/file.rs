@@ -317,7 +317,7 @@ rpg_gd = 12
 ";
 
     #[test]
-    fn groups_have_hosts_by_name_and_label_and_text_for_the_controller() {
+    fn groups_select_hosts_by_name_and_label() {
         let (policy, groups) = parse(FILE).unwrap();
         assert_eq!(
             (policy.canary, policy.wave, policy.soak_ms, policy.gate.limits["marks"].plus),
@@ -358,7 +358,7 @@ rpg_gd = 12
     }
 
     #[test]
-    fn differences_are_told_by_setting() {
+    fn differences_are_listed_by_setting() {
         let (_, old) = parse(FILE).unwrap();
         let (_, new) =
             parse(&FILE.replace("'500KB'", "'700KB'").replace("rack = 'a'", "rack = 'b'")).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     use crate::record::Target;
 
     #[tokio::test]
-    async fn a_controller_whose_places_are_taken_has_refused_nothing() {
+    async fn controller_at_its_limit_is_no_refusal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_asked_for_more_and_more_seldom_and_another_version_soon() {
+    fn retries_back_off_until_the_version_changes() {
         let pauses = |pauses: Pauses, tries: usize| -> Vec<u64> {
             let mut pending = None;
             let next = |_| {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_and_throughput_ignore_time_before_traffic() {
+    fn rates_ignore_time_before_traffic() {
         let mut window = Window::default();
         for (second, packets) in
             [(0, 0), (10, 0), (11, 500), (12, 1_000), (15, 1_500), (16, 2_000), (20, 2_000)]

@@ -80,7 +80,7 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_tried_again_and_reported_when_it_is_taken() {
+async fn refused_version_is_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let fake = Fake::listen(&path);
@@ -129,7 +129,7 @@ async fn unreadable_order_is_a_complaint_of_its_host() {
 }
 
 #[tokio::test]
-async fn a_controller_that_is_busy_is_asked_again_and_complained_of_until_it_has_done_it() {
+async fn busy_controller_is_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let fake = Fake::listen(&path);

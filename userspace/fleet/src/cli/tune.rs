@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulator_beside_counts_before_the_path() {
+    fn neighbouring_simulator_precedes_path() {
         let directory = tempfile::tempdir().unwrap();
         let own = directory.path().join("dcqcn-fleet");
         assert_eq!(found(Some(&own)), Path::new(LAB));

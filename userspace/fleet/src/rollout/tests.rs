@@ -146,7 +146,7 @@ fn dead_canary_does_not_hold_the_rollback() {
 }
 
 #[test]
-fn canary_dead_before_its_turn_is_asked_about() {
+fn canary_dead_before_its_turn_pauses() {
     let mut world = World::new(healthy(9), policy(1, 4, 2));
     for name in ["a01", "b00"] {
         world.host(name).is_away = true;
@@ -261,7 +261,7 @@ fn canary_whose_reports_stand_still_rolls_back() {
 }
 
 #[test]
-fn host_that_dies_in_last_wave_is_not_counted_done() {
+fn host_dead_in_last_wave_is_not_done() {
     let mut world = World::new(healthy(4), policy(1, 8, 1));
     while world.ordered_at("a02").is_none() {
         world.step(1_000);

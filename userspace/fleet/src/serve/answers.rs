@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_is_alone_with_the_controller_though_those_who_asked_go_away() {
+    async fn abandoned_requests_stay_serialised() {
         let (place, busy, most) =
             (Arc::new(Semaphore::new(1)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let asking = |busy: Arc<AtomicUsize>, most: Arc<AtomicUsize>| async move {

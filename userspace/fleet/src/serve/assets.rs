@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_fetched_from_elsewhere_and_nothing_is_inline() {
+    fn page_has_no_remote_or_inline_code() {
         let own = FILES.iter().filter(|(path, ..)| !path.starts_with("/uplot"));
         for (path, _, text) in own {
             for word in

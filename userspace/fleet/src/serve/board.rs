@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_looks_is_told_and_begins_with_all() {
+    fn subscriber_gets_all_then_changes() {
         let (board, eth0) = (Board::new(), View::Interface("eth0".into()));
         assert!(board.look_at(&eth0).is_none() && !board.is_looked_at());
         for t in [1.0, 2.0] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_overview_what_is_new_is_told() {
+    fn overview_sends_changes_only() {
         let board = Board::new();
         board.say("status", json!(1));
         let Beginning { first, mut more } = board.overview();

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_set_where_the_controller_looks_for_it() {
+    fn parameter_is_set_in_its_table() {
         let one = with("", "eth0", key("wred.3.kmin"), "100KB").unwrap();
         assert_eq!(one, "[[interface]]\nname = \"eth0\"\n\n[interface.wred.3]\nkmin = \"100KB\"\n");
         let two = with(&one, "eth0", key("rpg_gd"), "12").unwrap();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_a_pattern_names_keeps_what_that_says_and_others_keep_it_too() {
+    fn edit_of_one_match_keeps_the_pattern() {
         let text =
             "[[interface]]\nname = 'eth*'\n[interface.parameters]\nrpg_gd = 13\nrpg_ai_rate = '5mbit'\n";
         let changed = with(text, "eth1", key("rpg_gd"), "12").unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_form_is_refused() {
+    fn edit_of_another_form_is_rejected() {
         for text in ["interface = 1", "[[interface]]\nname = 'eth0'\nwred = 1", "x"] {
             assert!(with(text, "eth0", key("wred.3.kmin"), "1KB").is_err(), "{text}");
         }

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_who_reads_nothing_of_what_comes_loses_the_connection() {
+    async fn stalled_reader_is_disconnected() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut asking = TcpStream::connect(address).await.unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_here_and_is_not_the_page_s_is_not_answered() {
+    fn request_for_another_host_name_is_rejected() {
         let guard = Guard { names: vec!["fleet.example.com".into()], token: None };
         for known in [
             "127.0.0.1:9320",

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_become_rates_and_what_counts_anew_has_none_yet() {
+    fn restarted_counter_has_no_rate_yet() {
         let (before, now) = (seen(10, 0), seen(40, 250));
         let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
         let value =
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_gets_all_and_then_each_second() {
+    fn subscriber_gets_history_then_seconds() {
         let mut track = Track::default();
         for second in 0..1_000 {
             track.add(
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_for_a_while_has_a_gap() {
+    fn silent_host_has_a_gap() {
         let mut track = Track::default();
         track.add(Point { t: 1.0, values: vec![(Column::Queue, Some(5.0))] }, GAP_S);
         track.add(Point { t: 2.0, values: Vec::new() }, GAP_S);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_through_a_time_that_nobody_looked_at() {
+    fn chart_has_a_gap_while_nobody_watched() {
         let mut track = Track::default();
         let point = |t| Point { t, values: vec![(Column::Marks, Some(t))] };
         for t in [1.0, 7.0, 67.0, 68.0] {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn that_an_interface_was_not_asked_is_told_and_is_not_that_it_has_no_queue_pair() {
+    fn unread_interface_differs_from_idle_one() {
         let mut track = Track::default();
         for t in [1.0, 2.0, 3.0] {
             track.add(Point { t, values: vec![(Column::Marks, None)] }, GAP_S);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn few_queue_pairs_are_drawn_and_stay_so_while_they_are_busy() {
+    fn busy_queue_pairs_stay_in_the_chart() {
         let mut track = Track::default();
         let values = || vec![(Column::Marks, Some(0.0))];
         track.add(Point { t: 1.0, values: values() }, GAP_S);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_shows_a_wrong_token_keeps_nobody_else_waiting() {
+    async fn wrong_token_delays_no_other_client() {
         let token = Token { secret: b"0123456789abcdef".to_vec(), wrong: Mutex::default() };
         let began = tokio::time::Instant::now();
         let meanwhile = async {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_it_is_comes_from_whoever_changes_it() {
+    fn author_comes_from_the_request() {
         assert_eq!(by_page(" "), "the page");
         assert_eq!(by_page("ada\n\u{7}"), "ada, by the page");
         assert_eq!(by_page(&"x".repeat(500)).len(), 100 + ", by the page".len());

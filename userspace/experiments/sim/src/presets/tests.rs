@@ -64,7 +64,7 @@ fn loop_delay_is_four_links_to_the_nanosecond() {
 }
 
 #[test]
-fn parameters_and_their_short_names_reach_the_config() {
+fn parameters_and_short_names_set_the_config() {
     let setup = setup(
         Preset::Incast,
         &["kmax=1MB", "pmax=10%", "rpg_ai_rate=10mbit", "profile=hpcc", "link=100g", "sender-link=25g"],

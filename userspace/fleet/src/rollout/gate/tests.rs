@@ -104,7 +104,7 @@ fn a_rare_event_is_not_harm() {
 }
 
 #[test]
-fn half_throughput_is_harm_unless_others_lost_theirs() {
+fn half_throughput_is_harm_unless_shared() {
     let half = with(calm(50_000), THROUGHPUT, 833, 3);
     assert!(matches!(judged(half.clone()), Verdict::Bad(_)));
     assert_eq!(judged(Rates { queue_pairs: Some(0), ..half.clone() }), GOOD, "the job has ended");

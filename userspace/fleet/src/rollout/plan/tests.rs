@@ -62,7 +62,7 @@ fn same_number_with_other_text_is_rolled_out() {
 }
 
 #[test]
-fn host_with_unreadable_order_goes_back_to_what_it_reports() {
+fn host_with_unreadable_order_returns_to_report() {
     let members = [("a1".to_owned(), Member::default())].into();
     let seen = Seen { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
     let rollout = plan(&version(policy(0, 4, 1)), &members, &BTreeMap::new(), &[("a1".into(), seen)].into());

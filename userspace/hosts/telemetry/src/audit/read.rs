@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intent_without_result_stays_though_pids_repeat() {
+    fn intent_without_result_survives_reused_pid() {
         let directory = tempfile::tempdir().unwrap();
         let log = Log::within(directory.path());
         let mut new = Config::DEFAULT;

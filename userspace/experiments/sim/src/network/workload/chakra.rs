@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_of_all_ranks_become_flows_with_dependencies() {
+    fn traces_of_all_ranks_become_flows() {
         let directory = std::env::temp_dir().join(format!("dcqcn-chakra-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         for rank in 0..4_i64 {

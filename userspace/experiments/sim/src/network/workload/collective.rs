@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn collectives_send_what_they_must() {
+    fn collectives_send_their_volume() {
         for (collective, flows, pairs) in [
             (Collective::AllReduce, 4 * 6, 4),
             (Collective::ReduceScatter, 4 * 3, 4),
