@@ -7,8 +7,8 @@
 mod endpoints;
 mod parts;
 mod scenarios;
-mod strangers;
 mod traces;
+mod untrusted;
 mod variants;
 
 use std::collections::{BTreeMap, HashMap};

@@ -20,11 +20,11 @@ use tempfile::TempDir;
 const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 
 /// A directory with a configuration, and mocks of p4c's and BMv2's programs.
-struct Desk {
+struct Fixture {
     directory: TempDir,
 }
 
-impl Desk {
+impl Fixture {
     fn new() -> Result<Self> {
         let directory = tempfile::tempdir()?;
         fs::write(directory.path().join("switch.toml"), FILE)?;
@@ -57,27 +57,29 @@ impl Desk {
 
 #[test]
 fn missing_or_broken_parts_named() -> Result<()> {
-    let desk = Desk::new()?;
+    let fixture = Fixture::new()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
     let build = format!("p4 build --source {} --out out", source.display());
-    ensure!(desk.refused(&build)?.contains("`p4c-bm2-ss` is not on PATH"));
+    ensure!(fixture.refused(&build)?.contains("`p4c-bm2-ss` is not on PATH"));
     for (line, looked_for) in
         [("p4 build", "p4/dcqcn.p4"), ("p4 build --source nowhere --out out", "nowhere/dcqcn.p4")]
     {
-        let refused = desk.refused(line)?;
-        let path = desk.directory.path().canonicalize()?.join(looked_for).display().to_string();
+        let refused = fixture.refused(line)?;
+        let path = fixture.directory.path().canonicalize()?.join(looked_for).display().to_string();
         ensure!(refused.contains(&path) && refused.contains("--source DIR"), "{refused}");
     }
-    ensure!(desk.refused("p4 push --config switch.toml")?.contains("p4lang-bmv2"));
-    ensure!(desk.refused("p4 commands --config none.toml")?.contains("cannot read none.toml"));
-    fs::write(desk.path("broken.toml"), FILE.replace("link_rate", "link_rat"))?;
-    let broken = desk.refused("p4 commands --config broken.toml")?;
+    ensure!(fixture.refused("p4 push --config switch.toml")?.contains("p4lang-bmv2"));
+    ensure!(fixture.refused("p4 commands --config none.toml")?.contains("cannot read none.toml"));
+    fs::write(fixture.path("broken.toml"), FILE.replace("link_rate", "link_rat"))?;
+    let broken = fixture.refused("p4 commands --config broken.toml")?;
     ensure!(broken.contains("broken.toml:2: unknown parameter `link_rat`"), "{broken}");
-    fs::write(desk.path("other.toml"), FILE.replace("link_rate = '10mbit'\n", ""))?;
-    ensure!(desk.refused("p4 commands --config other.toml")?.contains("needs the rate of the hosts' links"));
+    fs::write(fixture.path("other.toml"), FILE.replace("link_rate = '10mbit'\n", ""))?;
+    ensure!(
+        fixture.refused("p4 commands --config other.toml")?.contains("needs the rate of the hosts' links")
+    );
 
-    desk.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
-    let refused = desk.refused(&build)?;
+    fixture.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
+    let refused = fixture.refused(&build)?;
     ensure!(
         refused.contains("p4c-bm2-ss rejects") && refused.contains("dcqcn.p4(7): syntax error"),
         "{refused}"
@@ -87,16 +89,16 @@ fn missing_or_broken_parts_named() -> Result<()> {
 
 #[test]
 fn non_switch_distinguished_from_stopped() -> Result<()> {
-    let desk = Desk::new()?;
+    let fixture = Fixture::new()?;
     let push = "p4 push --config switch.toml --thrift-port 9190";
-    desk.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
-    let refused = desk.refused(push)?;
+    fixture.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
+    let refused = fixture.refused(push)?;
     ensure!(refused.contains("no switch answers at Thrift port 9190"), "{refused}");
-    desk.tool("simple_switch_CLI", "echo 'TTransportException: TSocket read 0 bytes' >&2; exit 1")?;
-    let refused = desk.refused(push)?;
+    fixture.tool("simple_switch_CLI", "echo 'TTransportException: TSocket read 0 bytes' >&2; exit 1")?;
+    let refused = fixture.refused(push)?;
     ensure!(refused.contains("is not simple_switch's Thrift server: TTransportException"), "{refused}");
-    desk.tool("simple_switch_CLI", "printf 'RuntimeCmd: '; read line; echo 'Broken pipe' >&2; exit 1")?;
-    let refused = desk.refused(push)?;
+    fixture.tool("simple_switch_CLI", "printf 'RuntimeCmd: '; read line; echo 'Broken pipe' >&2; exit 1")?;
+    let refused = fixture.refused(push)?;
     ensure!(
         refused.contains("lost connection to the switch at Thrift port 9190: `write_config_to_file"),
         "{refused}"
@@ -105,16 +107,16 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
     let mut program: Value = serde_json::from_str(JSON)?;
     let registers = program["register_arrays"].as_array_mut().context("no registers")?;
     registers.retain(|register| register["name"] != "rp_rate_bps");
-    fs::write(desk.path("old.json"), program.to_string())?;
-    let old = desk.path("old.json");
-    desk.tool(
+    fs::write(fixture.path("old.json"), program.to_string())?;
+    let old = fixture.path("old.json");
+    fixture.tool(
         "simple_switch_CLI",
         &format!(
             "printf 'RuntimeCmd: '; read command file; /bin/cat {} > $file; printf 'RuntimeCmd: '; read line",
             old.display()
         ),
     )?;
-    let refused = desk.refused(push)?;
+    let refused = fixture.refused(push)?;
     ensure!(refused.contains("it has no register `rp_rate_bps`"), "{refused}");
     ensure!(refused.contains("`dcqcn-lab p4 build` compiles this one's"), "{refused}");
     Ok(())
@@ -122,10 +124,10 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
 
 #[test]
 fn switch_file_checked_offline() -> Result<()> {
-    let desk = Desk::new()?;
+    let fixture = Fixture::new()?;
     let check = |file: &str, json: &[&str]| -> Result<Output> {
         let mut command = dcqcn_lab("")?;
-        command.args(["p4", "check", file]).args(json).current_dir(desk.directory.path());
+        command.args(["p4", "check", file]).args(json).current_dir(fixture.directory.path());
         Ok(command.output()?)
     };
     let output = check("switch.toml", &[])?;
@@ -141,7 +143,7 @@ fn switch_file_checked_offline() -> Result<()> {
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
         ("link_rate = '10mbit'\n", "", "because: the reaction point needs the rate of the hosts' links"),
     ] {
-        fs::write(desk.path("wrong.toml"), FILE.replace(from, to))?;
+        fs::write(fixture.path("wrong.toml"), FILE.replace(from, to))?;
         let output = check("wrong.toml", &[])?;
         let said = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1) && said.contains(says), "{said}");
@@ -151,7 +153,7 @@ fn switch_file_checked_offline() -> Result<()> {
 
 /// A running switch with two ports, and the command next to it.
 struct Bench {
-    desk: Desk,
+    fixture: Fixture,
     process: Option<Process>,
     netns: Temporary,
 }
@@ -159,7 +161,7 @@ struct Bench {
 impl Bench {
     fn new(test: &str) -> Result<Self> {
         let netns = Temporary::create(&format!("dcqcn-test-{}-{test}", std::process::id()))?;
-        let mut bench = Self { desk: Desk::new()?, process: None, netns };
+        let mut bench = Self { fixture: Fixture::new()?, process: None, netns };
         let netlink = Netlink::connect_in(&bench.netns)?;
         let end = |name| VethEnd { name, netns: None, mac: None };
         for (near, far) in [("sw1", "out1"), ("sw2", "out2")] {
@@ -179,8 +181,8 @@ impl Bench {
 
     fn run(&self, line: &str) -> Result<Output> {
         let mut command = dcqcn_lab("")?;
-        command.args(line.split_whitespace()).current_dir(self.desk.directory.path());
-        command.env("DCQCN_AUDIT", self.desk.directory.path());
+        command.args(line.split_whitespace()).current_dir(self.fixture.directory.path());
+        command.env("DCQCN_AUDIT", self.fixture.directory.path());
         Ok(self.netns.run(|| command.output())??)
     }
 
@@ -202,9 +204,9 @@ impl Bench {
 
     /// Speaks to the switch as another controller would.
     fn other_controller(&self, commands: &str) -> Result<()> {
-        fs::write(self.desk.path("commands"), commands)?;
+        fs::write(self.fixture.path("commands"), commands)?;
         let mut command = Command::new("sh");
-        command.args(["-c", "simple_switch_CLI < commands"]).current_dir(self.desk.directory.path());
+        command.args(["-c", "simple_switch_CLI < commands"]).current_dir(self.fixture.directory.path());
         ensure!(self.netns.run(|| command.output())??.status.success());
         Ok(())
     }
@@ -236,7 +238,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     let refused = bench.refused("p4 set wred.3.kmin=100KB rpg_ai_rate=3mbit")?;
     ensure!(refused.contains("wred.3.kmin = 100KB is above wred.3.kmax = 60KB"), "{refused}");
     ensure!(bench.ok("p4 get rpg_ai_rate")?.contains("2mbit"));
-    let audit = fs::read_to_string(bench.desk.path("audit.jsonl"))?;
+    let audit = fs::read_to_string(bench.fixture.path("audit.jsonl"))?;
     ensure!(audit.lines().count() == 2 && audit.contains("bmv2:9090"), "{audit}");
 
     bench.other_controller("table_clear wred\n")?;

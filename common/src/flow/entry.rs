@@ -262,7 +262,7 @@ impl NpFlow {
     /// Reverts an answer whose CNP was not sent: the mark becomes pending, and the interval is again that of the
     /// previous CNP, sent at `last_cnp_ns`.
     #[inline(always)]
-    pub(crate) const fn take_back(&mut self, last_cnp_ns: u64) {
+    pub(crate) const fn restore_interval(&mut self, last_cnp_ns: u64) {
         self.last_cnp_ns = last_cnp_ns;
         self.cnp_sent = self.cnp_sent.wrapping_sub(1);
         self.pending = 1;

@@ -104,7 +104,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
                 flow.on_window_end(now_ns, interval_ns)
             };
             if answered && admitted.is_none() {
-                flow.take_back(last_cnp_ns);
+                flow.restore_interval(last_cnp_ns);
             }
             (answered, silent_since_ns, way, last_cnp_ns)
         },
@@ -145,7 +145,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
             let flow = &mut set.ways[way % WAYS];
             // Another CPU may have evicted the flow in the meantime.
             if flow.id == id && flow.last_cnp_ns == now_ns {
-                flow.take_back(last_cnp_ns);
+                flow.restore_interval(last_cnp_ns);
             }
         },
     );

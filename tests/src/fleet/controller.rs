@@ -137,7 +137,7 @@ impl Controller {
     }
 
     /// Four interfaces, one of them with a thousand QPs whose order varies between samples.
-    fn looked(&self, most: usize) -> Snapshot {
+    fn snapshot(&self, most: usize) -> Snapshot {
         let at_ns = monotonic_ns();
         let packets = {
             let mut state = self.lock();
@@ -217,7 +217,7 @@ impl Controller {
                 let interfaces = [("eth0".to_owned(), counts)].into();
                 Answer::of(Ok(Health { at_ns: monotonic_ns(), interfaces, failing: Vec::new() }))
             }
-            (Verb::Look(look), _) => Answer::of(Ok(self.looked(look.most))),
+            (Verb::Snapshot(request), _) => Answer::of(Ok(self.snapshot(request.most))),
             (Verb::Parameters(_), _) => {
                 let value = |key: Key| {
                     (

@@ -11,7 +11,7 @@ use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::traces::REACTS;
-use super::{Other, Step, Vector, endpoints, strangers, traces, variants};
+use super::{Other, Step, Vector, endpoints, traces, untrusted, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
 /// Every vector without its answers, under the name of its file.
@@ -46,11 +46,11 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("firmware-order", variants::firmware_order()),
         ("coarse", variants::coarse()),
         ("coarse-firmware", variants::coarse_firmware()),
-        ("strangers", strangers::connections()),
-        ("cnp-rate", strangers::cnp_rate()),
-        ("cnp-group", strangers::cnp_group()),
-        ("cnp-fast-group", strangers::cnp_fast_group()),
-        ("vlans", strangers::vlans()),
+        ("untrusted", untrusted::connections()),
+        ("cnp-rate", untrusted::cnp_rate()),
+        ("cnp-group", untrusted::cnp_group()),
+        ("cnp-fast-group", untrusted::cnp_fast_group()),
+        ("vlans", untrusted::vlans()),
     ]
 }
 

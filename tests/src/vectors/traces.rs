@@ -12,13 +12,13 @@ pub(super) const REACTS: &[&str] =
     &["np_enable=off", "rpg_hai_rate=400mbit", "rate_reduce_monitor_period=0", "wire_overhead=0"];
 
 /// Time line of one flow.
-pub(super) struct Course {
+pub(super) struct Timeline {
     pub(super) roce: Roce,
     pub(super) steps: Vec<Step>,
     now_us: u64,
 }
 
-impl Course {
+impl Timeline {
     pub(super) fn new() -> Self {
         Self { roce: short(), steps: Vec::new(), now_us: START_US }
     }
@@ -37,7 +37,7 @@ impl Course {
 }
 
 pub(super) fn rate_paper() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0).cnp(0).cnp(50).cnp(50);
     for _ in 0..12 {
         course.send(54).send(1);
@@ -48,7 +48,7 @@ pub(super) fn rate_paper() -> Vector {
 }
 
 pub(super) fn rate_bytes() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 240;
     course.send(0).cnp(10);
     for n in 0..60 {
@@ -63,7 +63,7 @@ pub(super) fn rate_bytes() -> Vector {
 }
 
 pub(super) fn rate_gaps() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0);
     for gap_us in [1, 54, 55, 56, 110, 275, 276, 330, 1_000, 10_000, 100_000, 1_000_000, 3_000_000] {
         course.cnp(20).cnp(60).send(gap_us).send(gap_us).cnp(gap_us).send(0);
@@ -73,7 +73,7 @@ pub(super) fn rate_gaps() -> Vector {
 }
 
 pub(super) fn rate_hyper() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 400;
     course.send(0).cnp(10).cnp(60).cnp(60);
     for gap_us in [1, 200, 400, 800, 1_600, 3_200, 1, 6_400, 1] {
@@ -93,7 +93,7 @@ pub(super) fn rate_hyper() -> Vector {
 }
 
 pub(super) fn rate_line() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0).cnp(10).cnp(5).cnp(5);
     for _ in 0..8 {
         course.cnp(70).send(20);
@@ -133,7 +133,7 @@ pub(super) const PACES: &[&str] = &[
 
 pub(super) fn order() -> Vector {
     use Opcode as Op;
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     // A known flow, cut to its floor of 10 Mbit/s.
     course.send(0);
     for _ in 0..16 {
@@ -179,7 +179,7 @@ pub(super) fn order() -> Vector {
 }
 
 pub(super) fn gap() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 960;
     course.send(0);
     for _ in 0..16 {

@@ -2,13 +2,13 @@
 
 use super::Vector;
 use super::parts::{vector, with};
-use super::traces::{Course, PACES, REACTS};
+use super::traces::{PACES, REACTS, Timeline};
 
 /// Free-running periods: of 55 us for alpha, of 40 us for cuts.
 const FIRMWARE: &[&str] = &["rp_variant=firmware", "rate_reduce_monitor_period=40us"];
 
 /// CNPs and packets on both sides of every significant instant, after gaps of this many microseconds.
-fn around(course: &mut Course, gaps_us: &[u64]) {
+fn around(course: &mut Timeline, gaps_us: &[u64]) {
     for &gap_us in gaps_us {
         course.cnp(gap_us).send(1).cnp(2).send(gap_us).send(gap_us / 2).send(1);
     }
@@ -19,7 +19,7 @@ const GAPS_US: &[u64] =
     &[1, 12, 37, 39, 40, 41, 52, 54, 55, 56, 79, 80, 81, 109, 110, 120, 200, 275, 276, 330, 440, 1_000];
 
 pub(super) fn firmware() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 240;
     // Idle, it counts nothing.
     course.send(0).send(10).send(10).cnp(3).cnp(2).send(20).send(20).send(1);
@@ -29,7 +29,7 @@ pub(super) fn firmware() -> Vector {
 }
 
 pub(super) fn firmware_clamp() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 200;
     course.send(0);
     around(&mut course, GAPS_US);
@@ -50,7 +50,7 @@ pub(super) fn firmware_clamp() -> Vector {
 }
 
 pub(super) fn firmware_first() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0).cnp(7).send(10).send(100);
     around(&mut course, &[5, 40, 90, 300, 2_000]);
     let more =
@@ -60,7 +60,7 @@ pub(super) fn firmware_first() -> Vector {
 }
 
 pub(super) fn firmware_gaps() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0).cnp(1);
     around(&mut course, &[3, 55, 700, 65_535, 65_536, 65_537, 70_000, 200_000, 1_000_000, 3_000_000]);
     let more = [
@@ -75,7 +75,7 @@ pub(super) fn firmware_gaps() -> Vector {
 }
 
 pub(super) fn firmware_order() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 960;
     course.send(0);
     for _ in 0..24 {
@@ -94,7 +94,7 @@ pub(super) fn firmware_order() -> Vector {
 }
 
 pub(super) fn coarse() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.send(0);
     for periods in
         [0, 1, 2, 3, 5, 7, 8, 15, 16, 31, 64, 100, 128, 255, 256, 300, 511, 512, 700, 1_023, 1_024, 70_000]
@@ -107,7 +107,7 @@ pub(super) fn coarse() -> Vector {
 }
 
 pub(super) fn coarse_firmware() -> Vector {
-    let mut course = Course::new();
+    let mut course = Timeline::new();
     course.roce.payload = 240;
     course.send(0).cnp(3);
     around(&mut course, GAPS_US);

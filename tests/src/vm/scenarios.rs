@@ -1,7 +1,7 @@
 //! The scenarios, in the order they run.
 
 mod backup;
-mod beside;
+mod coexistence;
 mod faults;
 mod fleet;
 mod guide;
@@ -271,7 +271,7 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         two_guests: false,
-        run: beside::run,
+        run: coexistence::run,
     },
     Scenario {
         name: "interrupt",

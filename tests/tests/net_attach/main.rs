@@ -2,9 +2,9 @@
 //! and renamed.
 
 mod confirm;
-mod held;
 mod identity;
 mod kill;
+mod locks;
 mod multiqueue;
 mod qdiscs;
 mod rights;

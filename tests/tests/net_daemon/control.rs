@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dcqcn_control_api::{
-    Applied, Apply, AskError, Changes, Confirm, ControlClient, Health, Override, Parameters, Release,
+    Applied, Apply, Changes, ClientError, Confirm, ControlClient, Health, Override, Parameters, Release,
     Snapshot, SnapshotRequest, Status, Values, Verb,
 };
 use dcqcn_tests::command::dcqcn;
@@ -134,8 +134,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         "{health:?}"
     );
 
-    let look = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
-    let looked: Snapshot = door.ask(Verb::Look(look))?;
+    let request = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
+    let looked: Snapshot = door.ask(Verb::Snapshot(request))?;
     let class = looked.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
     assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{looked:?}");
     assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
@@ -149,7 +149,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         }
         let health: Health = door.ask(Verb::Health {})?;
         let counts = &health.interfaces["a0"];
-        let looks: u64 = counts.queue_looks.iter().sum();
+        let looks: u64 = counts.queue_samples.iter().sum();
         let is_there = looks >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
         Ok(if is_there { Ok(()) } else { Err(format!("{counts:?}")) })
     })?;
@@ -221,7 +221,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     door.ask::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
     assert!(
         door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
-            .is_err_and(|error: AskError| error.is_refusal())
+            .is_err_and(|error: ClientError| error.is_refusal())
     );
     // A change based on an outdated configuration is rejected, and changes nothing.
     for (over, says) in [

@@ -11,8 +11,8 @@ mod other_way;
 mod pacer;
 mod pauses;
 mod reaction_point;
-mod strangers;
 mod survive;
+mod untrusted;
 
 use anyhow::Result;
 use dcqcn_tests::packets::CNP_TOS;

@@ -1,9 +1,9 @@
 //! A fleet with a real etcd and real processes: successful and failing changes, and faults during them.
 
-mod apart;
 mod faults;
 mod full;
 mod guide;
 mod records;
 mod rights;
 mod rollout;
+mod unreachable;

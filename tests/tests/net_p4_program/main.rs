@@ -1,6 +1,6 @@
 //! The P4 program in `simple_switch`, in real time: queues that fill, packets that wait, CNPs that are recirculated.
 
-mod strangers;
+mod untrusted;
 
 use std::fs;
 use std::process;

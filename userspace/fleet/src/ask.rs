@@ -1,6 +1,6 @@
 //! Asking the controller of this host, on a thread of its own.
 
-use dcqcn_control_api::{AskError, ControlClient, Verb};
+use dcqcn_control_api::{ClientError, ControlClient, Verb};
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
@@ -11,8 +11,8 @@ use tokio::task::spawn_blocking;
 pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
     client: &ControlClient,
     verb: Verb,
-) -> Result<T, AskError> {
+) -> Result<T, ClientError> {
     let client = client.clone();
     let asked = spawn_blocking(move || client.ask(verb)).await;
-    asked.unwrap_or_else(|error| Err(AskError::Answer(error.to_string())))
+    asked.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
 }

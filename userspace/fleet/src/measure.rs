@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dcqcn_control_api::{Counts, Health, LOOKS, QUEUE_PERCENT};
+use dcqcn_control_api::{Counts, Health, QUEUE_BINS, QUEUE_PERCENT};
 use serde::{Deserialize, Serialize};
 
 /// Allowed deviation from the baseline: `times` the baseline, `plus` an amount.
@@ -176,13 +176,13 @@ fn queue(samples: &VecDeque<Health>) -> u64 {
 
 /// Percent of Kmax below which the deepest queue was in 99 of 100 samples of the data plane.
 fn queue_p99(samples: &VecDeque<Health>) -> u64 {
-    let mut looks = [0; LOOKS];
+    let mut looks = [0; QUEUE_BINS];
     let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return 0 };
     for (name, now) in &last.interfaces {
         let same = |before: &&Counts| before.attached_at_ns == now.attached_at_ns;
         let Some(before) = first.interfaces.get(name).filter(same) else { continue };
-        for (place, now) in now.queue_looks.iter().enumerate().take(LOOKS) {
-            let before = before.queue_looks.get(place).copied().unwrap_or(0);
+        for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
+            let before = before.queue_samples.get(place).copied().unwrap_or(0);
             // A counter that went back was reset: an interface attached again, or a new controller.
             looks[place] += now.checked_sub(before).unwrap_or(*now);
         }
@@ -191,7 +191,7 @@ fn queue_p99(samples: &VecDeque<Health>) -> u64 {
 }
 
 /// The last bucket has no bound, and counts as twice the one before.
-fn percentile(looks: &[u64; LOOKS]) -> u64 {
+fn percentile(looks: &[u64; QUEUE_BINS]) -> u64 {
     let total: u64 = looks.iter().sum();
     let mut seen = 0;
     for (count, bound) in looks.iter().zip(QUEUE_PERCENT) {
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn percentile_of_queue_samples() {
-        assert_eq!(percentile(&[0; LOOKS]), 0);
-        let mut looks = [0; LOOKS];
+        assert_eq!(percentile(&[0; QUEUE_BINS]), 0);
+        let mut looks = [0; QUEUE_BINS];
         (looks[0], looks[9]) = (990, 10);
         assert_eq!(percentile(&looks), 10);
         looks[9] = 11;
         assert_eq!(percentile(&looks), 100);
-        looks[LOOKS - 1] = 1_000;
+        looks[QUEUE_BINS - 1] = 1_000;
         assert_eq!(percentile(&looks), 600);
     }
 

@@ -17,7 +17,7 @@ const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
-    TakenBack,
+    Reverted,
 }
 
 /// A fleet, and a coordinator.
@@ -85,7 +85,7 @@ impl Field {
         }
         let took = began.elapsed();
         self.end_coordinators()?;
-        Ok((if is_done { End::Done } else { End::TakenBack }, elsewhere, took))
+        Ok((if is_done { End::Done } else { End::Reverted }, elsewhere, took))
     }
 
     /// Starts one more coordinator.

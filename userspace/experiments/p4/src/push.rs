@@ -49,7 +49,7 @@ pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
     let (commands, pushed) = difference(plan, &before);
     let done = commands.iter().chain(&plan.blind).try_for_each(|command| session.run(command));
     if let Err(error) = done.and_then(|()| verify(session, plan)) {
-        take_back(session, plan, &before);
+        revert(session, plan, &before);
         return Err(error);
     }
     Ok(pushed)
@@ -138,7 +138,7 @@ fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
 }
 
 /// Restores the previous tables, as far as the switch accepts it.
-fn take_back(session: &mut dyn Control, plan: &Plan, before: &Found) {
+fn revert(session: &mut dyn Control, plan: &Plan, before: &Found) {
     let entries = before.tables.values().flat_map(|table| {
         table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())
     });

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dcqcn_control_api::{Applied, Apply, AskError, ControlClient, Health, Release, Status, Verb};
+use dcqcn_control_api::{Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb};
 
 use super::wanted::Order;
 use crate::ask::ask;
@@ -57,7 +57,7 @@ impl Controller {
         match ask::<Applied>(&self.change, verb).await {
             Ok(Applied { changed, .. }) => Obeyed::InForce { changed },
             Err(error) if error.is_refusal() => Obeyed::Refused(error.to_string()),
-            Err(error @ AskError::Busy(_)) => Obeyed::Busy(error.to_string()),
+            Err(error @ ClientError::Busy(_)) => Obeyed::Busy(error.to_string()),
             Err(error) => Obeyed::Unreachable(error.to_string()),
         }
     }

@@ -166,29 +166,29 @@ async fn settle(handler: &Handler, body: Body, is_kept: bool) -> Response {
 /// What a rollout is to do.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase", deny_unknown_fields)]
-enum Told {
+enum Command {
     Pause,
     Resume,
     Abort { why: String },
 }
 
 async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
-    let told: Told = match read(body).await {
-        Ok(told) => told,
+    let command: Command = match read(body).await {
+        Ok(command) => command,
         Err(refusal) => return refusal.into_response(),
     };
     let Some(mut store) = handler.state.store.clone() else {
         return refused(StatusCode::NOT_FOUND, "no fleet is shown here: start it with --fleet".into());
     };
     let who = &handler.state.who;
-    let why = match &told {
-        Told::Abort { why } => why.chars().take(WHY).collect(),
-        Told::Pause | Told::Resume => String::new(),
+    let why = match &command {
+        Command::Abort { why } => why.chars().take(WHY).collect(),
+        Command::Pause | Command::Resume => String::new(),
     };
-    let edited = store.edit(match &told {
-        Told::Pause => Event::Pause { by: who },
-        Told::Resume => Event::Resume { by: who },
-        Told::Abort { .. } => Event::Abort { by: who, why: &why },
+    let edited = store.edit(match &command {
+        Command::Pause => Event::Pause { by: who },
+        Command::Resume => Event::Resume { by: who },
+        Command::Abort { .. } => Event::Abort { by: who, why: &why },
     });
     done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
 }

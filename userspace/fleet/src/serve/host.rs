@@ -48,8 +48,8 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         || format!("queue pairs of {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in asked {
-        let look = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
-        match ask::<Snapshot>(client, Verb::Look(look)).await {
+        let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
+        match ask::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
             // It is gone in the meantime, or others look at so many.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
@@ -57,7 +57,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         }
     }
     let looked: Snapshot =
-        ask(client, Verb::Look(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
+        ask(client, Verb::Snapshot(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
     if looked.at_ns != before.at_ns {
         let t = now();
         for (name, seen) in &looked.interfaces {

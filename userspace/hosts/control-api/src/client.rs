@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_millis(50);
 
 /// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ClientError {
     /// The controller cannot be reached.
     #[error(
         "cannot reach the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
@@ -42,7 +42,7 @@ pub enum AskError {
     Answer(String),
 }
 
-impl AskError {
+impl ClientError {
     /// Whether the request was rejected, so that a retry is pointless.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
@@ -68,12 +68,12 @@ impl ControlClient {
     ///
     /// # Errors
     /// The controller is unreachable or busy, rejects the request, or replies with malformed data.
-    pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, AskError> {
+    pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
         let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
         let mut rest = REST;
         loop {
             match self.once(&question) {
-                Err(AskError::Busy(_)) if Instant::now() < until => {
+                Err(ClientError::Busy(_)) if Instant::now() < until => {
                     thread::sleep(rest);
                     rest *= 2;
                 }
@@ -82,19 +82,19 @@ impl ControlClient {
         }
     }
 
-    fn once<T: DeserializeOwned>(&self, question: &Question) -> Result<T, AskError> {
+    fn once<T: DeserializeOwned>(&self, question: &Question) -> Result<T, ClientError> {
         let line = self
             .exchange(question)
-            .map_err(|source| AskError::Unreachable { path: self.path.clone(), source })?;
+            .map_err(|source| ClientError::Unreachable { path: self.path.clone(), source })?;
         let Answer { v, ok, error, again } =
-            serde_json::from_str(&line).map_err(|error| AskError::Answer(error.to_string()))?;
+            serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
         if let Some(error) = error {
-            return Err(if again { AskError::Busy(error) } else { AskError::Refused(error) });
+            return Err(if again { ClientError::Busy(error) } else { ClientError::Refused(error) });
         }
         if v != VERSION {
-            return Err(AskError::Answer(format!("its version is {v}, expected {VERSION}")));
+            return Err(ClientError::Answer(format!("its version is {v}, expected {VERSION}")));
         }
-        serde_json::from_value(ok.unwrap_or_default()).map_err(|error| AskError::Answer(error.to_string()))
+        serde_json::from_value(ok.unwrap_or_default()).map_err(|error| ClientError::Answer(error.to_string()))
     }
 
     fn exchange(&self, question: &Question) -> io::Result<String> {
@@ -128,7 +128,7 @@ mod tests {
     use crate::{Apply, VersionAnswer};
 
     /// Result of a request for a given reply.
-    fn answered(answer: &'static str) -> Result<VersionAnswer, AskError> {
+    fn answered(answer: &'static str) -> Result<VersionAnswer, ClientError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();

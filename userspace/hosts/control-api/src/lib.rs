@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use client::{AskError, ControlClient};
+pub use client::{ClientError, ControlClient};
 pub use snapshot::{
     Change, Changes, Class, InterfaceSnapshot, LOOKED_AT, MOST_CHANGES, MOST_QPS, Parameters, Qp, Snapshot,
     SnapshotRequest, Value as ParameterValue, Values,
@@ -50,7 +50,7 @@ pub enum Verb {
     /// Query the active override: [`Override`], or null.
     Config {},
     /// Query snapshots of interfaces: [`Snapshot`].
-    Look(SnapshotRequest),
+    Snapshot(SnapshotRequest),
     /// Query the parameters of an interface: [`Values`].
     Parameters(Parameters),
     /// Query recent changes: [`Changes`].
@@ -249,17 +249,17 @@ pub struct Counts {
     /// Kmax of that queue, in bytes; 0 if no queue marks.
     pub kmax_bytes: u64,
     /// Samples, 50 a second while requested, by depth of the deepest queue in percent of its Kmax: [`QUEUE_PERCENT`].
-    pub queue_looks: Vec<u64>,
+    pub queue_samples: Vec<u64>,
     /// Flows that sent in the last seconds, at the last reading.
     pub active_flows: u64,
     /// Of these, flows at the lowest rate, `rpg_min_rate`.
     pub flows_at_floor: u64,
 }
 
-/// Upper limit of each of [`Counts::queue_looks`] in percent of Kmax; the last is unlimited.
+/// Upper limit of each of [`Counts::queue_samples`] in percent of Kmax; the last is unlimited.
 pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 120, 150, 200, 300];
 /// Number of ranges.
-pub const LOOKS: usize = QUEUE_PERCENT.len() + 1;
+pub const QUEUE_BINS: usize = QUEUE_PERCENT.len() + 1;
 
 /// The active override.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

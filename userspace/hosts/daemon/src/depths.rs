@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dcqcn_control_api::{LOOKS, QUEUE_PERCENT};
+use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 use dcqcn_support::clock::monotonic_ns;
 
 /// Time for which sampling continues after a request, in nanoseconds.
@@ -14,7 +14,7 @@ const WANTED_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Depths {
     /// Samples by depth of the deepest queue, in percent of its Kmax; see [`QUEUE_PERCENT`].
-    pub(crate) snapshots: [u64; LOOKS],
+    pub(crate) snapshots: [u64; QUEUE_BINS],
     /// Flows that sent recently.
     pub(crate) active: u64,
     /// Active flows at the lowest rate.
@@ -81,7 +81,7 @@ mod tests {
         }
         let snapshots = watched.want(7).snapshots;
         assert_eq!(
-            (snapshots[0], snapshots[1], snapshots[9], snapshots[10], snapshots[LOOKS - 1]),
+            (snapshots[0], snapshots[1], snapshots[9], snapshots[10], snapshots[QUEUE_BINS - 1]),
             (2, 1, 1, 1, 1)
         );
         assert_eq!(snapshots.iter().sum::<u64>(), 6);

@@ -13,7 +13,7 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, word};
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_telemetry::audit::{Entry, Log, Order, What};
+use dcqcn_telemetry::audit::{Entry, Event, Log, Order};
 use dcqcn_telemetry::{QpSample, Reading, Sample};
 
 use crate::counts;
@@ -49,8 +49,12 @@ impl SnapshotCache {
     ///
     /// # Errors
     /// A sentence for the client.
-    pub(crate) fn look(&mut self, shared: &SharedState, look: &SnapshotRequest) -> Result<Snapshot, String> {
-        let SnapshotRequest { busiest_of, most } = look;
+    pub(crate) fn snapshot(
+        &mut self,
+        shared: &SharedState,
+        request: &SnapshotRequest,
+    ) -> Result<Snapshot, String> {
+        let SnapshotRequest { busiest_of, most } = request;
         if *most > MOST_QPS {
             return Err(format!("most = {most}: allowed is 0 to {MOST_QPS}"));
         }
@@ -58,16 +62,16 @@ impl SnapshotCache {
             Some(interface) => self.busiest(interface)?.iter().take(*most).cloned().collect(),
             None => Vec::new(),
         };
-        let looked = match &self.all {
-            Some((at, looked)) if at.elapsed() < FRESH => looked.clone(),
+        let snapshot = match &self.all {
+            Some((at, snapshot)) if at.elapsed() < FRESH => snapshot.clone(),
             _ => {
                 let (interfaces, failing) = counts::take_each(shared, seen);
-                let looked = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
-                self.all = Some((Instant::now(), looked.clone()));
-                looked
+                let snapshot = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
+                self.all = Some((Instant::now(), snapshot.clone()));
+                snapshot
             }
         };
-        Ok(Snapshot { busiest, ..looked })
+        Ok(Snapshot { busiest, ..snapshot })
     }
 
     /// The busiest QPs of an interface. Of few interfaces at a time, as tables are large.
@@ -172,20 +176,20 @@ fn qp(sample: &QpSample) -> Qp {
 
 /// An entry of the audit log for clients, without command line and process.
 fn change(entry: &Entry) -> Option<Change> {
-    let (kind, what, old, new) = match entry.what.clone() {
-        What::Changed { key, old, new } => ("changed".into(), key, old, new),
-        What::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
-        What::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
-        What::TakenBack { key, unconfirmed, restored } => ("reverted".into(), key, unconfirmed, restored),
-        What::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
-        What::Ordered(Order { order, name, why, .. }) => {
+    let (kind, what, old, new) = match entry.event.clone() {
+        Event::Changed { key, old, new } => ("changed".into(), key, old, new),
+        Event::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
+        Event::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
+        Event::Reverted { key, unconfirmed, restored } => ("reverted".into(), key, unconfirmed, restored),
+        Event::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
+        Event::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)
         }
         // Another entry has the result, or the active parameters show it.
-        What::Intended { .. } => return None,
+        Event::Intended { .. } => return None,
     };
-    let by = match &entry.what {
-        What::Ordered(order) => order.by.clone(),
+    let by = match &entry.event {
+        Event::Ordered(order) => order.by.clone(),
         _ => entry.who(),
     };
     let [new, by] = [new, by].map(|text| text.chars().take(WORDS).collect());
@@ -222,10 +226,10 @@ mod tests {
 
     #[test]
     fn excessive_qp_request_rejected() {
-        let look = SnapshotRequest { busiest_of: None, most: MOST_QPS + 1 };
+        let request = SnapshotRequest { busiest_of: None, most: MOST_QPS + 1 };
         assert!(
             SnapshotCache::default()
-                .look(&SharedState::sample(), &look)
+                .snapshot(&SharedState::sample(), &request)
                 .unwrap_err()
                 .contains("allowed is 0 to 64")
         );
@@ -246,9 +250,9 @@ mod tests {
         );
         assert!(!serde_json::to_string(&told).unwrap().contains("secret"));
         let long = "x".repeat(10_000);
-        let refused = change(&Entry { what: What::Refused { refused: long }, ..entry.clone() }).unwrap();
+        let refused = change(&Entry { event: Event::Refused { refused: long }, ..entry.clone() }).unwrap();
         assert_eq!((refused.kind.as_str(), refused.new.len()), ("refused", 500));
         let [key, old, intended] = ["rpg_gd", "11", "12"].map(String::from);
-        assert_eq!(change(&Entry { what: What::Intended { key, old, intended }, ..entry }), None);
+        assert_eq!(change(&Entry { event: Event::Intended { key, old, intended }, ..entry }), None);
     }
 }

@@ -174,7 +174,7 @@ pub fn main() -> ExitCode {
     }
     let work = |out: &mut Output<'_>| {
         enter(netns.as_deref())?;
-        confirm::take_back_overdue();
+        confirm::revert_overdue();
         cli.run(out)
     };
     dcqcn_support::cli::run(json, work, exit_code)

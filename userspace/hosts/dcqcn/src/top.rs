@@ -154,7 +154,7 @@ impl Top {
     fn set(&mut self, assignment: Assignment) {
         let iface = self.state.iface().to_owned();
         let edit = |_: &_, config: &mut _| -> anyhow::Result<()> { Ok(assignment.apply(config)?) };
-        match audit::change(&[iface], audit::Manner::Lasting, edit) {
+        match audit::change(&[iface], audit::ChangeMode::Lasting, edit) {
             Ok(changes) => {
                 for change in &changes {
                     self.state.changed(assignment.key, &change.old, &change.new);

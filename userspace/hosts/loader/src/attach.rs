@@ -53,7 +53,7 @@ pub use gc::{Freed, gc};
 pub use identity::Id;
 pub use journal::State;
 use journal::UndoStep;
-pub use pending::{TakenBack, Which, confirm, pending, take_back};
+pub use pending::{Reverted, Which, confirm, pending, revert};
 pub use pending_revert::Pending;
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};

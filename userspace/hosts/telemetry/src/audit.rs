@@ -22,9 +22,9 @@ use dcqcn_support::time::rfc3339;
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
-pub use change::{Manner, change, enter_refusal};
+pub use change::{ChangeMode, change, enter_refusal};
 pub use follow::Follow;
-pub use pending::{confirm, take_back};
+pub use pending::{confirm, revert};
 pub use read::Contents;
 
 /// Environment variable with another directory for the log.
@@ -54,13 +54,13 @@ pub struct Entry {
     pub iface: String,
     /// Event.
     #[serde(flatten)]
-    pub what: What,
+    pub event: Event,
 }
 
 /// Event of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum What {
+pub enum Event {
     /// A changed parameter.
     Changed {
         /// Parameter name.
@@ -101,7 +101,7 @@ pub enum What {
         confirmed: String,
     },
     /// A parameter whose change was reverted.
-    TakenBack {
+    Reverted {
         /// Parameter name.
         key: String,
         /// Unconfirmed value.
@@ -147,7 +147,7 @@ impl Entry {
     /// A rejected change as an event; `None` for other entries.
     #[must_use]
     pub fn event_row(&self) -> Option<EventRow> {
-        let What::Refused { refused } = &self.what else {
+        let Event::Refused { refused } = &self.event else {
             return None;
         };
         let detail =
@@ -184,15 +184,15 @@ impl Author {
         }
     }
 
-    /// An entry for each parameter that differs; `what` constructs it from name, old value and new value.
-    fn entries(&self, change: &Change, what: impl Fn(String, String, String) -> What) -> Vec<Entry> {
+    /// An entry for each parameter that differs; `event` constructs it from name, old value and new value.
+    fn entries(&self, change: &Change, event: impl Fn(String, String, String) -> Event) -> Vec<Entry> {
         let Change { iface, old, new } = change;
         let entry =
-            |key: dcqcn_params::Key| self.entry(iface, what(key.to_string(), key.text(old), key.text(new)));
+            |key: dcqcn_params::Key| self.entry(iface, event(key.to_string(), key.text(old), key.text(new)));
         differing(old, new).map(entry).collect()
     }
 
-    fn entry(&self, iface: &str, what: What) -> Entry {
+    fn entry(&self, iface: &str, event: Event) -> Entry {
         Entry {
             time: self.time.clone(),
             uid: self.uid,
@@ -202,7 +202,7 @@ impl Author {
             command: self.command.clone(),
             netns: self.netns,
             iface: iface.to_owned(),
-            what,
+            event,
         }
     }
 }
@@ -248,7 +248,7 @@ impl Log {
     /// # Errors
     /// The file cannot be created or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, old, new| What::Changed { key, old, new })
+        self.append_all(changes, |key, old, new| Event::Changed { key, old, new })
     }
 
     /// Appends intended changes of this process. Their result, success or rejection, must follow.
@@ -256,16 +256,16 @@ impl Log {
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, old, intended| What::Intended { key, old, intended })
+        self.append_all(changes, |key, old, intended| Event::Intended { key, old, intended })
     }
 
     fn append_all(
         &self,
         changes: &[Change],
-        what: impl Fn(String, String, String) -> What,
+        event: impl Fn(String, String, String) -> Event,
     ) -> Result<(), Error> {
         let author = Author::this_process();
-        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, &what)).collect();
+        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, &event)).collect();
         self.write(&entries).map_err(|source| Error { path: self.path(), source })
     }
 
@@ -274,7 +274,7 @@ impl Log {
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
-        let entry = Author::this_process().entry(iface, What::Refused { refused: why.to_owned() });
+        let entry = Author::this_process().entry(iface, Event::Refused { refused: why.to_owned() });
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
@@ -283,7 +283,7 @@ impl Log {
     /// # Errors
     /// As [`Self::append`].
     pub fn append_order(&self, order: Order) -> Result<(), Error> {
-        let entry = Author::this_process().entry("", What::Ordered(order));
+        let entry = Author::this_process().entry("", Event::Ordered(order));
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 

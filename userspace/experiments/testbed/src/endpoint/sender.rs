@@ -43,7 +43,7 @@ struct ActiveQp {
 }
 
 /// Statistics of the sending host.
-pub(crate) struct Told {
+pub(crate) struct SenderReport {
     /// Per QP.
     pub(crate) flows: Vec<SentRecord>,
     /// Replies received.
@@ -101,7 +101,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends until the schedule ends.
-    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Told> {
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<SenderReport> {
         schedule.wait_for_start();
         while !schedule.is_over() {
             self.take_in(schedule)?;
@@ -122,7 +122,7 @@ impl<'a> Sender<'a> {
             self.sleep()?;
         }
         let answers = Answers { pauses: self.pauses.heard, ..self.answers };
-        Ok(Told { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
+        Ok(SenderReport { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
     }
 
     /// Passes all received frames to their QPs.

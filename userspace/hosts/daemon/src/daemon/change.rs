@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Change, Info, Refused, Request, TakenBack, Which};
+use dcqcn_loader::attach::{self, Change, Info, Refused, Request, Reverted, Which};
 use dcqcn_telemetry::audit;
 
 /// An interface and its new parameters.
@@ -33,7 +33,7 @@ pub(super) fn set(changes: &[Wanted]) -> Result<()> {
         }
         Ok(())
     };
-    let done = audit::change(&ifaces, audit::Manner::Lasting, edit).map_err(|refused| {
+    let done = audit::change(&ifaces, audit::ChangeMode::Lasting, edit).map_err(|refused| {
         anyhow::Error::from(refused.error).context(format!("{} is refused", refused.iface))
     })?;
     for change in done {
@@ -43,9 +43,9 @@ pub(super) fn set(changes: &[Wanted]) -> Result<()> {
 }
 
 /// Reverts changes not confirmed in time.
-pub(super) fn take_back() {
-    match audit::take_back(Which::Overdue) {
-        Ok(TakenBack { changes, failed }) => {
+pub(super) fn revert() {
+    match audit::revert(Which::Overdue) {
+        Ok(Reverted { changes, failed }) => {
             for change in changes {
                 let changes = differences(&change);
                 tracing::warn!(iface = change.iface, changes, "change not confirmed in time; reverted");

@@ -227,8 +227,8 @@ impl Handler {
             Verb::Status {} => Answer::of(Ok(self.status())),
             Verb::Config {} => Answer::of(Ok(self.held())),
             Verb::Health {} => Answer::of(self.health().await),
-            Verb::Look(look) => {
-                Answer::of(self.read(move |shared, snapshots| snapshots.look(shared, &look)).await)
+            Verb::Snapshot(request) => {
+                Answer::of(self.read(move |shared, snapshots| snapshots.snapshot(shared, &request)).await)
             }
             Verb::Parameters(Parameters { interface }) => {
                 Answer::of(self.read(move |shared, _| snapshot_cache::values(shared, &interface)).await)

@@ -103,7 +103,7 @@ impl ManagedInterfaces {
         pause_socket: Option<PauseSocket>,
     ) -> Result<Self> {
         free();
-        change::take_back();
+        change::revert();
         let tasks = Tasks::start(Settings::new(shared.watched(), pause_socket))?;
         shared.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {

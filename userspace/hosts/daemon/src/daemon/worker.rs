@@ -201,8 +201,8 @@ impl WorkerState {
     }
 
     fn tick(&mut self) {
-        change::take_back();
-        self.take_back_unconfirmed();
+        change::revert();
+        self.revert_unconfirmed();
         if self.freed.elapsed() >= GC {
             self.worker.shared.step();
             interfaces::free();
@@ -263,7 +263,7 @@ impl WorkerState {
             Err(error) => tracing::debug!(%error, "no clock"),
         }
         // Revert changes not confirmed in time first, as they would block the reload.
-        change::take_back();
+        change::revert();
         // Before reading: a write in the meantime triggers another reload.
         file.mark();
         let name = file.path().display().to_string();

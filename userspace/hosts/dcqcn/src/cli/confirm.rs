@@ -14,13 +14,13 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, TakenBack, Which};
+use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, Reverted, Which};
 use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::ChangeReport;
-use dcqcn_telemetry::audit::{self as audit, Manner};
+use dcqcn_telemetry::audit::{self as audit, ChangeMode};
 use nix::unistd::setsid;
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ impl ConfirmArgs {
             let confirmed = audit::confirm(&ifaces)?;
             return out.show(&ConfirmReport { confirmed: confirmed.iter().map(Waiting::new).collect() });
         }
-        let TakenBack { changes, failed } = audit::take_back(Which::Of(&ifaces))?;
+        let Reverted { changes, failed } = audit::revert(Which::Of(&ifaces))?;
         out.show(&ChangeReport::of_differences(&changes))?;
         match failed.into_iter().next() {
             None => Ok(()),
@@ -157,14 +157,14 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    pub(super) fn new(changed: ChangeReport, changes: &[Change], manner: Manner) -> Self {
+    pub(super) fn new(changed: ChangeReport, changes: &[Change], manner: ChangeMode) -> Self {
         let waits = |change: &&Change| differing(&change.old, &change.new).next().is_some();
         let ifaces: Vec<String> = changes.iter().filter(waits).map(|change| change.iface.clone()).collect();
         let confirm_within_ns = match manner {
-            Manner::Confirm(within) if !ifaces.is_empty() => u64::try_from(within.as_nanos()).ok(),
+            ChangeMode::Confirm(within) if !ifaces.is_empty() => u64::try_from(within.as_nanos()).ok(),
             _ => None,
         };
-        Self { changed, confirm_within_ns, dry_run: manner == Manner::DryRun, ifaces }
+        Self { changed, confirm_within_ns, dry_run: manner == ChangeMode::DryRun, ifaces }
     }
 }
 
@@ -197,9 +197,9 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
 }
 
 /// Reverts changes not confirmed in time. Failures are left to the next command.
-pub(super) fn take_back_overdue() {
-    match audit::take_back(Which::Overdue) {
-        Ok(TakenBack { changes, failed }) => {
+pub(super) fn revert_overdue() {
+    match audit::revert(Which::Overdue) {
+        Ok(Reverted { changes, failed }) => {
             for Change { iface, old, new } in &changes {
                 let back: Vec<String> = differing(old, new)
                     .map(|key| format!("{key}: {} -> {}", key.text(old), key.text(new)))
@@ -225,8 +225,8 @@ impl Waiter {
     ///
     /// # Errors
     /// The process does not start; the change must not be made then.
-    pub(super) fn start(manner: Manner) -> anyhow::Result<Option<Self>> {
-        if !matches!(manner, Manner::Confirm(_)) {
+    pub(super) fn start(manner: ChangeMode) -> anyhow::Result<Option<Self>> {
+        if !matches!(manner, ChangeMode::Confirm(_)) {
             return Ok(None);
         }
         let failed = "nothing was changed: cannot start the process that would revert the change";
@@ -254,7 +254,7 @@ fn wait_for_all() -> anyhow::Result<()> {
     // By now the parent has made the change, or has exited.
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     loop {
-        take_back_overdue();
+        revert_overdue();
         let waiting = attach::pending()?;
         let now_ns = boottime_ns();
         let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else {
@@ -268,11 +268,11 @@ fn wait_for_all() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Both flags are given.
-pub(super) fn manner(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<Manner> {
+pub(super) fn manner(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<ChangeMode> {
     ensure!(!(dry_run && confirm.is_some()), "--confirm requires a change; omit --dry-run");
     Ok(match confirm {
-        Some(within) => Manner::Confirm(within),
-        None if dry_run => Manner::DryRun,
-        None => Manner::Lasting,
+        Some(within) => ChangeMode::Confirm(within),
+        None if dry_run => ChangeMode::DryRun,
+        None => ChangeMode::Lasting,
     })
 }

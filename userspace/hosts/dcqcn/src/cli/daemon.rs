@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use dcqcn_control_api::{Applied, AskError, Confirm, ControlClient, PATH, Status, Verb};
+use dcqcn_control_api::{Applied, ClientError, Confirm, ControlClient, PATH, Status, Verb};
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
@@ -126,12 +126,12 @@ impl Outcome {
         }
     }
 
-    const fn of(error: &AskError) -> Self {
+    const fn of(error: &ClientError) -> Self {
         match error {
-            AskError::Unreachable { .. } => Self::Unreachable,
-            AskError::Refused(_) => Self::Refused,
-            AskError::Busy(_) => Self::Busy,
-            AskError::Answer(_) => Self::Failed,
+            ClientError::Unreachable { .. } => Self::Unreachable,
+            ClientError::Refused(_) => Self::Refused,
+            ClientError::Busy(_) => Self::Busy,
+            ClientError::Answer(_) => Self::Failed,
         }
     }
 }
@@ -210,7 +210,7 @@ enum Action {
 }
 
 impl Action {
-    fn ask(self, client: &ControlClient) -> Result<Applied, AskError> {
+    fn ask(self, client: &ControlClient) -> Result<Applied, ClientError> {
         match self {
             Self::Reload => client.ask(Verb::Reload {}),
             Self::Confirm { name, revert } => {
@@ -219,7 +219,7 @@ impl Action {
                     None => {
                         let status: Status = client.ask(Verb::Status {})?;
                         let on_trial = status.config.filter(|_| status.confirm_within_s.is_some());
-                        on_trial.ok_or_else(|| AskError::Refused("no configuration is on trial".into()))?
+                        on_trial.ok_or_else(|| ClientError::Refused("no configuration is on trial".into()))?
                     }
                 };
                 let confirm = Confirm { name };
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn outcomes_have_the_documented_exit_codes() {
         let errors = [
-            (AskError::Refused("no".into()), 6),
-            (AskError::Busy("later".into()), 9),
-            (AskError::Answer("what".into()), 1),
+            (ClientError::Refused("no".into()), 6),
+            (ClientError::Busy("later".into()), 9),
+            (ClientError::Answer("what".into()), 1),
         ];
         for (error, code) in errors {
             assert_eq!(Outcome::of(&error).exit_code(), code, "{error}");

@@ -12,7 +12,7 @@ use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_loader::attach;
 use dcqcn_params::Key;
 use dcqcn_support::render::Table;
-use dcqcn_telemetry::audit::Manner;
+use dcqcn_telemetry::audit::ChangeMode;
 use serde::Serialize;
 
 use super::targets;
@@ -193,7 +193,7 @@ impl EcnconfigArgs {
         let verbose = flags.verbose >= 2;
         if let Some(Target { iface, tc }) = flags.profile.clone() {
             let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
-            let changes = targets::change(&[iface], Manner::Lasting, |_, config| {
+            let changes = targets::change(&[iface], ChangeMode::Lasting, |_, config| {
                 classes.clone().try_for_each(|tc| flags.apply(tc, config))
             })?;
             let ignored = flags.without_effect().iter().any(Option::is_some);
@@ -201,7 +201,7 @@ impl EcnconfigArgs {
         }
         let ifaces = targets::names(Vec::new(), true)?;
         if let Some(switch) = flags.switch {
-            let changes = targets::change(&ifaces, Manner::Lasting, |_, config| {
+            let changes = targets::change(&ifaces, ChangeMode::Lasting, |_, config| {
                 classes_of(config, &flags.queues).try_for_each(|tc| {
                     let spec = WredConfig::SPECS.iter().find(|spec| spec.key == "ecn");
                     let key = spec.map(|spec| Key::Wred(tc, spec));

@@ -6,7 +6,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_netlink::netns::current_inode;
 use dcqcn_support::render::{Table, printable};
-use dcqcn_telemetry::audit::{Contents, Entry, Log, What};
+use dcqcn_telemetry::audit::{Contents, Entry, Event, Log};
 use serde::Serialize;
 
 use dcqcn_support::cli::Output;
@@ -84,24 +84,24 @@ impl fmt::Display for LogReport {
         } else {
             let mut table = Table::new(&["TIME", "WHO", "IFACE", "PARAMETER", ">OLD", ">NEW", "COMMAND"]);
             for entry in entries {
-                let [key, old, new] = match &entry.what {
-                    What::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
-                    What::Intended { key, old, intended } => {
+                let [key, old, new] = match &entry.event {
+                    Event::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
+                    Event::Intended { key, old, intended } => {
                         [format!("{key} (intended)"), old.clone(), intended.clone()]
                     }
-                    What::Pending { key, old, pending, confirm_within_s } => [
+                    Event::Pending { key, old, pending, confirm_within_s } => [
                         format!("{key} (to be confirmed in {confirm_within_s} s)"),
                         old.clone(),
                         pending.clone(),
                     ],
-                    What::Confirmed { key, former, confirmed } => {
+                    Event::Confirmed { key, former, confirmed } => {
                         [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
                     }
-                    What::TakenBack { key, unconfirmed, restored } => {
+                    Event::Reverted { key, unconfirmed, restored } => {
                         [format!("{key} (reverted)"), unconfirmed.clone(), restored.clone()]
                     }
-                    What::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
-                    What::Ordered(order) => [
+                    Event::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
+                    Event::Ordered(order) => [
                         format!("({} for {})", order.order, printable(&order.by)),
                         String::new(),
                         order.name.as_deref().map(printable).unwrap_or_default(),
@@ -139,7 +139,7 @@ mod tests {
             command: "dcqcn set\n".into(),
             netns: 1,
             iface: iface.into(),
-            what: What::Changed { key: "rpg_gd".into(), old: "11".into(), new: new.into() },
+            event: Event::Changed { key: "rpg_gd".into(), old: "11".into(), new: new.into() },
         }
     }
 

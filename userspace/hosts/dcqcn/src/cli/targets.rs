@@ -10,7 +10,7 @@ use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, Info, Refused};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Assignment, Profile, SetError};
-use dcqcn_telemetry::audit::{self as audit, Manner};
+use dcqcn_telemetry::audit::{self as audit, ChangeMode};
 use glob::Pattern;
 
 /// The names without duplicates, or all attached interfaces.
@@ -175,7 +175,7 @@ pub(super) fn missing(what: &str) -> clap::Error {
 /// Changes the parameters of all interfaces or of none, and records it in the audit log.
 pub(super) fn change(
     ifaces: &[String],
-    manner: Manner,
+    manner: ChangeMode,
     edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Change>> {
     audit::change(ifaces, manner, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {

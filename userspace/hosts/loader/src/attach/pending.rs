@@ -18,7 +18,7 @@ use crate::failpoint;
 
 /// What was reverted, and what could not be.
 #[derive(Debug, Default)]
-pub struct TakenBack {
+pub struct Reverted {
     /// From the values that nobody confirmed to the former ones.
     pub changes: Vec<Change>,
     /// What is tried again by whoever comes next.
@@ -73,7 +73,7 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 ///
 /// # Errors
 /// The lock is not to be had, the directory cannot be read, or nothing waits on an interface that is named.
-pub fn take_back(which: Which<'_>) -> Result<TakenBack, Error> {
+pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     let place = StateDir::here()?;
     let look = || match which {
         Which::Of(ifaces) => named(&place, ifaces),
@@ -83,24 +83,24 @@ pub fn take_back(which: Which<'_>) -> Result<TakenBack, Error> {
             Ok(waiting.into_iter().filter(|(_, pending)| pending.is_overdue(now_ns)).collect())
         }
     };
-    let mut taken_back = TakenBack::default();
+    let mut reverted = Reverted::default();
     if look()?.is_empty() {
-        return Ok(taken_back);
+        return Ok(reverted);
     }
     let _lock = place.lock()?;
     let links = Netlink::connect()?.links()?;
     // Another may have been faster.
     for (record, pending) in look()? {
         let iface = labelled(record.info.clone(), &links).iface;
-        match take_back_one(&place, record, &pending, &links) {
-            Ok(change) => taken_back.changes.push(change),
-            Err(error) => taken_back.failed.push(Refused { iface, error }),
+        match revert_one(&place, record, &pending, &links) {
+            Ok(change) => reverted.changes.push(change),
+            Err(error) => reverted.failed.push(Refused { iface, error }),
         }
     }
-    Ok(taken_back)
+    Ok(reverted)
 }
 
-fn take_back_one(
+fn revert_one(
     place: &StateDir,
     mut record: Record,
     pending: &Pending,

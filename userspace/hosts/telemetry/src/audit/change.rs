@@ -9,7 +9,7 @@ use super::Log;
 
 /// Mode of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum ChangeMode {
     /// Permanent.
     #[default]
     Lasting,
@@ -28,21 +28,21 @@ pub enum Manner {
 /// As [`Transaction::prepare`] and [`Transaction::commit`].
 pub fn change<E: From<attach::Error> + Display>(
     ifaces: &[impl AsRef<str>],
-    manner: Manner,
+    manner: ChangeMode,
     edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
 ) -> Result<Vec<Change>, Refused<E>> {
     let confirm_within = match manner {
-        Manner::Confirm(within) => Some(within),
-        Manner::Lasting | Manner::DryRun => None,
+        ChangeMode::Confirm(within) => Some(within),
+        ChangeMode::Lasting | ChangeMode::DryRun => None,
     };
     let transaction = match Transaction::prepare(ifaces, confirm_within, edit) {
-        Err(refused) if manner != Manner::DryRun && attach::open(&refused.iface).is_ok() => {
+        Err(refused) if manner != ChangeMode::DryRun && attach::open(&refused.iface).is_ok() => {
             enter_refusal(&refused.iface, &refused.error.to_string());
             return Err(refused);
         }
         transaction => transaction?,
     };
-    if manner == Manner::DryRun {
+    if manner == ChangeMode::DryRun {
         return Ok(transaction.changes().to_vec());
     }
     // Log the intent first, in case the process is killed in between.

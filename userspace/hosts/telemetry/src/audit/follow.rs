@@ -81,17 +81,17 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::audit::What;
+    use crate::audit::Event;
 
     fn reasons(follow: &mut Follow) -> Vec<String> {
-        let reason = |entry: Entry| match entry.what {
-            What::Refused { refused } => refused,
-            What::Ordered(order) => order.order,
-            What::Changed { key, .. }
-            | What::Intended { key, .. }
-            | What::Pending { key, .. }
-            | What::Confirmed { key, .. }
-            | What::TakenBack { key, .. } => key,
+        let reason = |entry: Entry| match entry.event {
+            Event::Refused { refused } => refused,
+            Event::Ordered(order) => order.order,
+            Event::Changed { key, .. }
+            | Event::Intended { key, .. }
+            | Event::Pending { key, .. }
+            | Event::Confirmed { key, .. }
+            | Event::Reverted { key, .. } => key,
         };
         follow.read().unwrap().into_iter().map(reason).collect()
     }

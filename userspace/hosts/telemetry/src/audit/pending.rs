@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, Info, Pending, TakenBack, Which};
+use dcqcn_loader::attach::{self, Change, Info, Pending, Reverted, Which};
 use dcqcn_params::Key;
 
-use super::{Author, Entry, Error, Log, What};
+use super::{Author, Entry, Error, Event, Log};
 
 impl Log {
     /// Appends this process's changes, to be confirmed within some time.
@@ -15,11 +15,11 @@ impl Log {
     /// The file cannot be created or written.
     pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
         let confirm_within_s = within.as_secs();
-        self.append_all(changes, |key, old, pending| What::Pending { key, old, pending, confirm_within_s })
+        self.append_all(changes, |key, old, pending| Event::Pending { key, old, pending, confirm_within_s })
     }
 
-    fn append_taken_back(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, unconfirmed, restored| What::TakenBack { key, unconfirmed, restored })
+    fn append_reverted(&self, changes: &[Change]) -> Result<(), Error> {
+        self.append_all(changes, |key, unconfirmed, restored| Event::Reverted { key, unconfirmed, restored })
     }
 
     fn append_confirmed(&self, confirmed: &[(Info, Pending)]) -> Result<(), Error> {
@@ -37,7 +37,7 @@ fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> 
         let key: Key = name.parse().ok()?;
         let former = Quantity(*value, key.unit()).to_string();
         let confirmed = config.as_ref().map(|config| key.text(config)).unwrap_or_default();
-        Some(author.entry(&info.iface, What::Confirmed { key: name.clone(), former, confirmed }))
+        Some(author.entry(&info.iface, Event::Confirmed { key: name.clone(), former, confirmed }))
     };
     pending.former.iter().filter_map(entry).collect()
 }
@@ -57,11 +57,11 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error>
 /// Reverts pending changes, and logs it.
 ///
 /// # Errors
-/// As [`attach::take_back`].
-pub fn take_back(which: Which<'_>) -> Result<TakenBack, attach::Error> {
-    let taken_back = attach::take_back(which)?;
-    if let Err(error) = Log::here().append_taken_back(&taken_back.changes) {
+/// As [`attach::revert`].
+pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
+    let reverted = attach::revert(which)?;
+    if let Err(error) = Log::here().append_reverted(&reverted.changes) {
         tracing::warn!(%error, "change reverted but not recorded in the audit log");
     }
-    Ok(taken_back)
+    Ok(reverted)
 }

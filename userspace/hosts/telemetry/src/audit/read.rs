@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 
-use super::{Entry, Error, Log, What};
+use super::{Entry, Error, Event, Log};
 
 /// Contents of a log.
 #[derive(Clone, Debug, Default)]
@@ -78,8 +78,8 @@ impl Contents {
         let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
             let who = (entry.pid, entry.iface.clone());
-            match &entry.what {
-                What::Intended { .. } => match since.get_mut(&who) {
+            match &entry.event {
+                Event::Intended { .. } => match since.get_mut(&who) {
                     Some(Since::Intent(time)) if *time == entry.time => continue,
                     Some(result @ Since::Result) => {
                         *result = Since::Intent(entry.time);
@@ -88,10 +88,10 @@ impl Contents {
                     // PIDs repeat, especially in containers: an intent before that one never had a result.
                     Some(Since::Intent(_)) | None => {}
                 },
-                What::Changed { .. } | What::Pending { .. } | What::Refused { .. } => {
+                Event::Changed { .. } | Event::Pending { .. } | Event::Refused { .. } => {
                     since.insert(who, Since::Result);
                 }
-                What::Confirmed { .. } | What::TakenBack { .. } | What::Ordered(_) => {}
+                Event::Confirmed { .. } | Event::Reverted { .. } | Event::Ordered(_) => {}
             }
             settled.push(entry);
         }
@@ -125,7 +125,7 @@ mod tests {
         log.append(&change(13)).unwrap();
         let entries = log.tail(1 << 20).unwrap().entries;
         let intended =
-            |entry: &Entry| matches!(&entry.what, What::Intended { intended, .. } if intended == "12");
+            |entry: &Entry| matches!(&entry.event, Event::Intended { intended, .. } if intended == "12");
         assert_eq!(entries.len(), 2, "{entries:?}");
         assert!(intended(&entries[0]), "{entries:?}");
     }

@@ -12,9 +12,9 @@ fn change(iface: &str, changes: &[&str]) -> Change {
 
 /// Interface, parameter, old and new value.
 fn changed(entry: &Entry) -> [&str; 4] {
-    match &entry.what {
-        What::Changed { key, old, new } => [&entry.iface, key, old, new],
-        What::Refused { refused } => panic!("{refused}"),
+    match &entry.event {
+        Event::Changed { key, old, new } => [&entry.iface, key, old, new],
+        Event::Refused { refused } => panic!("{refused}"),
         _ => panic!("{entry:?}"),
     }
 }
@@ -29,7 +29,7 @@ fn refusal_is_logged() {
     assert!(unreadable.is_empty());
     let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
-    assert_eq!(refused.what, What::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+    assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
     assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
 }
 
@@ -61,16 +61,17 @@ fn intent_shown_until_outcome_known() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append_intent(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    let intended = What::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
-    let whats = || -> Vec<What> { log.read().unwrap().entries.into_iter().map(|entry| entry.what).collect() };
-    assert_eq!(whats(), std::slice::from_ref(&intended), "killed in between");
+    let intended = Event::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
+    let events =
+        || -> Vec<Event> { log.read().unwrap().entries.into_iter().map(|entry| entry.event).collect() };
+    assert_eq!(events(), std::slice::from_ref(&intended), "killed in between");
     log.append(&[change("eth1", &["rpg_gd=12"])]).unwrap();
-    assert_eq!(whats().first(), Some(&intended), "another interface is irrelevant");
+    assert_eq!(events().first(), Some(&intended), "another interface is irrelevant");
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    assert!(!whats().contains(&intended), "{:?}", whats());
+    assert!(!events().contains(&intended), "{:?}", events());
     log.append_intent(&[change("eth0", &["rpg_gd=13"])]).unwrap();
     log.append_refusal("eth0", "the map is gone").unwrap();
-    assert_eq!(whats().len(), 3);
+    assert_eq!(events().len(), 3);
 }
 
 #[test]

@@ -156,18 +156,18 @@ impl WorkerState {
         let Some(held) = held else {
             return Err(Refused::one(format!("{} is not unconfirmed", undo.name)));
         };
-        self.take_back()?;
+        self.revert()?;
         self.enter("reverted", &held.by, &format!("{} was unconfirmed", undo.name), peer);
         Ok(self.applied(true, began))
     }
 
     /// Reverts an override not confirmed in time.
-    pub(super) fn take_back_unconfirmed(&mut self) {
+    pub(super) fn revert_unconfirmed(&mut self) {
         if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
         let name = self.overrides.held().map(|held| held.name).unwrap_or_default();
-        match self.take_back() {
+        match self.revert() {
             Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
             Err(refused) => {
                 self.overrides.confirm_until = Some(Instant::now() + AGAIN);
@@ -178,7 +178,7 @@ impl WorkerState {
     }
 
     /// Returns to the state before the first unconfirmed override.
-    fn take_back(&mut self) -> Result<(), Refused> {
+    fn revert(&mut self) -> Result<(), Refused> {
         let former = self.overrides.trial().and_then(|trial| trial.former);
         let over = former
             .as_ref()
@@ -196,7 +196,7 @@ impl WorkerState {
 
     /// Activates the previous state, whether or not it can be persisted.
     fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
-        change::take_back();
+        change::revert();
         let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
         self.switch_to(self.overrides.own.under(over), options)?;
         if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
@@ -241,7 +241,7 @@ impl WorkerState {
     /// Activates and persists an override, or neither. If killed in between, the daemon starts with the previous state.
     fn put(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         // Revert changes not confirmed in time first, as they would block this one.
-        change::take_back();
+        change::revert();
         let written = self.save(&kept)?;
         let (before, now) = (self.overrides.both(), self.overrides.own.under(over));
         let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
