@@ -121,7 +121,7 @@ fn silent_canary_rolls_back() -> Result<()> {
     }
     let site = Site::new(1, 4)?;
     for (nature, words) in
-        [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets a second")]
+        [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets per second")]
     {
         // Traffic to compare with, for five seconds on every host.
         site.wait("every host has traffic", |status| {

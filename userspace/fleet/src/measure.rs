@@ -1,42 +1,40 @@
-//! The measures of the gate: one table from which limits, reports, columns, the example file and the documentation derive.
+//! The metrics of the gate: one table, from which limits, reports, columns and the example file derive.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use dcqcn_control_api::{Counts, Health, QUEUE_BINS, QUEUE_PERCENT};
 use serde::{Deserialize, Serialize};
 
-/// Allowed deviation from the baseline: `times` the baseline, `plus` an amount.
+/// Limit relative to the baseline: `times` the baseline, `plus` an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limit {
-    /// Factor on the baseline.
     pub(crate) times: f64,
-    /// Amount added to it (subtracted where less is worse), in the unit of the measure.
+    /// Amount added (subtracted where less is worse), in the unit of the metric.
     pub(crate) plus: u64,
 }
 
-/// How a measure is read.
+/// How a metric is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// Events since the start of the window, compared per million data packets.
+    /// Events in the window, compared per million data packets.
     Events(fn(&Counts) -> u64),
-    /// Level over the window, compared as it is.
+    /// Level over the window, compared directly.
     Level(fn(&VecDeque<Health>) -> u64),
-    /// Data packets a second; less is worse.
+    /// Data packets per second; less is worse.
     Throughput,
 }
 
-/// A measure.
+/// A metric of the gate.
 pub(crate) struct Measure {
-    /// Its key in `[gate]`, in reports and in JSON.
+    /// Key in `[gate]`, in reports and in JSON.
     pub(crate) name: &'static str,
-    /// Its unit, as messages print it.
+    /// Unit in messages.
     pub(crate) unit: &'static str,
-    /// Its column in `dcqcn-fleet status`, if it has one.
+    /// Column in `dcqcn-fleet status`, if any.
     pub(crate) column: Option<&'static str>,
-    /// Its default limit; none if it is off by default.
+    /// Default limit; `None` if disabled by default.
     pub(crate) limit: Option<Limit>,
-    /// How it is read.
     pub(crate) source: Source,
 }
 
@@ -44,17 +42,17 @@ const fn limit(times: f64, plus: u64) -> Option<Limit> {
     Some(Limit { times, plus })
 }
 
-/// Name of the measure of throughput.
+/// Name of the throughput metric.
 pub(crate) const THROUGHPUT: &str = "throughput";
 
-/// Standard error of a throughput that cannot be told, in thousandths: too few parts, or all packets in one of them.
+/// [`Reading::spread`] of a throughput whose standard error is unknown: too few parts, or all packets in one of them.
 pub(crate) const UNKNOWN_SPREAD: u64 = 1_000;
 
-/// Every measure.
+/// All metrics.
 pub(crate) const MEASURES: &[Measure] = &[
     Measure {
         name: "marks",
-        unit: "marked packets in a million",
+        unit: "marked packets per million",
         column: Some("MARKS/M"),
         limit: limit(1.5, 1_000),
         source: Source::Events(|counts| counts.marked_packets),
@@ -82,7 +80,7 @@ pub(crate) const MEASURES: &[Measure] = &[
     },
     Measure {
         name: "rdma_errors",
-        unit: "retransmissions and time-outs of RDMA devices per million packets",
+        unit: "retransmissions and timeouts of RDMA devices per million packets",
         column: None,
         limit: limit(1.5, 10),
         source: Source::Events(|counts| counts.rdma_errors),
@@ -103,21 +101,21 @@ pub(crate) const MEASURES: &[Measure] = &[
     },
     Measure {
         name: "queue_p99",
-        unit: "percent of Kmax in the deepest queue in 1 of 100 samples",
+        unit: "percent of Kmax in the deepest queue (99th percentile)",
         column: None,
         limit: limit(1.5, 50),
         source: Source::Level(queue_p99),
     },
     Measure {
         name: "floor",
-        unit: "of 100 sending flows at their lowest rate",
+        unit: "percent of sending flows at their lowest rate",
         column: None,
         limit: limit(1.5, 20),
         source: Source::Level(floor),
     },
     Measure {
         name: THROUGHPUT,
-        unit: "data packets a second",
+        unit: "data packets per second",
         column: Some("PACKETS/S"),
         limit: limit(0.7, 0),
         source: Source::Throughput,
@@ -125,23 +123,23 @@ pub(crate) const MEASURES: &[Measure] = &[
 ];
 
 impl Measure {
-    /// Whether less of it is worse.
+    /// Returns whether a smaller value is worse.
     pub(crate) const fn is_less_worse(&self) -> bool {
         matches!(self.source, Source::Throughput)
     }
 }
 
-/// The measure of that name.
+/// Finds a metric by name.
 pub(crate) fn find(name: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.name == name)
 }
 
-/// The limits that apply unless a file changes them.
+/// Default limits of all metrics that are enabled by default.
 pub(crate) fn default_limits() -> BTreeMap<String, Limit> {
     MEASURES.iter().filter_map(|measure| Some((measure.name.to_owned(), measure.limit?))).collect()
 }
 
-/// The measures as the lines of `[gate]` in the example file.
+/// The `[gate]` lines of the example file.
 pub(crate) fn example() -> String {
     let line = |measure: &Measure| {
         let value = match measure.limit {
@@ -154,18 +152,18 @@ pub(crate) fn example() -> String {
     MEASURES.iter().map(line).collect()
 }
 
-/// One measure of one host: its value, and how much it scatters.
+/// Value and spread of one metric on one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reading {
-    /// Events counted, the level, or data packets a second.
+    /// Event count, level, or data packets per second.
     pub(crate) value: u64,
-    /// Of events: variance of the counts of equal parts of the window over their mean, in percent, at least 100. Of throughput:
-    /// standard error in thousandths of the value. Of a level: 0.
+    /// Events: variance-to-mean ratio of the counts in equal parts of the window, in percent, at least 100.
+    /// Throughput: standard error in thousandths of the value. Level: 0.
     pub(crate) spread: u64,
 }
 
-/// The deepest queue of each sample, in percent of its Kmax, on average.
+/// Average depth of the deepest queue, in percent of its Kmax.
 fn queue(samples: &VecDeque<Health>) -> u64 {
     let percent =
         |counts: &Counts| counts.queue_bytes.saturating_mul(100).checked_div(counts.kmax_bytes).unwrap_or(0);
@@ -174,7 +172,7 @@ fn queue(samples: &VecDeque<Health>) -> u64 {
     sum.checked_div(samples.len() as u64).unwrap_or(0)
 }
 
-/// Percent of Kmax below which the deepest queue was in 99 of 100 samples of the data plane.
+/// 99th percentile of the depth of the deepest queue, in percent of its Kmax, over the samples of the data plane.
 fn queue_p99(samples: &VecDeque<Health>) -> u64 {
     let mut looks = [0; QUEUE_BINS];
     let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return 0 };
@@ -183,14 +181,14 @@ fn queue_p99(samples: &VecDeque<Health>) -> u64 {
         let Some(before) = first.interfaces.get(name).filter(same) else { continue };
         for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
             let before = before.queue_samples.get(place).copied().unwrap_or(0);
-            // A counter that went back was reset: an interface attached again, or a new controller.
+            // A smaller counter was reset: the interface was reattached, or the controller restarted.
             looks[place] += now.checked_sub(before).unwrap_or(*now);
         }
     }
     percentile(&looks)
 }
 
-/// The last bucket has no bound, and counts as twice the one before.
+/// 99th percentile of a histogram. The last bucket has no upper bound and is taken as twice the bound before it.
 fn percentile(looks: &[u64; QUEUE_BINS]) -> u64 {
     let total: u64 = looks.iter().sum();
     let mut seen = 0;
@@ -203,7 +201,7 @@ fn percentile(looks: &[u64; QUEUE_BINS]) -> u64 {
     QUEUE_PERCENT.last().map_or(0, |last| 2 * last)
 }
 
-/// Flows at the lowest rate, of a hundred that send, on average of the samples in which some did.
+/// Average percentage of active flows at their lowest rate, over the samples with active flows.
 fn floor(samples: &VecDeque<Health>) -> u64 {
     let percent = |health: &Health| {
         let sum = |of: fn(&Counts) -> u64| health.interfaces.values().map(of).sum::<u64>();

@@ -1,7 +1,7 @@
-//! A rollout as a state machine: `(state, event) -> (state, effects)`. It does not wait, read a clock or speak to etcd.
+//! A rollout as a pure state machine: `(state, event) -> (state, effects)`. It does not block, read a clock or access etcd.
 //!
-//! Time is an argument, and adds up in [`Rollout::clock_ms`]: only time in which a coordinator ran counts, and of a single event no more
-//! than [`MOST_ELAPSED_MS`]. An outage of etcd, a stopped coordinator and a clock that jumps are therefore not watching time.
+//! Elapsed time is an argument and accumulates in [`Rollout::clock_ms`]. It includes only time in which a coordinator ran, and
+//! at most [`MOST_ELAPSED_MS`] per event, so an etcd outage, a stopped coordinator or a clock jump does not shorten the soak.
 
 mod back;
 mod gate;
@@ -24,45 +24,42 @@ use crate::record::{Outcome, Rates, Report, Target};
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;
 
-/// Messages that are kept.
+/// Messages stored in the record.
 const LINES: usize = 100;
 /// Longest message, in characters.
 const LINE_CHARS: usize = 1_000;
-/// Most hosts that get an order in one event: etcd takes 128 operations in a transaction.
+/// Maximum orders per event; an etcd transaction is limited to 128 operations.
 const ORDERS: usize = 50;
-/// Most time that one event adds.
+/// Maximum time added by one event.
 pub(crate) const MOST_ELAPSED_MS: u64 = 2_000;
-/// Longest time that a controller may take for a change that its agent reports as under way: the agent's own limit is 310 s.
+/// Time limit for a change that the agent reports as in progress; the agent itself gives up after 310 s.
 const MOST_APPLYING_MS: u64 = 330_000;
-/// Shortest time after which an agent that lives, and does not report, counts as silent; and what each host of the rollout adds to it.
+/// Time limit for a new report from an agent whose lease is alive: a base, plus an amount per host of the rollout.
 const STUCK_MS: (u64, u64) = (30_000, 6);
-/// Longest time that a wave waits for hosts without a baseline: an agent that has just started samples once a second.
+/// Maximum time a wave waits for hosts without a baseline; a recently started agent samples once a second.
 const BASELINE_MS: u64 = 15_000;
-/// How often `soak` is extended when too few hosts have traffic.
+/// Maximum multiple of `soak` when too few hosts have traffic.
 const SOAKS: u64 = 3;
 
-/// State of a rollout. Its steps are records of their own.
+/// State of a rollout. Each step is stored in a separate record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Rollout {
-    /// Key of its steps: the version, and what tells it from an attempt that was never begun.
+    /// Key of the steps: the version, and a random part that distinguishes attempts that failed to begin.
     pub(crate) id: String,
-    /// The version that is rolled out.
     pub(crate) version: u64,
-    /// Author.
+    /// Author of the version.
     pub(crate) by: String,
-    /// Reason.
+    /// Reason given by the author.
     pub(crate) why: String,
-    /// How.
     pub(crate) policy: Policy,
-    /// Number of steps: all must have been read before it continues.
+    /// Number of steps. A coordinator continues only after it has read all of them.
     pub(crate) hosts: usize,
-    /// Time that coordinators have spent on it.
+    /// Time that coordinators have spent on this rollout.
     pub(crate) clock_ms: u64,
-    /// Phase.
     pub(crate) phase: Phase,
-    /// Messages, the latest last.
+    /// Messages, oldest first.
     pub(crate) lines: Vec<String>,
-    /// The hosts that are changed, by wave and name.
+    /// Steps in order of wave and host name.
     #[serde(skip)]
     pub(crate) steps: Vec<Step>,
 }
@@ -71,169 +68,136 @@ pub(crate) struct Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// A wave is changed, then watched; wave 0 are the canaries.
+    /// The hosts of a wave are changed, then observed. Wave 0 contains the canaries.
     Forward(Forward),
-    /// Every changed host goes back.
-    Back {
-        /// Why.
-        reason: String,
-    },
+    /// Every changed host is being rolled back.
+    Back { reason: String },
     /// The version is active.
     Done,
-    /// Every changed host has been told to go back.
-    RolledBack {
-        /// Why.
-        reason: String,
-    },
+    /// Every changed host has been ordered to roll back.
+    RolledBack { reason: String },
 }
 
-/// A wave.
+/// State of the current wave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Forward {
-    /// Its number.
     pub(crate) wave: usize,
-    /// How long it has been watched.
+    /// Time for which the wave has been observed.
     pub(crate) soaked_ms: u64,
-    /// How long it must be watched.
+    /// Observation time required before evaluation.
     pub(crate) until_ms: u64,
-    /// It has been watched for long enough: judged once every changed host has written a report after that revision of etcd.
+    /// Set once the soak is complete. The wave is evaluated when every changed host has reported since then.
     pub(crate) judge: Option<Judge>,
-    /// Unchanged hosts when the wave began.
+    /// Traffic of the unchanged hosts when the wave began.
     pub(crate) control: Control,
-    /// Why no further host is changed.
+    /// Reason for not changing further hosts.
     pub(crate) hold: Option<Hold>,
-    /// How long hosts have waited for a baseline.
+    /// Time spent waiting for baselines.
     #[serde(default)]
     pub(crate) waited_ms: u64,
 }
 
-/// A judgement that waits for new reports.
+/// An evaluation that waits for new reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Judge {
-    /// Reports must be newer than this revision.
+    /// Reports must be newer than this etcd revision.
     pub(crate) revision: i64,
-    /// On the clock of the rollout.
+    /// Start of the wait, in [`Rollout::clock_ms`].
     pub(crate) since_ms: u64,
 }
 
-/// Why no further host is changed.
+/// Reason for not changing further hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Hold {
-    /// An operator paused it.
+    /// Paused by an operator.
     Operator,
-    /// Too few hosts could be judged: an operator decides.
+    /// Too few hosts could be evaluated; an operator must resume or abort.
     Unjudged,
 }
 
-/// A host of a rollout.
+/// One host of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
-    /// Its name.
     pub(crate) host: String,
-    /// The wave that it belongs to.
     pub(crate) wave: usize,
-    /// The configuration that it gets.
+    /// New configuration.
     pub(crate) target: Target,
-    /// The configuration that it had.
+    /// Previous configuration, restored by a rollback.
     pub(crate) former: Target,
-    /// State.
     pub(crate) state: State,
-    /// Its counters before it was changed.
+    /// Metrics before the change, the host's own baseline.
     pub(crate) before: Option<Rates>,
-    /// Its complaints before it was changed.
+    /// Complaints before the change.
     pub(crate) complaints: Vec<String>,
-    /// It should have had this text before, and has not: another refusal is not this version's fault.
+    /// The host was already ordered this text but lacks it. Another rejection does not roll the version back.
     pub(crate) is_retry: bool,
 }
 
-/// State of a host. Times are on the clock of the rollout.
+/// State of a host. Times are in [`Rollout::clock_ms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     /// Not changed yet.
     Waiting,
     /// Ordered to change.
-    Sent {
-        /// When.
-        at_ms: u64,
-    },
+    Sent { at_ms: u64 },
     /// Changed.
     Applied {
-        /// Since when it has not reported.
+        /// Time at which the host was first found silent, if it is.
         silent_ms: Option<u64>,
     },
-    /// It did not report when its turn came, or still lacks an earlier configuration: it changes when it can.
+    /// Not reporting at its turn, or a retry that failed again. The order remains, so the host changes when it can.
     Away,
-    /// It reported before its order, and has not since, for `patience`.
+    /// Reported before its order, but not within `patience` since.
     Lost,
-    /// Ordered to go back.
-    Returning {
-        /// When.
-        at_ms: u64,
-    },
-    /// It has its former configuration.
+    /// Ordered to roll back.
+    Returning { at_ms: u64 },
+    /// Rolled back: the host reports its previous configuration.
     Returned,
-    /// Ordered to go back, and did not answer in time, or refused: it goes back when it can.
+    /// Ordered to roll back, but did not respond in time or rejected the order. It rolls back when it can.
     Unheard,
 }
 
-/// A report, and the revision of etcd that wrote it.
+/// A report and the etcd revision of its last modification.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) report: Report,
     pub(crate) revision: i64,
 }
 
-/// Reports by host; hosts without one are not there.
+/// Reports by host. Hosts that are away have no entry.
 pub(crate) type Hosts = BTreeMap<String, Seen>;
 
-/// What happens to a rollout.
+/// Input of the state machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
     /// A coordinator has read the fleet.
     Tick {
-        /// Time since its last tick.
+        /// Time since the previous tick.
         elapsed_ms: u64,
-        /// The reports.
         hosts: &'a Hosts,
-        /// The revision that they were read at.
+        /// etcd revision at which `hosts` was read.
         revision: i64,
     },
-    /// An operator pauses.
-    Pause {
-        /// Operator.
-        by: &'a str,
-    },
-    /// An operator resumes.
-    Resume {
-        /// Operator.
-        by: &'a str,
-    },
-    /// An operator aborts.
-    Abort {
-        /// Operator.
-        by: &'a str,
-        /// Reason.
-        why: &'a str,
-    },
+    /// The operator `by` pauses the rollout.
+    Pause { by: &'a str },
+    /// The operator `by` resumes the rollout.
+    Resume { by: &'a str },
+    /// The operator `by` aborts the rollout.
+    Abort { by: &'a str, why: &'a str },
 }
 
-/// What must be done about an event. All of it and the new state are written together.
+/// Output of the state machine. The effects of an event and the new state are written in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Give a host an order.
-    Send {
-        /// The host.
-        host: String,
-        /// The configuration that it should have.
-        target: Target,
-    },
+    /// Order a host to apply `target`.
+    Send { host: String, target: Target },
     /// Print a message.
     Say(String),
 }
 
-/// The next state, and what must be done to get there.
+/// Returns the next state and its effects.
 pub(crate) fn next(mut rollout: Rollout, event: Event<'_>) -> (Rollout, Vec<Effect>) {
     let mut effects = Vec::new();
     rollout.on(event, &mut effects);
@@ -253,7 +217,7 @@ impl Rollout {
                 }
             }
             (Event::Pause { by }, Phase::Forward(forward)) => {
-                // A question to an operator stays one.
+                // Keep `Unjudged`: resuming it approves the wave.
                 forward.hold.get_or_insert(Hold::Operator);
                 self.say(format!("paused by {by}"), effects);
             }
@@ -268,7 +232,7 @@ impl Rollout {
                 let because = if why.is_empty() { String::new() } else { format!(": {why}") };
                 self.fail(format!("aborted by {by}{because}"), effects);
             }
-            // It goes back already; pausing stops new changes only.
+            // Already rolling back; a pause only stops new changes.
             (Event::Pause { .. } | Event::Resume { .. } | Event::Abort { .. }, Phase::Back { .. }) => {}
         }
     }
@@ -299,7 +263,7 @@ impl Rollout {
         self.phase = Phase::Forward(forward);
     }
 
-    /// The wave has been watched for long enough.
+    /// Evaluates the wave after its soak, once every changed host has sent a new report.
     fn judge(&mut self, mut forward: Forward, hosts: &Hosts, revision: i64, effects: &mut Vec<Effect>) {
         let wave = forward.wave;
         if self.policy.soak_ms == 0 {
@@ -345,7 +309,7 @@ impl Rollout {
         }
     }
 
-    /// Continues after a wave that did no harm.
+    /// Continues after a wave without harm: starts the next wave, or ends the rollout.
     fn next_wave(&mut self, wave: usize, how: String, effects: &mut Vec<Effect>) {
         self.say(format!("{} good: {how}", name_of(wave)), effects);
         if wave >= self.last_wave() {
@@ -361,10 +325,10 @@ impl Rollout {
         }
     }
 
-    /// Takes in the reports.
+    /// Updates the states of the steps from the reports.
     ///
     /// # Errors
-    /// Why the rollout cannot continue.
+    /// The reason to roll back: a rejection, a new complaint, or too many lost hosts.
     fn listen(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
         let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
@@ -376,7 +340,7 @@ impl Rollout {
                 return Err(format!("{} refuses version {version}: {why}", step.host));
             }
             let has = report.is_some_and(|report| report.has(&step.target));
-            // Its agent lives, and its reports stand still.
+            // The agent's lease is alive, but it has stopped reporting.
             let is_stuck = forward.judge.is_some_and(|judge| {
                 seen.is_none_or(|seen| seen.revision <= judge.revision)
                     && clock_ms.saturating_sub(judge.since_ms) >= stuck_ms
@@ -386,7 +350,7 @@ impl Rollout {
                 State::Applied { .. } if is_stuck => State::Lost,
                 State::Lost if is_stuck => State::Lost,
                 _ if has => State::Applied { silent_ms: None },
-                // As before, and it tries again on its own: other hosts get what is new to them.
+                // Rejected again, as before this rollout. The agent keeps retrying; continue with the other hosts.
                 State::Sent { .. } if step.is_retry && refusal.is_some() => State::Away,
                 State::Sent { at_ms } => {
                     let is_applying = report.is_some_and(|report| report.applying == Some(version));
@@ -416,7 +380,7 @@ impl Rollout {
     }
 
     /// # Errors
-    /// A canary is lost, or so many hosts that no further host may be changed.
+    /// A canary is lost, or so many hosts that `max_unavailable` allows no further change.
     fn refuse_losses(&self, hosts: &Hosts) -> Result<(), String> {
         let is_lost = |step: &&Step| step.state == State::Lost;
         let lost: Vec<&str> = self.steps.iter().filter(is_lost).map(|step| step.host.as_str()).collect();
@@ -428,7 +392,7 @@ impl Rollout {
         }
         let (count, seconds) = (lost.len(), self.policy.patience_ms / 1_000);
         let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-        // A host may be there while its controller is busy.
+        // A lost host may still report, for example while its controller is busy.
         let says = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
         let says = says.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
         Err(format!(
@@ -437,7 +401,7 @@ impl Rollout {
         ))
     }
 
-    /// Orders hosts of the wave to change, up to `max_unavailable` that are in the middle of a change or silent. Returns how many.
+    /// Orders hosts of the wave to change while at most `max_unavailable` are changing or silent. Returns the number of orders.
     fn change(
         &mut self,
         forward: &mut Forward,
@@ -463,10 +427,10 @@ impl Rollout {
                 break;
             }
             match hosts.get(&step.host) {
-                // A host that is not there is not made unavailable.
+                // A host that is away already does not use up `max_unavailable`.
                 None => step.state = State::Away,
                 Some(_) if room == 0 => continue,
-                // Its next samples make one: without it a loss of throughput could not show.
+                // Wait for samples: a loss of throughput is not detectable without a baseline.
                 Some(seen) if may_wait && !gate::has_baseline(&seen.report.rates) => {
                     waits = true;
                     continue;
@@ -493,7 +457,6 @@ impl Rollout {
         self.phase = Phase::Back { reason };
     }
 
-    /// Number of the last wave.
     pub(crate) fn last_wave(&self) -> usize {
         self.steps.iter().map(|step| step.wave).max().unwrap_or(0)
     }
@@ -510,17 +473,17 @@ impl Rollout {
         effects.push(Effect::Say(line));
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether the rollout has ended.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::RolledBack { .. })
     }
 
-    /// Whether no further host is changed until an operator resumes it.
+    /// Returns whether the rollout waits for an operator to resume it.
     pub(crate) const fn is_paused(&self) -> bool {
         matches!(self.phase, Phase::Forward(Forward { hold: Some(_), .. }))
     }
 
-    /// How it ended, if it has.
+    /// The outcome, if the rollout has ended.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match &self.phase {
             Phase::Done => {
@@ -539,7 +502,7 @@ impl Rollout {
         }
     }
 
-    /// Its progress, in a line.
+    /// One-line progress.
     pub(crate) fn status(&self) -> String {
         let of = self.steps.len();
         let applied = self.count(|state| matches!(state, State::Applied { .. }));
@@ -555,7 +518,7 @@ impl Rollout {
                     Some(Hold::Operator) => ", paused",
                     Some(Hold::Unjudged) => ", paused: too few hosts could be judged (resume or abort)",
                 };
-                // They have their order, and change when they are back.
+                // Their orders are written; they change on return.
                 let away = match self.count(|state| state == State::Away) {
                     0 => String::new(),
                     away => format!(", {away} away"),
@@ -574,12 +537,12 @@ impl Rollout {
 }
 
 impl State {
-    /// Changed, and not reporting, but not lost yet.
+    /// Changed and not reporting, but not lost yet.
     const fn is_silent(self) -> bool {
         matches!(self, Self::Applied { silent_ms: Some(_) })
     }
 
-    /// In the middle of a change, or silent since.
+    /// Changing, or silent since the change.
     const fn is_unavailable(self) -> bool {
         matches!(self, Self::Sent { .. } | Self::Lost) || self.is_silent()
     }
@@ -590,7 +553,7 @@ fn name_of(wave: usize) -> String {
 }
 
 impl Rollout {
-    /// Whether it differs from `kept` by the passing of time only.
+    /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
     pub(crate) fn phase_is_like(&self, kept: &Self) -> bool {
         match (&self.phase, &kept.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {

@@ -1,10 +1,15 @@
-//! False alarms and missed harm of the gate, by simulated rollouts; `cargo xtask fleet --gate` makes as many as the documentation states.
+//! False alarms and misses of the gate in simulated rollouts. `cargo xtask fleet --gate` runs the documented number of them.
 //!
-//! Traffic of a host, in data packets a second: steady (20,000, normal with 5 %), bursty (40,000 for 3 s on average, then nothing for 3 s
-//! on average, exponential), quiet (30, Poisson), idle (none). A fleet of 24 hosts draws them with 25, 35, 25 and 15 %. Of the packets
-//! 0.2 % are marked, with a factor of 0.2 to 3 that changes every second. Every 100 s on average a host drops 1 to 20 packets at a
-//! moment, and every 60 s it retransmits 1 to 8. In the time of a rollout the job of one host in 50 ends, with its queue pairs.
-//! The last rows are not part of the bounds: fleets in which every host is bursty.
+//! A fleet has 24 hosts. Their traffic, in data packets per second:
+//!
+//! - steady (25 % of hosts): 20,000, normally distributed with 5 %
+//! - bursty (35 %): 40,000 for 3 s on average, then none for 3 s on average, exponential
+//! - quiet (25 %): 30, Poisson
+//! - idle (15 %): none
+//!
+//! 0.2 % of packets are marked, times a factor of 0.2 to 3 that changes every second. A host drops 1 to 20 packets at once every
+//! 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are removed.
+//! The last rows, fleets with only bursty hosts, are not asserted.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -28,7 +33,7 @@ enum Traffic {
     Idle,
 }
 
-/// What the change does to hosts that have it.
+/// Effect of the change on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     None,
@@ -101,7 +106,7 @@ impl Host {
         }
     }
 
-    /// A second of traffic.
+    /// Simulates one second of traffic.
     fn pass(&mut self, rng: &mut Rng, at_s: u64, harm: Harm) {
         let has = self.tried.as_ref().is_some_and(|tried| tried.target.version == 1);
         let harm = if has { harm } else { Harm::None };
@@ -110,7 +115,7 @@ impl Host {
             Traffic::Quiet => poisson(rng, 30.0),
             Traffic::Idle => 0,
             Traffic::Bursty => {
-                // The part of this second that it is on.
+                // Fraction of this second in which it sends.
                 let (mut rest, mut on): (f64, f64) = (1.0, 0.0);
                 while rest > 0.0 {
                     if self.left_s <= 0.0 {
@@ -148,7 +153,7 @@ impl Host {
         }
     }
 
-    /// Obeys, samples, and reports every five seconds.
+    /// Simulates one second of the agent: applies an order, samples, and reports every five seconds.
     fn turn(&mut self, rng: &mut Rng, at_s: u64, number: usize, revision: &mut i64, harm: Harm) {
         self.pass(rng, at_s, harm);
         if let Some((target, due_s)) = self.order.take() {
@@ -163,7 +168,7 @@ impl Host {
             }
         }
         if self.agent_dies_s.is_some_and(|dies_s| at_s >= dies_s) {
-            // Its lease ends 15 s later.
+            // Its lease expires 15 s later.
             if self.agent_dies_s.is_some_and(|dies_s| at_s >= dies_s + 15) {
                 self.seen = None;
             }
@@ -256,7 +261,7 @@ fn gate_false_alarms_and_misses() {
         row("good".into(), (0..rollouts).map(|seed| run(seed, Harm::None, None)).collect());
     let mut passed = 0;
     for (index, harm) in HARMS.into_iter().enumerate() {
-        // A sixth each.
+        // Each kind of harm gets a sixth of the rollouts.
         let seeds = (0..rollouts).filter(|seed| seed % HARMS.len() as u64 == index as u64);
         let ends = seeds.map(|seed| run(1_000_000 + seed, harm, None)).collect();
         passed += row(format!("bad: {harm:?}"), ends).0;

@@ -224,7 +224,7 @@ async fn begin(
         out.finish()?;
     }
     let Outcome { is_done, reason } = carry_out(store, version, tick, is_json).await?;
-    ensure!(is_done, "version {version} is rolled back: {reason}");
+    ensure!(is_done, "version {version} was rolled back: {reason}");
     out.show(&Ended { version, is_done, reason })
 }
 

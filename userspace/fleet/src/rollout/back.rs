@@ -1,4 +1,4 @@
-//! Going back: canaries first, then wave by wave.
+//! Rollback: canaries first, then wave by wave.
 
 use super::{Effect, Hosts, ORDERS, Phase, Rollout, State, Step};
 
@@ -18,7 +18,7 @@ impl Rollout {
                     effects.push(Effect::Send { host: step.host.clone(), target: step.former.clone() });
                 }
             }
-            // A host that refuses tries again on its own; in the meantime other hosts must not keep what is bad.
+            // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
             let is_left = |step: &Step| is_left(step) && refusal(step, hosts).is_none();
             if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
                 return;
@@ -37,14 +37,14 @@ impl Rollout {
         }
     }
 
-    /// Takes in the reports.
+    /// Updates the states of the steps from the reports.
     fn hear(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
         let (clock_ms, patience_ms) = (self.clock_ms, self.policy.patience_ms);
         let mut refused = Vec::new();
         for step in &mut self.steps {
             let waited_ms = match step.state {
                 State::Returning { at_ms } => clock_ms.saturating_sub(at_ms),
-                // It may go back while others are waited for.
+                // It may still roll back while the rollout waits for other hosts.
                 State::Unheard => patience_ms,
                 _ => continue,
             };
@@ -59,7 +59,7 @@ impl Rollout {
             }
         }
         for (what, why) in refused {
-            // Once, though it tries again.
+            // Report each rejection once, although the agent retries.
             if !self.lines.iter().any(|line| line.starts_with(&what)) {
                 self.say(format!("{what}{why}"), effects);
             }
@@ -67,12 +67,12 @@ impl Rollout {
     }
 }
 
-/// Whether the rollout waits for it.
+/// Returns whether the rollback waits for this host.
 const fn is_left(step: &Step) -> bool {
     !matches!(step.state, State::Waiting | State::Returned | State::Unheard)
 }
 
-/// Why a host that was ordered to go back does not.
+/// The reason why a host rejects its rollback.
 fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
     let is_told = matches!(step.state, State::Returning { .. } | State::Unheard);
     hosts.get(&step.host).filter(|_| is_told)?.report.refusal(&step.former)

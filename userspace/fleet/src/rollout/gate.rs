@@ -1,10 +1,10 @@
-//! Whether a change made things worse, by the counters of the hosts themselves.
+//! The gate: decides from the hosts' own metrics whether a change did harm.
 //!
-//! A changed host is compared with itself before its change and with the hosts that are not changed yet, whichever allows more. Events are
-//! compared as counts: more than a Poisson distribution of the allowed mean explains. The allowance for chance is [`FALSE_ALARM`] for one
-//! judgement of a whole rollout, divided by the comparisons in it. Events that come in bursts count as many as there were bursts
-//! (the count divided by its variance-to-mean ratio), and [`MISSED_EVENTS`] of them are allowed to any
-//! baseline.
+//! The baseline of a changed host is the larger of its own metric before the change and the mean of the unchanged hosts.
+//!
+//! Event counts are tested against a Poisson distribution of the allowed mean. The significance level is [`FALSE_ALARM`] per
+//! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
+//! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every baseline.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,44 +14,44 @@ use crate::file::Gate;
 use crate::measure::{Limit, MEASURES, Measure, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::Rates;
 
-/// Probability that one judgement finds harm where events are as likely as allowed.
+/// False-alarm probability of one evaluation.
 pub(crate) const FALSE_ALARM: f64 = 0.001;
-/// Independent events that a baseline may have missed by chance: a minute without any proves no lower rate.
+/// Events added to every baseline: a minute without events does not prove a rate of zero.
 const MISSED_EVENTS: f64 = 3.0;
-/// Standard errors that a mean may be off.
+/// Standard errors allowed for a throughput.
 const SIGMAS: f64 = 4.0;
-/// Standard deviations that the events of the baseline may be off.
+/// Standard deviations allowed for the event count of a baseline.
 const BASELINE_SIGMAS: f64 = 2.0;
-/// Fewest hosts whose throughput is compared as a sum.
+/// Minimum number of hosts for comparing the sum of their throughput.
 const POOLED_HOSTS: u32 = 4;
-/// A host is silent when its pause is longer than so many of its pauses before, plus [`PAUSE_MS`].
+/// A host is silent after this multiple of its longest earlier pause, plus [`PAUSE_MS`].
 const PAUSES: u64 = 6;
 const PAUSE_MS: u64 = 2_000;
-/// Unchanged hosts fell silent too when less than this part of their traffic is left.
+/// With less than this fraction of their traffic left, the unchanged hosts are considered silent as well.
 const SILENT_PART: f64 = 0.5;
 
-/// Verdict of a judgement.
+/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// No worse than allowed.
+    /// All metrics are within their limits.
     Good {
-        /// Changed hosts that had enough packets, and whose throughput could be compared if they had traffic before.
+        /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
         judged: usize,
-        /// Changed hosts.
+        /// All changed hosts.
         changed: usize,
-        /// Changed hosts that had traffic and have little now, for too short a time to tell, or a throughput of unknown spread.
+        /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
         undecided: usize,
     },
-    /// Worse, and why.
+    /// A limit is exceeded; the reason.
     Bad(String),
 }
 
-/// Traffic of the hosts that a wave leaves unchanged, when it began.
+/// Total traffic of the hosts that a wave leaves unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Control {
-    /// Hosts that reported.
+    /// Reporting hosts.
     hosts: usize,
-    /// Their data packets a second, together.
+    /// Sum of their data packets per second.
     packets_per_s: u64,
 }
 
@@ -65,7 +65,7 @@ impl Control {
         control
     }
 
-    /// The part of their traffic that is left; 1 at most, and if there was none.
+    /// Fraction of the traffic that is left, at most 1. Returns 1 if there was none.
     fn left(&self, now: &Self) -> f64 {
         if self.packets_per_s == 0 || self.hosts == 0 || now.hosts == 0 {
             return 1.0;
@@ -80,7 +80,7 @@ fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&
     waiting.filter_map(|step| Some((step, &hosts.get(&step.host)?.report.rates)))
 }
 
-/// Judges all changed hosts.
+/// Evaluates all changed hosts.
 pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
     let wave = match &rollout.phase {
@@ -122,9 +122,9 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
             }
         }
         match before.filter(|_| throughput.is_some() && now.queue_pairs != Some(0)) {
-            // It has nothing to lose, or its job has ended.
+            // No traffic before the change, or the job has ended: throughput is not compared.
             None => judged += 1,
-            // More samples do not make a baseline: neither judged nor worth waiting for.
+            // Further samples cannot improve the baseline: not evaluated, and not worth waiting for.
             Some(before) if !has_spread(before) => {}
             Some(_) if !has_spread(now) => undecided += 1,
             Some(_) => judged += 1,
@@ -136,17 +136,17 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
     Verdict::Good { judged, changed: changed.len(), undecided }
 }
 
-/// Whether a throughput has samples enough to be compared. An agent that does not measure it has nothing to wait for.
+/// Returns whether the spread of the throughput is known, or the agent does not measure throughput at all.
 fn has_spread(rates: &Rates) -> bool {
     rates.of.get(THROUGHPUT).is_none_or(|reading| reading.spread < UNKNOWN_SPREAD)
 }
 
-/// Whether a host was sampled, and has samples enough to compare its throughput with.
+/// Returns whether a host has been sampled often enough for a baseline.
 pub(super) fn has_baseline(rates: &Rates) -> bool {
     rates.window_ms > 0 && has_spread(rates)
 }
 
-/// Whether the changed hosts together lost throughput: bursts hide it in a single host, and average out over many.
+/// Tests the sum of throughput over the changed hosts: bursts hide a loss on one host, and average out over many.
 fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
     let (mut hosts, mut before_sum, mut now_sum, mut variance) = (0_u32, 0.0, 0.0, 0.0);
     let least = limit.times * left;
@@ -156,7 +156,7 @@ fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> 
             continue;
         };
         let (Some(was), Some(is)) = (before.of.get(THROUGHPUT), now.of.get(THROUGHPUT)) else { continue };
-        // A job that ended is not harm; one unknown spread would hide the loss of all.
+        // A job that ended is not harm. A host of unknown spread would hide the loss of all others.
         if now.queue_pairs == Some(0) || !has_spread(before) || !has_spread(now) {
             continue;
         }
@@ -167,33 +167,33 @@ fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> 
         variance += (error(was) * least).powi(2) + error(is).powi(2);
     }
     let allowed = before_sum * least - limit.plus as f64 * f64::from(hosts);
-    // Alone, a host is compared with more care.
+    // Fewer hosts are only compared one by one.
     let is_low = hosts >= POOLED_HOSTS && now_sum + SIGMAS * variance.sqrt() < allowed;
     is_low.then(|| {
         format!(
-            "the {hosts} changed hosts together have {now_sum:.0} data packets a second; before their change it was {before_sum:.0}; \
-             allowed are {allowed:.0} ([gate] {THROUGHPUT} = {{ times = {}, plus = {} }})",
+            "the {hosts} changed hosts together have {now_sum:.0} data packets per second; before the change {before_sum:.0}; limit \
+             {allowed:.0} ([gate] {THROUGHPUT} = {{ times = {}, plus = {} }})",
             limit.times, limit.plus
         )
     })
 }
 
-/// Whether a host that had traffic has fallen silent while its queue pairs remain, and other hosts go on.
+/// Tests whether a host has fallen silent although its QPs still exist and unchanged hosts keep their traffic.
 fn silence(before: &Rates, now: &Rates, left: f64) -> Option<String> {
     let longest_ms = PAUSES.saturating_mul(before.gap_ms.max(before.quiet_ms)).saturating_add(PAUSE_MS);
     let is_silent = now.quiet_ms >= longest_ms && now.queue_pairs != Some(0) && left >= SILENT_PART;
     is_silent.then(|| {
         let (packets, seconds) = (before.data_packets, before.window_ms / 1_000);
         format!(
-            "has had no data packet for {} s; before its change it had {packets} in {seconds} s with pauses of up to {} s, and it still \
-             has queue pairs or they cannot be counted ([gate] {THROUGHPUT})",
+            "has had no data packet for {} s; before the change it had {packets} in {seconds} s with pauses of up to {} s, and it still \
+             has QPs or they cannot be counted ([gate] {THROUGHPUT})",
             now.quiet_ms / 1_000,
             before.gap_ms / 1_000
         )
     })
 }
 
-/// A changed host, and what it is compared with.
+/// A changed host and the data to compare it with.
 struct Case<'a> {
     now: &'a Rates,
     before: Option<&'a Rates>,
@@ -203,7 +203,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Why a measure is worse than allowed, if it is.
+    /// The reason why a metric exceeds its limit, if it does.
     fn harm(&self, measure: &Measure, limit: Limit) -> Option<String> {
         let Limit { times, plus } = limit;
         let name = measure.name;
@@ -213,13 +213,13 @@ impl Case<'_> {
         let (sum, count) =
             known.fold((0_u64, 0_u64), |(sum, count), value| (sum.saturating_add(value), count + 1));
         let mean = sum.checked_div(count);
-        // Without a baseline everything is new, and nothing is worse.
+        // Without any baseline there is nothing to compare with.
         let baseline = own.max(mean)?;
         let allowed = baseline as f64 * times + plus as f64;
         let allowed = match measure.source {
             Source::Level(_) => (now.value as f64 > allowed).then_some(allowed),
             Source::Events(_) => {
-                // Means of counts: divided by their variance-to-mean ratio they are those of independent events.
+                // Dividing by the variance-to-mean ratio yields the number of independent events.
                 let packets = self.now.data_packets as f64;
                 let ratio = (now.spread as f64 / 100.0).max(1.0);
                 let events = self.scatter(name) + allowed * packets / 1e6;
@@ -229,7 +229,7 @@ impl Case<'_> {
             // A job that ended is not harm.
             Source::Throughput if self.now.queue_pairs == Some(0) => None,
             Source::Throughput => {
-                // Compared with itself only: hosts differ in what they send.
+                // Compared only with the host itself, as hosts differ in their traffic.
                 let before = self.before?;
                 let reading = before.of.get(name)?;
                 let off = |value: u64, spread: u64, sign: f64| {
@@ -243,18 +243,18 @@ impl Case<'_> {
         }?;
         let value = self.now.value(name)?;
         let (seconds, allowed, unit) = (self.now.window_ms / 1_000, allowed.max(0.0) as u64, measure.unit);
-        let before = own.map_or_else(|| "not known".into(), |own| own.to_string());
+        let before = own.map_or_else(|| "unknown".into(), |own| own.to_string());
         let others = match mean {
-            Some(mean) => format!("{mean} on {} hosts that are not changed", self.others.len()),
-            None => "no host to compare with is unchanged".into(),
+            Some(mean) => format!("on {} unchanged hosts {mean}", self.others.len()),
+            None => "no unchanged host to compare with".into(),
         };
         Some(format!(
-            "has {value} {unit} in the last {seconds} s; before it was {before}, {others}; allowed are {allowed} ([gate] {name} = {{ times = \
+            "has {value} {unit} in the last {seconds} s; before the change {before}, {others}; limit {allowed} ([gate] {name} = {{ times = \
              {times}, plus = {plus} }})"
         ))
     }
 
-    /// By how many events the host's own baseline may be too low, in the packets of now.
+    /// Allowance for the sampling error of the host's own baseline, in events, scaled to the current packet count.
     fn scatter(&self, name: &str) -> f64 {
         let of = |before: &Rates| {
             let Some(reading) = before.of.get(name) else { return 0.0 };

@@ -1,4 +1,4 @@
-//! Which hosts a version changes, and in which order.
+//! Planning: selects the hosts that a version changes, and divides them into canaries and waves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::file::Wave;
 use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::{Member, Target, Version, Want};
 
-/// The rollout of `version` for the hosts whose configuration it changes, and those that report that they lack theirs.
+/// Plans the rollout of `version` to hosts whose configuration differs, or that report lacking their current one.
 pub(crate) fn plan(
     version: &Version,
     members: &BTreeMap<String, Member>,
@@ -48,7 +48,7 @@ pub(crate) fn plan(
     Rollout { id, version, by, why, policy, hosts, clock_ms, phase, lines, steps }
 }
 
-/// The configuration that a host has, or should have. Without a readable order it is the one that it reports.
+/// The configuration that a host is ordered to have. Without a readable order, the one that it reports.
 fn former(want: Option<&Want>, hosts: &Hosts, host: &str) -> Target {
     let tried = || {
         let tried = hosts.get(host)?.report.tried.as_ref()?;
@@ -57,7 +57,7 @@ fn former(want: Option<&Want>, hosts: &Hosts, host: &str) -> Target {
     want.map(|want| want.target.clone()).or_else(tried).unwrap_or_default()
 }
 
-/// Of each group the hosts that are there, those with a baseline first: without traffic or samples nothing can be judged.
+/// Chooses canaries among the reporting hosts of each group. Hosts with a baseline come first, as others cannot be evaluated.
 fn choose_canaries(steps: &mut [Step], version: &Version, hosts: &Hosts) {
     let speaks = |host: &str| {
         let rates = hosts.get(host).map(|seen| &seen.report.rates);
@@ -68,7 +68,7 @@ fn choose_canaries(steps: &mut [Step], version: &Version, hosts: &Hosts) {
                 && reading.spread < UNKNOWN_SPREAD
         })
     };
-    // One that may refuse again and be passed over would prove nothing.
+    // A retried host may be skipped after another rejection, and would prove nothing.
     let mut candidates: Vec<&mut Step> =
         steps.iter_mut().filter(|step| hosts.contains_key(&step.host) && !step.is_retry).collect();
     candidates.sort_by_key(|step| (Reverse(speaks(&step.host)), step.host.clone()));

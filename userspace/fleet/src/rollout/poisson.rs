@@ -1,7 +1,8 @@
-//! A bound on the number of events that chance explains.
+//! Significance test for event counts.
 
-/// Whether `count` events are more than a Poisson distribution of that mean yields with probability `alpha`, by Chernoff's bound
-/// `P(X >= k) <= exp(k - mean - k ln(k / mean))`. The true rate of false alarms is therefore below `alpha`.
+/// Returns whether `count` events are improbable (below `alpha`) for a Poisson distribution of mean `mean`.
+///
+/// Uses the Chernoff bound `P(X >= k) <= exp(k - mean - k ln(k / mean))`, so the actual false-alarm rate is below `alpha`.
 pub(super) fn exceeds(count: f64, mean: f64, alpha: f64) -> bool {
     if count <= mean {
         return false;

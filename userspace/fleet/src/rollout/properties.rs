@@ -1,4 +1,4 @@
-//! Properties that hold whatever hosts, coordinators, operators and outages do, in any order.
+//! Properties of rollouts under arbitrary sequences of host, coordinator, operator and outage events.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::world::{Dialect, Host, World, policy};
 use super::*;
 
-/// Versions of agents, this one most often.
+/// Agent versions by weight.
 const DIALECTS: [Dialect; 8] = [
     Dialect::Own,
     Dialect::Older,
@@ -18,7 +18,7 @@ const DIALECTS: [Dialect; 8] = [
     Dialect::Own,
 ];
 
-/// Fleets of every kind.
+/// Arbitrary fleets.
 fn hosts() -> impl Strategy<Value = Vec<Host>> {
     let host = (0..14_u8, 0..4_usize, 0..DIALECTS.len()).prop_map(|(kind, slow, dialect)| Host {
         dialect: DIALECTS[dialect],
@@ -33,7 +33,7 @@ fn hosts() -> impl Strategy<Value = Vec<Host>> {
     vec(host, 1..24)
 }
 
-/// Asserts about a step that ordered changes, by the reports that it saw.
+/// Checks a step that ordered changes against the reports available to it.
 fn check_orders(world: &World, before: &Rollout, hosts: &Hosts) -> Result<(), TestCaseError> {
     let orders = world.orders.last().unwrap();
     let new: Vec<&String> =
@@ -69,13 +69,13 @@ proptest! {
     ) {
         let mut world = World::new(hosts, policy(canary, wave, most));
         let names: Vec<String> = world.hosts.keys().cloned().collect();
-        // Reports as an earlier moment had them: a coordinator that comes out of an outage.
+        // Stale reports, as a coordinator has after an outage.
         let mut stale = (world.reports(), world.revision);
         for (event, which, elapsed_ms) in events {
             let is_over = world.kept.is_over();
             match event {
                 0 | 1 => {
-                    // Either of two coordinators, with its own state, may die.
+                    // Either of two coordinators steps from its own state, and may die before writing.
                     let (before, reports, revision) = (world.kept.clone(), world.reports(), world.revision);
                     let count = world.orders.len();
                     world.tick(usize::from(event), elapsed_ms, &reports, revision, which.index(3) == 0);
@@ -99,7 +99,7 @@ proptest! {
                 6 if !is_over => world.operate(Event::Resume { by: "ada" }),
                 7 if which.index(20) == 0 => world.operate(Event::Abort { by: "ada", why: "" }),
                 8 => {
-                    // An outage of etcd: ten minutes, reports of before.
+                    // An etcd outage of ten minutes, with stale reports.
                     let (clock_ms, soaked) = (world.kept.clock_ms, soaked(&world.kept));
                     let (reports, revision) = stale.clone();
                     world.known[0] = (world.kept.clone(), world.kept_at);
@@ -109,12 +109,12 @@ proptest! {
                 }
                 9 => stale = (world.reports(), world.revision),
                 10 => {
-                    // Its agent is upgraded, or downgraded.
+                    // An agent is upgraded or downgraded.
                     let dialect = DIALECTS[which.index(DIALECTS.len())];
                     world.host(which.get::<String>(&names)).dialect = dialect;
                 }
                 11 => {
-                    // A clock that jumps, either way.
+                    // A clock jumps in either direction.
                     let (before, reports) = (world.kept.clone(), world.reports());
                     world.step([0, u64::MAX, 7_200_000][which.index(3)]);
                     check_orders(&world, &before, &reports)?;
@@ -130,11 +130,11 @@ proptest! {
             }
             let sent = world.kept.count(|state| matches!(state, State::Sent { .. }));
             prop_assert!(sent <= most, "{sent} at a time");
-            // The record and its steps are the same after a round through etcd.
+            // Serialisation to etcd is lossless.
             let head: Rollout = serde_json::from_str(&serde_json::to_string(&world.kept).unwrap()).unwrap();
             prop_assert_eq!(Rollout { steps: world.kept.steps.clone(), ..head }, world.kept.clone());
         }
-        // Every path ends, if an operator answers.
+        // Every sequence terminates if an operator responds.
         for _ in 0..2_000 {
             if world.kept.is_over() {
                 break;
@@ -157,7 +157,7 @@ proptest! {
             prop_assert_eq!(&wanted, expected, "{} of {:?}", name, step);
             prop_assert!(host.has.as_ref().is_none_or(|has| has.is_of(&wanted)));
         }
-        // No wave began before every host of the wave before it was ordered to change; canaries go back first.
+        // No wave began before every host of the previous wave was ordered to change; canaries roll back first.
         for step in world.kept.steps.iter().filter(|step| world.ordered_at(&step.host).is_some()) {
             let at = world.ordered_at(&step.host).unwrap();
             for other in world.kept.steps.iter().filter(|other| other.wave < step.wave) {

@@ -26,8 +26,8 @@ fn worse_canary_rolls_back_with_figures() {
     hosts[1].marks = 5_000;
     let mut world = World::new(hosts, policy(1, 4, 2));
     let outcome = world.run();
-    let expected = "a01 has 5000 marked packets in a million in the last 60 s; before it was 500, 500 on 7 hosts that are not \
-                    changed; allowed are 1750 ([gate] marks = { times = 1.5, plus = 1000 })";
+    let expected = "a01 has 5000 marked packets per million in the last 60 s; before the change 500, on 7 unchanged hosts 500; \
+                    limit 1750 ([gate] marks = { times = 1.5, plus = 1000 })";
     assert_eq!((outcome.is_done, outcome.reason.as_str()), (false, expected));
     let changed: Vec<&String> =
         world.hosts.iter().filter(|(_, host)| host.want.is_some()).map(|(name, _)| name).collect();
@@ -35,7 +35,7 @@ fn worse_canary_rolls_back_with_figures() {
     assert!(world.hosts.values().all(|host| host.has.as_ref().is_none_or(|tried| tried.target.version == 0)));
 }
 
-/// A rollout to its canaries, which have just applied.
+/// A rollout whose canaries have just applied the version.
 fn canaries(hosts: usize) -> World {
     let mut world = World::new(healthy(hosts), policy(1, 4, 2));
     world.step(0);
@@ -49,7 +49,7 @@ fn silent_canary_is_bad_while_others_send() {
     let mut world = canaries(9);
     for _ in 0..4 {
         world.obey();
-        // Its QPs are there, and nothing arrives.
+        // It still has QPs, but no packets arrive.
         let seen = &mut world.host("a01").seen.report.rates;
         (seen.data_packets, seen.quiet_ms) = (0, 60_000);
         seen.of.insert(THROUGHPUT.into(), Reading::default());
@@ -61,7 +61,7 @@ fn silent_canary_is_bad_while_others_send() {
 
 #[test]
 fn canary_without_queue_pairs_is_not_judged() {
-    // A job that ended everywhere, and one that ended on the changed hosts: harm is not shown, and neither is its absence.
+    // A job that ended on all hosts, or on the changed hosts only, proves neither harm nor its absence.
     for everywhere in [true, false] {
         let mut world = canaries(9);
         for _ in 0..40 {
@@ -84,7 +84,7 @@ fn canary_without_queue_pairs_is_not_judged() {
     }
 }
 
-/// Moments of a rollout of nine hosts in three waves.
+/// Predicate that selects a moment in a rollout of nine hosts in three waves.
 type Moment = fn(&World) -> bool;
 
 fn forward(world: &World) -> Option<&Forward> {
@@ -104,7 +104,7 @@ const MOMENTS: [(&str, Moment); 7] = [
     ("last wave watched", |world| forward(world).is_some_and(|now| now.wave == 2 && now.soaked_ms > 0)),
 ];
 
-/// A rollout at a moment.
+/// Advances a rollout to `moment`.
 fn at(moment: Moment) -> World {
     let mut world = World::new(healthy(9), policy(1, 4, 2));
     world.host("a01").slow = 2;
@@ -115,7 +115,7 @@ fn at(moment: Moment) -> World {
         }
         world.obey();
     }
-    panic!("it does not come to that: {:?}", world.kept);
+    panic!("moment not reached: {:?}", world.kept);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn canary_dead_before_its_turn_pauses() {
 
 #[test]
 fn long_outage_in_each_phase_does_no_harm() {
-    // A coordinator stopped for ten minutes, or etcd for five, whose leases have ended: agents return one by one.
+    // A coordinator stopped for ten minutes, or an etcd outage of five, after which leases are gone and agents return one by one.
     for (name, moment) in MOMENTS {
         for (outage_ms, is_lapsed) in [(600_000, false), (300_000, true)] {
             let mut world = at(moment);
@@ -197,7 +197,7 @@ fn host_without_baseline_is_waited_for() {
                 world.host(host).seen.report.rates = young.clone();
             }
         };
-        // Its agent has just started: ordered once its baseline is known.
+        // Agent recently started: ordered once the baseline is known.
         let mut world = World::new(healthy(9), policy(1, 4, 2));
         for _ in 0..5 {
             report(&mut world);
@@ -208,14 +208,14 @@ fn host_without_baseline_is_waited_for() {
         world.step(1_000);
         assert_eq!(world.ordered_at("a01"), Some(5), "{name}");
         assert!(world.run().is_done, "{name}");
-        // It never is: ordered nevertheless.
+        // The baseline never becomes known: ordered after the time limit.
         let mut world = World::new(healthy(9), policy(1, 4, 2));
         for _ in 0..16 {
             report(&mut world);
             world.step(1_000);
         }
         assert_eq!(world.ordered_at("a01"), Some(15), "{name}");
-        // Nothing is compared then.
+        // Without a soak nothing is compared, so no baseline is needed.
         let unwatched = Policy { soak_ms: 0, ..policy(1, 4, 2) };
         let mut world = World::new(healthy(9), unwatched);
         report(&mut world);
@@ -238,7 +238,7 @@ fn mixed_agents_are_changed_and_judged() {
         let outcome = World::new(hosts, policy(1, 4, 2)).run();
         assert!(!outcome.is_done && outcome.reason.contains("5000 marked packets"), "{canary}: {outcome:?}");
     }
-    // It changes, and what it reports cannot be read: silent.
+    // It changes, but its report is unreadable: silent.
     hosts[1].dialect = Dialect::Unreadable;
     let mut world = World::new(hosts, policy(1, 4, 2));
     assert_eq!(world.run().reason, "8 hosts changed, 1 are away and change when they are back");
@@ -270,7 +270,7 @@ fn host_dead_in_last_wave_is_not_done() {
     world.step(0);
     world.host("a02").is_away = true;
     let outcome = world.run();
-    // max_unavailable = 1: without it the other hosts cannot be changed, or it is lost in the end.
+    // max_unavailable = 1: either the silent host blocks the others, or it is lost at the end.
     assert!(!outcome.is_done || outcome.reason.contains("3 hosts changed, 1 are away"), "{outcome:?}");
 }
 
@@ -283,7 +283,7 @@ fn outage_is_not_watching_time() {
     };
     world.step(600_000);
     assert_eq!((soaked(&world), world.kept.clock_ms), (MOST_ELAPSED_MS, MOST_ELAPSED_MS));
-    // Enough, but the reports are those of before: they are not judged.
+    // The soak is complete, but without new reports there is no evaluation.
     world.step(600_000);
     world.step(1_000);
     assert_eq!(world.ordered_at("a02"), None);
@@ -408,7 +408,7 @@ fn pause_stops_new_changes_and_nothing_else() {
     }
     assert_eq!(orders(&world), before);
     assert!(world.kept.is_paused() && !world.kept.is_over());
-    // A refusal is heard.
+    // A rejection during the pause still rolls back.
     let mut refused = world.kept.clone();
     let mut hosts = world.reports();
     let target = refused.steps[0].target.clone();
@@ -439,7 +439,7 @@ fn unchanged_text_is_not_rolled_out() {
     assert!(none.is_over());
 }
 
-/// A rollout of three waves that is aborted in the last one, where a canary refuses to go back, and a host of the second wave may be away.
+/// A rollout aborted in the last of three waves. A canary rejects its rollback, and a host of the second wave may be away.
 fn aborted(refuses_back: usize, is_away: bool) -> World {
     let mut world = World::new(healthy(6), policy(1, 2, 2));
     while world.ordered_at("a05").is_none() {
@@ -459,7 +459,7 @@ fn host_that_refuses_to_go_back_holds_no_other() {
         (0, false, State::Returned),
         (4, false, State::Returned),
         (6, false, State::Unheard),
-        // For longer than one is waited for, while another still is.
+        // Rejects for longer than the time limit, while the rollback waits for another host.
         (6, true, State::Returned),
         (usize::MAX, true, State::Unheard),
     ] {

@@ -1,5 +1,5 @@
-//! A simulated fleet for tests of the state machine: hosts that answer, refuse, get worse and go away, and coordinators whose state may be
-//! stale.
+//! A simulated fleet for tests of the state machine. Hosts apply, reject, degrade and disappear; coordinators may have stale
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use crate::file::{Gate, Group, Labels, Wave};
 use crate::measure::{Reading, THROUGHPUT};
 use crate::record::{Member, Tried, Version};
 
-/// The version of an agent, by the reports that it writes.
+/// Agent version, by its report format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
     #[default]
     Own,
-    /// It does not measure throughput, pauses, queue pairs or drops.
+    /// Does not measure throughput, pauses, QPs or drops.
     Older,
-    /// It has fields and measures that this version does not know.
+    /// Has unknown fields and metrics.
     Newer,
-    /// Its reports cannot be read.
+    /// Its reports are unreadable.
     Unreadable,
 }
 
 impl Dialect {
-    /// A report as it is read from etcd; none if it cannot be.
+    /// The report as read from etcd, `None` if unreadable.
     fn read(self, report: &Report) -> Option<Report> {
         if self == Self::Own {
             return Some(report.clone());
@@ -50,40 +50,39 @@ impl Dialect {
     }
 }
 
-/// A host that obeys, as long as it is there.
+/// A host that follows its orders unless it is away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     pub(super) is_away: bool,
-    /// Its agent lives, and does not report.
+    /// The agent's lease is alive, but it does not report.
     pub(super) is_stuck: bool,
-    /// The version of its agent.
     pub(super) dialect: Dialect,
     pub(super) refuses: bool,
-    /// How often it refuses to go back.
+    /// Number of times it rejects its rollback.
     pub(super) refuses_back: usize,
-    /// Its marks with version 2, per million.
+    /// Marks per million with version 2.
     pub(super) marks: u64,
     pub(super) failing: Vec<String>,
     pub(super) want: Option<Target>,
     pub(super) has: Option<Tried>,
-    /// Answers this many turns late.
+    /// Delay before it applies an order, in turns.
     pub(super) slow: usize,
     pub(super) due: usize,
-    /// Its last report.
+    /// Last report.
     pub(super) seen: Seen,
-    /// That cannot be read.
+    /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,
 }
 
 pub(super) struct World {
     pub(super) hosts: BTreeMap<String, Host>,
-    /// The state in etcd, and its revision.
+    /// State in etcd, and its revision.
     pub(super) kept: Rollout,
     pub(super) kept_at: i64,
     pub(super) revision: i64,
-    /// The state that each of two coordinators has, and its revision.
+    /// State known to each of two coordinators, and its revision.
     pub(super) known: [(Rollout, i64); 2],
-    /// The orders of each step.
+    /// Orders of each step.
     pub(super) orders: Vec<Vec<(String, Target)>>,
 }
 
@@ -136,7 +135,7 @@ impl World {
         world
     }
 
-    /// Every host that can writes a report.
+    /// Writes a report for every host that is able to.
     fn report(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away && !host.is_stuck) {
             self.revision += 1;
@@ -159,19 +158,19 @@ impl World {
         there.map(|(name, host)| (name.clone(), host.seen.clone())).collect()
     }
 
-    /// A step of the first coordinator, which has the latest state.
+    /// Steps the first coordinator from the latest state.
     pub(super) fn step(&mut self, elapsed_ms: u64) {
         self.known[0] = (self.kept.clone(), self.kept_at);
         let hosts = self.reports();
         self.tick(0, elapsed_ms, &hosts, self.revision, false);
     }
 
-    /// An event of one coordinator, by the state it knows: written if that is the latest. It may die before it writes.
+    /// Steps one coordinator from its own state; written only if that is the latest, and unless it dies first.
     pub(super) fn tick(&mut self, who: usize, elapsed_ms: u64, hosts: &Hosts, revision: i64, dies: bool) {
         let (state, at) = self.known[who].clone();
         let (state, effects) = next(state, Event::Tick { elapsed_ms, hosts, revision });
         if at != self.kept_at || dies {
-            // The comparison fails, and it reads again.
+            // The compare-and-swap fails, and it reads the state again.
             self.known[who] = (self.kept.clone(), self.kept_at);
             return;
         }
@@ -198,7 +197,7 @@ impl World {
         self.orders.push(orders);
     }
 
-    /// Hosts that are there obey, and report.
+    /// Hosts that are present apply their orders and report.
     pub(super) fn obey(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
@@ -212,7 +211,7 @@ impl World {
         self.report();
     }
 
-    /// Steps to the end.
+    /// Steps until the rollout ends.
     pub(super) fn run(&mut self) -> Outcome {
         for _ in 0..2_000 {
             self.step(1_000);
@@ -224,7 +223,7 @@ impl World {
         panic!("no end: {:?}", self.kept);
     }
 
-    /// In which step a host was first ordered version 2.
+    /// Index of the step in which a host was first ordered version 2.
     pub(super) fn ordered_at(&self, host: &str) -> Option<usize> {
         let is_of = |orders: &Vec<(String, Target)>| {
             orders.iter().any(|(name, target)| name == host && target.version == 2)

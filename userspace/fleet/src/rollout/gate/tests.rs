@@ -6,7 +6,7 @@ use crate::record::{Report, Target};
 use crate::rollout::world::{policy, rates};
 use crate::rollout::{Forward, Phase, Seen};
 
-/// A minute in which nothing was wrong, of a thousand packets a second.
+/// A healthy minute with `packets` data packets.
 fn calm(packets: u64) -> Rates {
     let mut calm = rates(0);
     calm.data_packets = packets;
@@ -23,12 +23,12 @@ fn with(mut rates: Rates, name: &str, value: u64, spread: u64) -> Rates {
     rates
 }
 
-/// A changed host that counted `before` and counts `now`, with unchanged hosts that counted `control.0` and count `control.1`.
+/// Evaluates one changed host, with metrics `before` and `now`, and an unchanged one, with metrics `control.0` and `control.1`.
 fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     judged_hosts(1, before, now, control)
 }
 
-/// So many changed hosts, as [`judged_with`].
+/// As [`judged_with`], with `number` changed hosts.
 fn judged_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     let (rollout, control, hosts) = case(number, before, now, control);
     judge(&rollout, &control, &hosts)
@@ -92,7 +92,7 @@ fn harm_is_found_by_each_measure() {
 fn a_rare_event_is_not_harm() {
     for name in ["drops", "rdma_errors", "interface_drops", "marks"] {
         for packets in [1_000, 100_000] {
-            // One, two, and a burst of fifty at one moment.
+            // One event, two events, and a burst of fifty.
             for (value, spread) in [(1, 100), (2, 100), (50, 5_000)] {
                 let before = (calm(packets), calm(packets));
                 let now = with(calm(packets), name, value, spread);
@@ -110,7 +110,7 @@ fn half_throughput_is_harm_unless_shared() {
     assert_eq!(judged(Rates { queue_pairs: Some(0), ..half.clone() }), GOOD, "the job has ended");
     let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
     assert_eq!(judged_with(calm(100_000), half, slower), GOOD);
-    // Traffic that comes in bursts may halve by chance.
+    // Bursty traffic may halve by chance.
     let bursty = with(calm(100_000), THROUGHPUT, 1_666, 300);
     let less = with(calm(50_000), THROUGHPUT, 833, 300);
     assert_eq!(judged_with(bursty, less, (calm(100_000), calm(100_000))), GOOD);
@@ -142,7 +142,7 @@ fn half_throughput_of_bursty_hosts_is_harm() {
     let Verdict::Bad(why) = judged_hosts(20, bursty.clone(), less.clone(), control.clone()) else {
         panic!("not found")
     };
-    assert!(why.starts_with("the 20 changed hosts together have 16660 data packets a second"), "{why}");
+    assert!(why.starts_with("the 20 changed hosts together have 16660 data packets per second"), "{why}");
     let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
     assert!(matches!(judged_hosts(20, bursty.clone(), less.clone(), slower), Verdict::Good { .. }));
     let ended = Rates { queue_pairs: Some(0), ..less };

@@ -14,7 +14,7 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
     Some(Tried { target, error: error.map(str::to_owned) })
 }
 
-/// A host that should have version 1, whose text this is again, and a new one; what the first one reports.
+/// Plans version 1 again for host `a1`, which was ordered it and reports `tried`, and for the new host `a2`.
 fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
     let members = ["a1", "a2"].map(|name| (name.to_owned(), Member::default())).into();
     let [by, why] = [const { String::new() }; 2];
@@ -29,10 +29,10 @@ fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
 fn host_that_lacks_its_configuration_is_retried() {
     for (tried, is_retried) in [
         (tried(1, Some("no")), true),
-        // The version that it should have gone back from.
+        // It still has the version that was rolled back.
         (tried(2, None), true),
         (tried(1, None), false),
-        // It comes up, and its agent orders it.
+        // Still starting; its agent will apply the order.
         (None, false),
     ] {
         let steps: Vec<(String, bool)> =
