@@ -1,5 +1,5 @@
-//! Copies what the page is drawn with to where the command embeds it from. It is no part of the repository: `cargo xtask setup` gets it,
-//! by version and hash.
+//! Copies uPlot, which draws the page's charts, to `OUT_DIR`, from where the binary embeds it. uPlot is not part of the
+//! repository: `cargo xtask setup` downloads it by version and hash.
 
 use std::{env, fs, path::PathBuf};
 
@@ -18,7 +18,7 @@ fn copy() -> Result<(), String> {
         let file = from.join(name);
         println!("cargo::rerun-if-changed={}", file.display());
         fs::copy(&file, to.join(name)).map_err(|error| {
-            format!("cannot read {}: {error}; run `cargo xtask setup`, which gets it", file.display())
+            format!("cannot read {}: {error}; run `cargo xtask setup` to download it", file.display())
         })?;
     }
     Ok(())

@@ -105,11 +105,14 @@ fn agent_permissions_are_least() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let secure = Secure::new(dir.path())?;
     secure.set_up()?;
-    // A key that everybody may read is none.
+    // A key that other users can read is rejected.
     let key = secure.authority.file("operator.key")?;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
     let open = secure.run("operator", &["status"])?;
-    assert!(String::from_utf8_lossy(&open.stderr).contains("everybody may read it"), "{open:?}");
+    assert!(
+        String::from_utf8_lossy(&open.stderr).contains("gives other users access to a secret"),
+        "{open:?}"
+    );
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
 
     let control = dir.path().join("control");

@@ -1,10 +1,10 @@
-//! Asking the controller of this host, on a thread of its own.
+//! Asynchronous requests to the controller of this host.
 
 use dcqcn_control_api::{ClientError, ControlClient, Verb};
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
-/// Asks once.
+/// Sends one request from a blocking thread.
 ///
 /// # Errors
 /// As [`ControlClient::ask`].

@@ -1,4 +1,4 @@
-//! `fleet.toml`: which hosts get which configuration, and how a change of it is rolled out.
+//! `fleet.toml`: configurations of groups of hosts, and the rollout policy.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::measure::{Limit, MEASURES, default_limits, find};
 /// Labels of a host.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Most hosts that may be in the middle of a change.
+/// Upper limit of `max_unavailable`.
 pub(crate) const MOST_UNAVAILABLE: usize = 100;
-/// Longest configuration of a group, in bytes: the controller takes no more.
+/// Maximum size of a group's configuration, in bytes; the controller accepts no more.
 const TEXT_BYTES: usize = 200 << 10;
 
 /// The whole file.
@@ -61,30 +61,29 @@ struct FileGroup {
     interface: Vec<Table>,
 }
 
-/// How a change is rolled out.
+/// Rollout policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Policy {
-    /// Hosts of each group that are changed first.
+    /// Canaries of each group.
     pub(crate) canary: usize,
-    /// Hosts that are changed before it is looked at the gate again.
+    /// Hosts that are changed between two evaluations of the gate.
     pub(crate) wave: Wave,
-    /// Hosts that may be in the middle of a change, or silent since theirs.
+    /// Hosts that may be changing, or silent since their change, at a time.
     pub(crate) max_unavailable: usize,
-    /// How long a wave is watched before it is judged, in milliseconds.
+    /// Observation time of a wave before its evaluation, in milliseconds.
     pub(crate) soak_ms: u64,
-    /// How long a host may take to change, in milliseconds.
+    /// Time limit for a host to change, in milliseconds.
     pub(crate) patience_ms: u64,
-    /// What is too much.
     pub(crate) gate: Gate,
 }
 
-/// The size of a wave.
+/// Size of a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wave {
-    /// So many hosts.
+    /// Number of hosts.
     Hosts(usize),
-    /// So many of a hundred hosts that the rollout changes.
+    /// Percentage of the hosts of the rollout.
     Percent(usize),
 }
 
@@ -95,14 +94,14 @@ impl Default for Policy {
     }
 }
 
-/// `[gate]`: the limits of the measures, and what is enough to compare.
+/// `[gate]`: limits of the metrics, and minimum data for an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gate {
-    /// Limits of the measures that are on, by name.
+    /// Limits of the enabled metrics, by name.
     pub(crate) limits: BTreeMap<String, Limit>,
-    /// Hosts with fewer data packets are not judged.
+    /// Hosts with fewer data packets are not evaluated.
     pub(crate) min_packets: u64,
-    /// With fewer judged hosts the rollout pauses.
+    /// With fewer evaluated hosts the rollout pauses.
     pub(crate) min_judged: usize,
 }
 
@@ -112,13 +111,13 @@ impl Default for Gate {
     }
 }
 
-/// Reads `[gate]`: a limit for each measure or `false`, and two numbers.
+/// Parses `[gate]`: a limit or `false` for each metric, and two numbers.
 fn read_gate(table: Table) -> Result<Gate> {
     let mut gate = Gate::default();
     for (name, value) in table {
         let number = || {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            number.with_context(|| format!("[gate] {name} = {value} is not a number of 0 or more"))
+            number.with_context(|| format!("[gate] {name} = {value} is not a number from 0"))
         };
         match name.as_str() {
             "min_packets" => gate.min_packets = number()?,
@@ -126,7 +125,7 @@ fn read_gate(table: Table) -> Result<Gate> {
             _ => {
                 let measure = find(&name).with_context(|| {
                     let names: Vec<&str> = MEASURES.iter().map(|measure| measure.name).collect();
-                    format!("[gate]: unknown field `{name}`; measures are {}", names.join(", "))
+                    format!("[gate]: unknown field `{name}`; metrics are {}", names.join(", "))
                 })?;
                 if value.as_bool() == Some(false) {
                     gate.limits.remove(&name);
@@ -152,21 +151,20 @@ fn read_gate(table: Table) -> Result<Gate> {
     Ok(gate)
 }
 
-/// Hosts, and what they get.
+/// A group of hosts, and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
-    /// What it is called.
     pub(crate) name: String,
-    /// Patterns of names; any host unless said.
+    /// Patterns of host names; empty matches any host.
     pub(crate) hosts: Vec<String>,
-    /// Labels that a host must have, all of them.
+    /// Required labels.
     pub(crate) labels: Labels,
-    /// `[[interface]]` tables, as the controller reads them.
+    /// `[[interface]]` tables in the controller's format.
     pub(crate) text: String,
 }
 
 impl Group {
-    /// Whether a host is in it.
+    /// Returns whether a host belongs to the group.
     pub(crate) fn has(&self, host: &str, labels: &Labels) -> bool {
         let matches = |pattern: &String| Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(host));
         (self.hosts.is_empty() || self.hosts.iter().any(matches))
@@ -174,21 +172,15 @@ impl Group {
     }
 }
 
-/// Reads the text of a file.
-///
-/// # Errors
-/// What is wrong, with its line where TOML knows it.
+/// Parses the text of a `fleet.toml`.
 pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
     let File { rollout, gate, group } = toml::from_str(text)?;
     let policy = policy(rollout, read_gate(gate)?)?;
-    ensure!(
-        !group.is_empty(),
-        "no [[group]]: write which hosts get what; `dcqcn-fleet apply --help` has an example"
-    );
+    ensure!(!group.is_empty(), "no [[group]]; `dcqcn-fleet apply --help` has an example");
     let mut groups: Vec<Group> = Vec::new();
     for group in group {
         let name = group.name.clone();
-        ensure!(!groups.iter().any(|other| other.name == name), "group `{name}` is there twice");
+        ensure!(!groups.iter().any(|other| other.name == name), "group `{name}` is defined twice");
         groups.push(read_group(group).with_context(|| format!("group `{name}`"))?);
     }
     Ok((policy, groups))
@@ -199,7 +191,7 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let time = |name: &str, text: &str| -> Result<u64> {
         let time = humantime::parse_duration(text).ok().and_then(|time| u64::try_from(time.as_millis()).ok());
         time.filter(|ms| *ms <= 86_400_000).with_context(|| {
-            format!("{name} = \"{text}\" is not a time of up to 1 day: write, for example, \"60s\"")
+            format!("{name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
         })
     };
     let read = match &wave {
@@ -211,14 +203,14 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         _ => None,
     };
     let wave = read.with_context(|| {
-        format!("wave = {wave} is not a number of hosts: write, for example, 10 or \"25%\"")
+        format!("wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
     })?;
     ensure!(
         (1..=MOST_UNAVAILABLE).contains(&max_unavailable),
         "max_unavailable = {max_unavailable} is out of range: 1 to {MOST_UNAVAILABLE}"
     );
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
-    ensure!(patience_ms >= 1_000, "patience = \"{patience}\": allowed is 1s to 1day");
+    ensure!(patience_ms >= 1_000, "patience = \"{patience}\" is out of range: 1s to 1day");
     Ok(Policy { canary, wave, max_unavailable, soak_ms, patience_ms, gate })
 }
 
@@ -227,20 +219,20 @@ fn read_group(group: FileGroup) -> Result<Group> {
     for pattern in &hosts {
         Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
     }
-    ensure!(!interface.is_empty(), "no [[group.interface]]: write what its hosts get");
+    ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
     for table in &interface {
         check(table)?;
     }
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
-    ensure!(text.len() <= TEXT_BYTES, "{} bytes of configuration: allowed are {TEXT_BYTES}", text.len());
+    ensure!(text.len() <= TEXT_BYTES, "configuration has {} bytes; the limit is {TEXT_BYTES}", text.len());
     Ok(Group { name, hosts, labels, text })
 }
 
-/// What can be said of an interface without a host: the controller of each looks at the whole again.
+/// Validates an interface as far as possible without a host; each host's controller validates it completely.
 fn check(table: &Table) -> Result<()> {
     let mut settings = table.clone();
     let Some(Value::String(name)) = settings.remove("name") else {
-        bail!("an interface without a name: write, for example, name = \"eth*\"");
+        bail!("an interface without a name; write, for example, name = \"eth*\"");
     };
     settings.remove("inline");
     let text = toml::to_string(&settings)?;
@@ -249,7 +241,7 @@ fn check(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// What differs between two versions' groups: the setting, its value before and its value since.
+/// Differences between the groups of two versions: setting, old value, new value.
 pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<(String, String, String)> {
     let (old, new) = (flat(old), flat(new));
     let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -350,7 +342,7 @@ rpg_gd = 12
             (&format!("[rollout]\nsoak = '9'\n{interface}"), "is not a time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
-            (&format!("{interface}{interface}"), "is there twice"),
+            (&format!("{interface}{interface}"), "is defined twice"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");

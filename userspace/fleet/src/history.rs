@@ -1,4 +1,4 @@
-//! The versions as people and programs read them: who made them, when and why, and how their rollouts ended.
+//! Output of `dcqcn-fleet history`: all versions with their outcomes.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use serde::Serialize;
 use crate::record::Version;
 use crate::store::Store;
 
-/// The versions, oldest first.
+/// All versions, oldest first.
 #[derive(Serialize)]
 pub(crate) struct History {
     pub(crate) versions: Vec<Row>,
 }
 
-/// A version.
+/// A version and the outcome of its rollout.
 #[derive(Serialize)]
 pub(crate) struct Row {
     version: u64,
@@ -23,22 +23,19 @@ pub(crate) struct Row {
     by: String,
     why: String,
     rollback_of: Option<u64>,
-    /// `null` while its rollout is under way.
+    /// `null` while the rollout is in progress.
     is_done: Option<bool>,
     outcome: String,
 }
 
 impl History {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// etcd does not answer, or has what is not understood.
+    /// Reads all versions and outcomes.
     pub(crate) async fn read(store: &mut Store) -> Result<Self> {
         let (versions, mut outcomes) = (store.versions().await?, store.outcomes().await?);
         let row = |Version { version, by, at, why, rollback_of, .. }| {
             let outcome = outcomes.remove(&version);
             let is_done = outcome.as_ref().map(|outcome| outcome.is_done);
-            let outcome = outcome.map_or_else(|| "under way".into(), |outcome| outcome.reason);
+            let outcome = outcome.map_or_else(|| "in progress".into(), |outcome| outcome.reason);
             Row { version, at, by, why, rollback_of, is_done, outcome }
         };
         Ok(Self { versions: versions.into_iter().map(row).collect() })
@@ -48,7 +45,7 @@ impl History {
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.versions.is_empty() {
-            return writeln!(f, "no version yet: `dcqcn-fleet apply FILE` makes one");
+            return writeln!(f, "no version yet; `dcqcn-fleet apply FILE` creates one");
         }
         let mut table = Table::new(&[">VERSION", "WHEN", "WHO", "WHY", "ENDED", "HOW"]);
         for Row { version, at, by, why, rollback_of, is_done, outcome } in &self.versions {

@@ -1,7 +1,7 @@
-//! Many hosts: what they are to have is in etcd, an agent on each has its controller do it, and a change is rolled out in steps
-//! that are reverted when things get worse.
+//! Fleet management. The desired state of each host is in etcd, and an agent on the host forwards it to the controller
+//! (`dcqcn run`). A change is rolled out to canaries, then in waves, and rolled back if metrics degrade.
 //!
-//! Nothing here runs as root, and nothing that runs as root depends on it.
+//! No code in this crate runs as root, and no program that runs as root depends on it.
 
 mod agent;
 mod ask;

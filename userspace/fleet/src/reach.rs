@@ -1,4 +1,4 @@
-//! Where etcd is, and with what certificates it is asked.
+//! Addresses of etcd, and TLS certificates for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use crate::secret;
 use crate::store::{PATIENCE, Store};
 
-/// Where etcd is, and who asks.
+/// Options for connecting to etcd.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reach {
-    /// Members of etcd, as in https://etcd1:2379,https://etcd2:2379.
+    /// Addresses of etcd's members, for example https://etcd1:2379,https://etcd2:2379.
     #[arg(
         long,
         global = true,
@@ -23,21 +23,21 @@ pub(crate) struct Reach {
         default_value = "http://127.0.0.1:2379"
     )]
     etcd: Vec<String>,
-    /// Certificate of the authority that etcd's certificates are from.
+    /// Certificate of the authority that signed etcd's certificates.
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CA")]
     etcd_ca: Option<PathBuf>,
-    /// This client's certificate; etcd's user is its common name.
+    /// Client certificate; its common name is the etcd user.
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_CERT", requires = "etcd_key")]
     etcd_cert: Option<PathBuf>,
-    /// The key of that certificate; other users must not be able to read it, the file's group may.
+    /// Private key of that certificate. Other users must not have access; the file's group may.
     #[arg(long, global = true, value_name = "FILE", env = "DCQCN_ETCD_KEY", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
-    /// What the fleet's keys in etcd begin with.
+    /// Prefix of the fleet's keys in etcd.
     #[arg(long, global = true, value_name = "KEY", env = "DCQCN_PREFIX", default_value = "/dcqcn")]
     prefix: String,
 }
 
-/// Reads the address of a member of etcd.
+/// Parses the address of an etcd member.
 fn parse_member(text: &str) -> Result<String, String> {
     let is_known = match text.split_once("://") {
         Some((scheme, rest)) => ["http", "https"].contains(&scheme) && !rest.is_empty(),
@@ -46,18 +46,18 @@ fn parse_member(text: &str) -> Result<String, String> {
     if is_known {
         Ok(text.to_owned())
     } else {
-        Err(format!("`{text}` is not an address of etcd: write https://HOST:2379 or http://HOST:2379"))
+        Err(format!("`{text}` is not an address of etcd; write https://HOST:2379 or http://HOST:2379"))
     }
 }
 
-/// How a certificate begins.
+/// First line of a certificate in PEM.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 impl Reach {
-    /// Gets ready to ask; nobody is asked yet.
+    /// Configures a client. It connects on the first request.
     ///
     /// # Errors
-    /// A file cannot be read, the key is not a secret, or an address is none.
+    /// A file cannot be read or has no certificate, other users can read the key, or an address is invalid or not encrypted.
     pub(crate) async fn store(&self) -> Result<Store> {
         let mut options = ConnectOptions::new()
             .with_timeout(PATIENCE)
@@ -68,12 +68,12 @@ impl Reach {
         let read = |path: &Path| {
             let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
-            ensure!(is_certificate, "{} has no certificate in it: one in PEM is expected", path.display());
+            ensure!(is_certificate, "cannot use {}: it has no certificate in PEM", path.display());
             Ok(text)
         };
         if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
             if let Some(open) = self.etcd.iter().find(|address| !address.starts_with("https://")) {
-                bail!("certificates are given, but {open} is not encrypted: write https://HOST:2379");
+                bail!("cannot use certificates with {open}, which is not encrypted; write https://HOST:2379");
             }
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.etcd_ca {

@@ -1,15 +1,15 @@
-//! The records in etcd, as JSON. They are the whole state of a fleet, so that any process can continue from them.
+//! Records in etcd, as JSON. They hold the complete state of a fleet, so any process can continue from them.
 //!
 //! ```text
-//! PREFIX/versions/N        a version of the whole fleet; never changed, its number never used again
-//! PREFIX/outcomes/N        how its rollout ended
+//! PREFIX/versions/N        a version of the whole fleet; immutable, its number is never reused
+//! PREFIX/outcomes/N        outcome of its rollout
 //! PREFIX/rollout           the current or last rollout without its steps, changed by compare-and-swap
 //! PREFIX/steps/ID/H        the step of host H in the rollout with that ID
 //! PREFIX/coordinators/C    a running coordinator, under a lease
 //! PREFIX/period            how often agents report, in milliseconds; written by coordinators
-//! PREFIX/hosts/H/member    existence and labels of a host; written by its agent, and stays
-//! PREFIX/hosts/H/want      the configuration that the host should have; written by coordinators
-//! PREFIX/hosts/H/report    the configuration that it has, and its health; written by its agent under a lease
+//! PREFIX/hosts/H/member    existence and labels of a host; written by its agent, permanent
+//! PREFIX/hosts/H/want      the host's order: its desired configuration; written by coordinators
+//! PREFIX/hosts/H/report    its actual configuration and health; written by its agent under a lease
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,20 +19,21 @@ use serde::{Deserialize, Serialize};
 use crate::file::{Group, Labels, Policy};
 use crate::measure::{Reading, Source, find};
 
-/// Longest text of a host that is taken over into records of the fleet, in characters.
+/// Maximum length of a text from a host that is copied to records of the fleet, in characters.
 pub(crate) const TEXT_CHARS: usize = 300;
-/// Most complaints of a host that are taken over.
+/// Maximum number of complaints read from a report.
 const COMPLAINTS: usize = 20;
-/// Longest report or membership that is read, in bytes.
+/// Maximum size of a host's record, in bytes; longer ones are unreadable.
 pub(crate) const HOST_BYTES: usize = 64 << 10;
 
-/// Cuts a text that a host wrote.
+/// Truncates a text from a host.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(TEXT_CHARS).collect()
 }
 
-/// Content hash of a configuration: FNV-1a with 64 bits, in hexadecimal. It tells different texts of one number from each other; it is
-/// not a protection against forgery.
+/// Content hash of a configuration: 64-bit FNV-1a in hexadecimal.
+///
+/// It distinguishes different texts with the same version number. It does not protect against forgery.
 pub(crate) fn hash(text: &str) -> String {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
@@ -41,19 +42,18 @@ pub(crate) fn hash(text: &str) -> String {
 /// A version of the whole fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// From 1. In version 0 there is no fleet: every host has its own file.
+    /// Number, from 1. Version 0 means no fleet: every host uses its own file.
     pub(crate) version: u64,
-    /// Its author.
+    /// Author.
     pub(crate) by: String,
-    /// Its date, RFC 3339, by the clock of its author.
+    /// Time of creation by the author's clock, RFC 3339.
     pub(crate) at: String,
-    /// Its reason.
+    /// Reason given by the author.
     pub(crate) why: String,
-    /// The version that it repeats.
+    /// The earlier version that this one restores.
     pub(crate) rollback_of: Option<u64>,
-    /// How it is rolled out.
     pub(crate) policy: Policy,
-    /// Which hosts get what; the first group that matches a host applies.
+    /// Groups; the first one that matches a host applies.
     pub(crate) groups: Vec<Group>,
 }
 
@@ -64,7 +64,7 @@ impl Version {
         Self { version: 0, by, at, why, rollback_of: None, policy: Policy::default(), groups: Vec::new() }
     }
 
-    /// The group that a host is in.
+    /// The group of a host.
     pub(crate) fn group_of(&self, host: &str, labels: &Labels) -> Option<&Group> {
         self.groups.iter().find(|group| group.has(host, labels))
     }
@@ -75,7 +75,7 @@ impl Version {
         Some(group.text.as_str())
     }
 
-    /// The configuration that hosts of `group` get from this version.
+    /// The configuration of `group` in this version.
     pub(crate) fn target(&self, group: Option<&Group>) -> Target {
         Target {
             version: self.version,
@@ -85,55 +85,52 @@ impl Version {
     }
 }
 
-/// A configuration: of a version and a group, with the hash of its text. Without a group the host's own file applies alone.
+/// Reference to a configuration: version, group and content hash. Without a group only the host's own file applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
-    /// The version.
     pub(crate) version: u64,
-    /// The group.
     pub(crate) group: Option<String>,
-    /// Hash of the group's text.
+    /// [`hash`] of the group's text.
     pub(crate) hash: Option<String>,
 }
 
-/// The configuration that a host should have. Its text is in the version.
+/// Order for a host: its desired configuration. The text is in the version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Want {
-    /// The configuration.
     #[serde(flatten)]
     pub(crate) target: Target,
     /// Author of the version.
     pub(crate) by: String,
-    /// Reason.
+    /// Reason for the version or its rollback.
     pub(crate) why: String,
 }
 
-/// Existence of a host.
+/// Membership of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
-    /// Its labels, from its agent's command line.
+    /// Labels from the agent's command line.
     pub(crate) labels: Labels,
 }
 
-/// State of a host.
+/// State of a host, as reported by its agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Report {
-    /// The configuration that its controller was last asked to take; none before the first.
+    /// Result of the last attempt to apply an order; `None` before the first.
     pub(crate) tried: Option<Tried>,
-    /// The version that its controller is applying now.
+    /// The version that the controller is currently applying.
     pub(crate) applying: Option<u64>,
-    /// Interfaces that are served.
+    /// Interfaces managed by the controller.
     pub(crate) interfaces: Vec<String>,
     /// Complaints, one sentence each.
     pub(crate) failing: Vec<String>,
-    /// Counters of its interfaces.
+    /// Metrics of the interfaces.
     pub(crate) rates: Rates,
 }
 
 impl Report {
-    /// Bounds the texts that the host wrote.
+    /// Truncates lists and texts from the host, and removes unknown metrics.
     pub(crate) fn bounded(mut self) -> Self {
         self.failing.truncate(COMPLAINTS);
         self.interfaces.truncate(1_000);
@@ -146,40 +143,39 @@ impl Report {
         self
     }
 
-    /// Whether the host has this configuration.
+    /// Returns whether the host reports this configuration as active.
     pub(crate) fn has(&self, target: &Target) -> bool {
         self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none())
     }
 
-    /// Whether it reports that it does not have it: refused, or another one. Before its first order it reports neither.
+    /// Returns whether the host reports a rejection of `target`, or another configuration.
     pub(crate) fn lacks(&self, target: &Target) -> bool {
         self.tried.is_some() && !self.has(target)
     }
 
-    /// Why it refused this configuration.
+    /// The reason for rejecting this configuration, if the host did.
     pub(crate) fn refusal(&self, target: &Target) -> Option<&str> {
         self.tried.as_ref().filter(|tried| tried.is_of(target))?.error.as_deref()
     }
 }
 
-/// Result of applying a configuration.
+/// Result of an attempt to apply a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tried {
-    /// The configuration.
     #[serde(flatten)]
     pub(crate) target: Target,
-    /// Why it is not active; none if it is.
+    /// Reason of the rejection; `None` if the configuration is active.
     pub(crate) error: Option<String>,
 }
 
 impl Tried {
-    /// Whether it is about this configuration: number and content.
+    /// Returns whether the attempt concerned this configuration, by number and content.
     pub(crate) fn is_of(&self, target: &Target) -> bool {
         self.target.version == target.version && self.target.hash == target.hash
     }
 }
 
-/// Counters of a host's interfaces over the last minute, or since its configuration changed.
+/// Metrics of a host over the last minute, or since its configuration changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Rates {
@@ -187,18 +183,18 @@ pub(crate) struct Rates {
     pub(crate) window_ms: u64,
     /// RoCE data packets.
     pub(crate) data_packets: u64,
-    /// Time since the last data packet, in milliseconds, within the window.
+    /// Time since the last data packet within the window, in milliseconds.
     pub(crate) quiet_ms: u64,
-    /// Longest pause between data packets, in milliseconds, within the window.
+    /// Longest pause between data packets within the window, in milliseconds.
     pub(crate) gap_ms: u64,
-    /// Queue pairs of the host's RDMA devices; none if they cannot be counted.
+    /// Queue pairs (QPs) of the host's RDMA devices; `None` if they cannot be counted.
     pub(crate) queue_pairs: Option<u64>,
-    /// The measures by name.
+    /// Metrics by name.
     pub(crate) of: BTreeMap<String, Reading>,
 }
 
 impl Rates {
-    /// A measure in its unit; events per million data packets.
+    /// A metric in its unit; events are converted to events per million data packets.
     pub(crate) fn value(&self, name: &str) -> Option<u64> {
         let value = self.of.get(name)?.value;
         Some(match find(name)?.source {
@@ -211,12 +207,12 @@ impl Rates {
     }
 }
 
-/// How a rollout ended.
+/// Outcome of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// The version is active; otherwise every host went back.
+    /// The version is active; otherwise it was rolled back.
     pub(crate) is_done: bool,
-    /// The reason, one sentence.
+    /// Summary, one sentence.
     pub(crate) reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! Files that are somebody's secret.
+//! Files with secrets.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Reads a file, unless everybody may.
+/// Reads a file that other users cannot access.
 ///
 /// # Errors
-/// It cannot be read, or everybody may read it.
+/// Other users have permissions for it, or it cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let failed = || format!("cannot read {shown}");
     let mode = fs::metadata(path).with_context(failed)?.permissions().mode() & 0o777;
     ensure!(
         mode & 0o007 == 0,
-        "cannot read {shown}: everybody may read it (mode {mode:o}), and it is a secret: chmod 600 {shown}"
+        "cannot use {shown}: mode {mode:o} gives other users access to a secret; run `chmod 600 {shown}`"
     );
     fs::read(path).with_context(failed)
 }
