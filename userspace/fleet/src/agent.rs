@@ -1,6 +1,7 @@
 //! The agent of a host: forwards orders from etcd to the controller, and reports to etcd.
 //!
-//! It keeps no state: the active configuration is the controller's, the order is in etcd. Without etcd the configuration stays.
+//! The agent is stateless: the controller persists the active configuration, and etcd the order. During an etcd outage the
+//! configuration remains active.
 
 mod controller;
 mod lease;
@@ -25,42 +26,38 @@ use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
 use wanted::{Order, Wanted};
 
-/// A change that takes longer is reported as under way.
+/// A change that takes longer is reported as in progress.
 const LONG: Duration = Duration::from_secs(2);
 
-/// What an agent is for.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// The host.
+    /// Host name in the fleet.
     pub(crate) host: String,
-    /// Its labels.
     pub(crate) labels: Labels,
-    /// Its controller's socket.
+    /// Path of the controller's socket.
     pub(crate) control: PathBuf,
-    /// How often it reports when nothing has changed.
+    /// Reporting period while nothing changes.
     pub(crate) every: Duration,
-    /// How long etcd keeps the report of an agent that is gone.
+    /// Lease time of reports, in seconds.
     pub(crate) ttl_s: i64,
-    /// How often the controller is asked what it counts.
+    /// Sampling period of the controller's counters.
     pub(crate) look: Duration,
 }
 
-/// An agent running.
+/// State of a running agent.
 struct Agent {
     options: Options,
     controller: Controller,
     window: Window,
     tried: Option<Tried>,
-    /// What is tried again.
+    /// Scheduled retry.
     pending: Option<Pending>,
-    /// The complaints that were logged last.
+    /// Last logged complaints.
     logged: String,
 }
 
-/// Runs until it is dropped. Failures are logged and retried.
-///
-/// # Errors
-/// None.
+/// Runs until it is dropped. Failures are logged and retried; it never returns an error.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let (say, mut wanted) = watch::channel(Wanted::default());
     let (say_period, fleet) = watch::channel(None);
@@ -85,7 +82,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
             let report = tokio::select! {
                 report = &mut turn => report,
                 () = sleep(LONG), if due.is_some() => {
-                    // A change may take minutes: the fleet should know that it is under way.
+                    // A change may take minutes: report it as in progress.
                     reports.send_if_modified(|report: &mut Option<Report>| {
                         report.as_mut().map(|report| report.applying = due).is_some()
                     });
@@ -110,7 +107,7 @@ impl Agent {
         Self { options, controller, window, tried: None, pending: None, logged }
     }
 
-    /// Forwards the order if it is due, and reads the state of the host.
+    /// Forwards the order if it is due, and samples the state of the host.
     async fn turn(&mut self, wanted: Wanted) -> Report {
         let mut failing: Vec<String> = wanted.problem.clone().into_iter().collect();
         if self.due(&wanted).is_some()
@@ -146,7 +143,7 @@ impl Agent {
         Report { tried, applying: None, interfaces, failing, rates }.bounded()
     }
 
-    /// The version to ask the controller for now: one that it does not have, and did not refuse just before.
+    /// The version to request from the controller now, unless it is active or waits for a retry.
     fn due(&self, wanted: &Wanted) -> Option<u64> {
         let target = &wanted.order.as_ref()?.want.target;
         let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
@@ -155,7 +152,7 @@ impl Agent {
         is_due.then_some(target.version)
     }
 
-    /// Asks the controller for the configuration. Returns why it cannot be asked, if so.
+    /// Requests the configuration from the controller. Returns the error if the controller is unreachable.
     async fn obey(&mut self, order: &Order) -> Option<String> {
         let target = order.want.target.clone();
         let version = target.version;
@@ -169,7 +166,7 @@ impl Agent {
                 (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
             Obeyed::Refused(error) => {
-                // Once: it is tried again for as long as it is ordered.
+                // Log the first rejection only: the order is retried for as long as it exists.
                 if self.tried.as_ref().is_none_or(|tried| !tried.is_of(&target)) {
                     tracing::error!(
                         version,
@@ -183,14 +180,14 @@ impl Agent {
             Obeyed::Busy(error) => {
                 self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
             }
-            // Asking costs nothing then: it is tried again at the next turn.
+            // Cheap to retry: no backoff, the next turn tries again.
             Obeyed::Unreachable(error) => return Some(error),
         }
         None
     }
 
-    /// Notes whether the controller still has the configuration: its host's file may no longer allow it, or another program may have
-    /// applied another one. It is asked again then, once.
+    /// Checks that the controller still has the configuration, and schedules a new request if not: the host's file may no
+    /// longer allow it, or another program may have applied another one.
     fn look_at(&mut self, status: &Status, order: Option<&Order>) {
         let Some(order) = order else { return };
         let target = &order.want.target;
@@ -200,14 +197,14 @@ impl Agent {
             tracing::warn!(
                 found = status.config,
                 expected,
-                "the controller has another configuration; asking again"
+                "controller has another configuration; requesting ours again"
             );
             self.tried = None;
         }
     }
 }
 
-/// What a controller says of itself that is not well.
+/// Problems that the controller reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
     failing.chain(status.stuck.iter().map(|what| format!("the controller is stuck: {what}"))).collect()

@@ -1,4 +1,4 @@
-//! The controller of this host, asked on a thread of its own.
+//! Client of this host's controller.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use super::wanted::Order;
 use crate::ask::ask;
 use crate::record::Want;
 
-/// How long an answer may take that waits for nothing.
+/// Time limit for queries.
 const SOON: Duration = Duration::from_secs(10);
-/// How long a change may take: no longer than the controller itself gives it.
+/// Time limit for changes, the same as the controller's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
-/// How it went.
+/// Result of forwarding an order.
 #[derive(Debug)]
 pub(super) enum Obeyed {
-    /// It is active, and was not before if `changed`.
+    /// The configuration is active; `changed` if it was not before.
     InForce { changed: bool },
-    /// The controller says no.
+    /// The controller rejected it.
     Refused(String),
-    /// The controller has not done it, and says that it is worth asking again.
+    /// Transient error: the controller asks for a retry.
     Busy(String),
-    /// The controller does not answer.
+    /// The controller does not respond.
     Unreachable(String),
 }
 
-/// What a version is called on a host.
+/// Name of a version's configuration on a host.
 pub(super) fn name(version: u64) -> String {
     format!("fleet {version}")
 }
 
-/// The controller of this host.
+/// Client of this host's controller, with a time limit per kind of request.
 pub(super) struct Controller {
     soon: ControlClient,
     change: ControlClient,
@@ -43,7 +43,7 @@ impl Controller {
         Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
-    /// Has it do what is wanted. What is active already is left unchanged.
+    /// Forwards an order. The controller ignores a configuration that is already active.
     pub(super) async fn obey(&self, order: &Order) -> Obeyed {
         let Order { want: Want { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
@@ -62,10 +62,7 @@ impl Controller {
         }
     }
 
-    /// How it does, and what it counts.
-    ///
-    /// # Errors
-    /// In a sentence.
+    /// Queries the controller's status and counters.
     pub(super) async fn look(&self) -> Result<(Status, Health), String> {
         let status = ask(&self.soon, Verb::Status {}).await.map_err(|error| error.to_string())?;
         let health = ask(&self.soon, Verb::Health {}).await.map_err(|error| error.to_string())?;

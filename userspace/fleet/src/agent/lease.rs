@@ -1,5 +1,6 @@
-//! Reports under a lease: those of an agent that has ended vanish soon after. The lease is kept alive on a timer of its own, however long
-//! the controller takes for a change.
+//! Reports under an etcd lease, which expire soon after their agent has exited.
+//!
+//! A separate task keeps the lease alive, so a slow change on the controller does not let it expire.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::store::Store;
 /// Pause after a failure.
 const REST: Duration = Duration::from_secs(1);
 
-/// Keeps a lease, and publishes its number; none while there is no lease.
+/// Keeps a lease and publishes its ID, or `None` while there is none.
 async fn keep(mut store: Store, ttl_s: i64, say: Sender<Option<i64>>) {
     let mut logged = String::new();
     loop {
@@ -33,7 +34,7 @@ async fn keep(mut store: Store, ttl_s: i64, say: Sender<Option<i64>>) {
 async fn hold(store: &mut Store, ttl_s: i64, say: &Sender<Option<i64>>, logged: &mut String) -> Result<()> {
     let third = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(1)) / 3;
     let id = store.client.lease_grant(ttl_s, None).await?.id();
-    ensure!(id != 0, "etcd gives no lease");
+    ensure!(id != 0, "etcd granted no lease");
     say.send_replace(Some(id));
     logged.clear();
     let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await?;
@@ -41,11 +42,11 @@ async fn hold(store: &mut Store, ttl_s: i64, say: &Sender<Option<i64>>, logged: 
         sleep(third).await;
         keeper.keep_alive().await?;
         let answer = timeout(third, answers.message()).await??;
-        ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease has ended");
+        ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
     }
 }
 
-/// Whether a report differs in more than counters.
+/// Returns whether reports differ in more than metrics.
 fn is_news(old: Option<&Report>, new: &Report) -> bool {
     old.is_none_or(|old| {
         (&old.tried, &old.applying, &old.failing, &old.interfaces)
@@ -53,10 +54,10 @@ fn is_news(old: Option<&Report>, new: &Report) -> bool {
     })
 }
 
-/// Whether another agent writes this one's records.
+/// Detects another agent that writes the records of the same host.
 ///
-/// A report under another lease than its own stands there only if another agent wrote since: an agent that has just begun finds those of
-/// the one before it.
+/// A report that this agent replaces normally has its own current or previous lease. Any other lease belongs to another
+/// agent, except at this agent's first report, which replaces that of its predecessor.
 #[derive(Debug, Default)]
 struct Rival {
     own: Option<i64>,
@@ -64,7 +65,7 @@ struct Rival {
 }
 
 impl Rival {
-    /// A report was written under the lease `own`, where one of the lease `before` was. Returns whether there is news of another agent.
+    /// Records that a report under lease `own` replaced one under lease `before`. Returns whether this reveals another agent.
     fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
         let last = self.own.replace(own);
         let is_others = |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
@@ -76,27 +77,27 @@ impl Rival {
         is_new && !was_seen
     }
 
-    /// The complaint, until the other agent has not written for `patience`.
+    /// The complaint about another agent, until that has not written for `patience`.
     fn complaint(&mut self, host: &str, patience: Duration) -> Option<String> {
         self.seen = self.seen.filter(|seen| seen.elapsed() < patience);
-        self.seen.map(|_| {
-            format!("another agent reports as {host} too: give each host a name of its own with --name")
-        })
+        self.seen
+            .map(|_| format!("another agent reports as {host} too; give each host a unique name with --name"))
     }
 }
 
-/// How a host reports.
+/// Parameters of reporting.
 pub(super) struct Reporting {
     pub(super) store: Store,
     pub(super) host: String,
     pub(super) member: Member,
     pub(super) ttl_s: i64,
-    /// Its own period; a longer one of the fleet takes precedence.
+    /// The agent's own period.
     pub(super) every: Duration,
+    /// The fleet's period, which takes precedence if it is longer.
     pub(super) fleet: Receiver<Option<Duration>>,
 }
 
-/// Reports news immediately, and counters once in a period.
+/// Reports changes immediately, and metrics once per period.
 pub(super) async fn report(reporting: Reporting, reports: Receiver<Option<Report>>) {
     let (say, lease) = channel(None);
     tokio::select! {
@@ -118,16 +119,16 @@ async fn write(
         tokio::select! {
             changed = reports.changed() => if changed.is_err() { return },
             changed = lease.changed() => if changed.is_err() { return },
-            // Though the controller is busy.
+            // Also while the controller is busy.
             () = sleep_until(said_at + every) => {}
         }
         let current = *lease.borrow_and_update();
         let (Some(id), Some(mut report)) = (current, reports.borrow_and_update().clone()) else {
-            // Wakes again for the lease, or the report, that is missing.
+            // Wait for the missing lease or report.
             said_at = Instant::now();
             continue;
         };
-        // The other agent writes as often, and when it ends this one must not complain for long.
+        // The other agent reports with the same period: after three without a report it has exited.
         report.failing.extend(rival.complaint(&reporting.host, 3 * every));
         if used == Some(id) && !is_news(said.as_ref(), &report) && said_at.elapsed() < every {
             continue;
@@ -168,7 +169,7 @@ mod tests {
     fn rival_differs_from_predecessor_and_own_lease() {
         let mut rival = Rival::default();
         let says = |rival: &mut Rival| rival.complaint("h1", Duration::from_secs(60)).is_some();
-        // The one before it, then its own, a lease that was lost, and nothing.
+        // Predecessor, own lease, own lost lease, no previous report.
         for (own, before) in [(5, Some(3)), (5, Some(5)), (7, Some(5)), (7, None), (7, Some(0)), (7, Some(7))]
         {
             assert!(!rival.wrote(own, before) && !says(&mut rival), "{own} {before:?}");

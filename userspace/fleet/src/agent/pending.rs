@@ -1,31 +1,31 @@
-//! When the controller is asked again for what it did not do.
+//! Retries of orders that the controller did not apply.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pauses between two tries: the first, each next one twice the one before, and the longest.
+/// Exponential backoff: the first pause, which doubles with each retry, and the longest.
 pub(super) type Pauses = (Duration, Duration);
 
-/// It said itself that it is worth asking again: a lock is held, or what somebody tries waits to be confirmed.
+/// Backoff after a transient error: a lock is held, or an unconfirmed trial is pending.
 pub(super) const BUSY: Pauses = (Duration::from_secs(1), Duration::from_secs(30));
-/// It said no. That may pass as well, when a disk has room again or the host's own file allows it; and each no is a line in the
-/// host's logs. Within the 60 s that a rollout waits by default, it is asked twice more.
+/// Backoff after a rejection. A rejection may be temporary too (full disk, bounds in the host's own file), but every attempt is
+/// logged on the host. The default `patience` of 60 s allows two retries.
 pub(super) const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// What the controller has not done yet.
+/// A scheduled retry.
 #[derive(Debug)]
 pub(super) struct Pending {
     version: u64,
-    /// When it is asked again.
+    /// Time of the retry.
     pub(super) at: Instant,
     pause: Duration,
-    /// What is complained of in the meantime.
+    /// Complaint to report in the meantime.
     pub(super) why: Option<String>,
 }
 
 impl Pending {
-    /// After a try of `version` that failed, with what was pending before it.
+    /// Schedules a retry after a failed attempt at `version`; `before` is the retry pending until then.
     pub(super) fn after(
         before: Option<Self>,
         version: u64,
@@ -37,7 +37,7 @@ impl Pending {
         Self { version, at: Instant::now() + pause, pause, why }
     }
 
-    /// Whether it is this version that is requested again.
+    /// Returns whether the retry is for `version`.
     pub(super) const fn is_of(&self, version: u64) -> bool {
         self.version == version
     }

@@ -1,4 +1,4 @@
-//! Counters of a host's interfaces over the last minute, or since its configuration changed.
+//! Metrics of a host over the last minute, or since its configuration changed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,15 +9,14 @@ use crate::record::Rates;
 
 /// Length of the window.
 const WINDOW_NS: u64 = 60_000_000_000;
-/// Parts of a window that are compared with each other to find how much a count scatters.
+/// Number of parts of the window for estimating the variance of a count.
 const PARTS: usize = 12;
 
-/// Samples of the counters, oldest first.
+/// Sliding window of counter samples, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Window(VecDeque<Health>);
 
 impl Window {
-    /// Begins again.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -25,9 +24,9 @@ impl Window {
     /// Adds a sample.
     pub(crate) fn add(&mut self, health: Health) {
         match self.0.back().map(|last| last.at_ns) {
-            // The same answer again.
+            // The same sample again.
             Some(last) if last == health.at_ns => return,
-            // Another boot.
+            // The machine rebooted.
             Some(last) if last > health.at_ns => self.0.clear(),
             _ => {}
         }
@@ -38,14 +37,14 @@ impl Window {
         }
     }
 
-    /// The counters of the window.
+    /// Metrics over the window.
     pub(crate) fn rates(&self) -> Rates {
         let (Some(first), Some(last)) = (self.0.front(), self.0.back()) else {
             return Rates::default();
         };
         let packets = self.increments(|counts| counts.data_packets);
         let data_packets: u64 = packets.iter().sum();
-        // Before its first packet a host had no traffic to compare with.
+        // Throughput is measured from the first packet on.
         let from = packets.iter().position(|count| *count > 0).unwrap_or(0);
         let span_ns = self.0.get(from).map_or(0, |sample| last.at_ns.saturating_sub(sample.at_ns));
         let (quiet_ms, gap_ms) = self.pauses(&packets);
@@ -61,7 +60,7 @@ impl Window {
                 let per_s = u128::from(data_packets) * 1_000_000_000 / u128::from(span_ns.max(1));
                 let own = packets.get(from..).unwrap_or_default();
                 let own_spans = spans.get(from..).unwrap_or_default();
-                // The variance of a sum of parts is its dispersion times its mean.
+                // The variance of the sum is its mean times the dispersion.
                 let error = |ratio: f64| (ratio.max(1.0) / data_packets.max(1) as f64).sqrt() * 1e3;
                 let spread = dispersion(own, own_spans).map_or(UNKNOWN_SPREAD, |ratio| error(ratio) as u64);
                 Reading { value: u64::try_from(per_s).unwrap_or(u64::MAX), spread }
@@ -83,11 +82,11 @@ impl Window {
         }
     }
 
-    /// By how much a counter of all interfaces grew from each sample to the next.
+    /// Increments of a counter between consecutive samples, summed over all interfaces.
     fn increments(&self, count: fn(&Counts) -> u64) -> Vec<u64> {
         let grown = |before: &Health, now: &Health| {
             let each = now.interfaces.iter().filter_map(|(name, now)| {
-                // An interface that came in between, or was attached again, has no past.
+                // An interface that was attached or reattached in between has no previous value.
                 let same = |before: &&Counts| before.attached_at_ns == now.attached_at_ns;
                 let before = before.interfaces.get(name).filter(same)?;
                 Some(count(now).saturating_sub(count(before)))
@@ -97,13 +96,13 @@ impl Window {
         self.0.iter().zip(self.0.iter().skip(1)).map(|(before, now)| grown(before, now)).collect()
     }
 
-    /// Time from each sample to the next, in nanoseconds.
+    /// Times between consecutive samples, in nanoseconds.
     fn spans(&self) -> Vec<u64> {
         let pairs = self.0.iter().zip(self.0.iter().skip(1));
         pairs.map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
     }
 
-    /// Time since the last packet, and the longest pause between two, in milliseconds.
+    /// Time since the last packet, and the longest pause between packets, in milliseconds.
     fn pauses(&self, packets: &[u64]) -> (u64, u64) {
         let ends: Vec<u64> = self.0.iter().skip(1).map(|sample| sample.at_ns).collect();
         let begin = self.0.front().map_or(0, |first| first.at_ns);
@@ -117,9 +116,10 @@ impl Window {
     }
 }
 
-/// Variance over mean of the counts of the parts of a window; 1 for independent events. None from fewer than three parts.
+/// Variance-to-mean ratio of the counts in the parts of a window; 1 for independent events.
 ///
-/// Each part is expected to have its share of the time, so samples taken at irregular times do not scatter.
+/// The expected count of a part is proportional to its duration, so irregular sampling adds no variance. Returns `None` for
+/// fewer than three parts, or without events.
 fn dispersion(counts: &[u64], spans: &[u64]) -> Option<f64> {
     let size = counts.len().div_ceil(PARTS).max(1);
     let sums = |all: &[u64]| -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! An agent and a controller that refuses for a while.
+//! Retries of an agent with a mock controller.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,12 +11,12 @@ use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 use super::*;
 use crate::record::{Target, Want};
 
-/// A controller.
+/// A mock controller.
 #[derive(Default)]
 struct Fake {
-    /// What it answers to orders; if nothing, it does them.
+    /// Response to orders; `None` applies them.
     refusal: Option<Answer>,
-    /// What it was told last, and has.
+    /// Name of the active configuration.
     name: Option<String>,
     orders: usize,
 }
@@ -70,7 +70,7 @@ fn want(version: u64) -> Wanted {
     Wanted { order: Some(Order { want, text: Some(format!("of {version}")) }), problem: None }
 }
 
-/// What is tried again later is due now.
+/// Makes a scheduled retry due.
 fn let_time_pass(agent: &mut Agent) {
     agent.pending.as_mut().unwrap().at = Instant::now();
 }
@@ -93,7 +93,7 @@ async fn refused_version_is_retried_and_reported() {
     let_time_pass(&mut agent);
     assert_eq!(agent.turn(want(4)).await.tried, tried(4, Some("no space left")));
     assert_eq!(fake.lock().unwrap().orders, 2);
-    // Another version waits for nothing.
+    // Another version is requested immediately.
     agent.turn(want(5)).await;
     assert_eq!(fake.lock().unwrap().orders, 3);
     fake.lock().unwrap().refusal = None;
@@ -135,16 +135,16 @@ async fn busy_controller_is_retried_and_reported() {
     let fake = Fake::listen(&path);
     let mut agent = agent(&path);
     assert_eq!(agent.turn(want(4)).await.tried, tried(4, None));
-    fake.lock().unwrap().refusal = Some(Answer::again("somebody tries something".into()));
+    fake.lock().unwrap().refusal = Some(Answer::again("a trial is pending".into()));
     let report = agent.turn(want(5)).await;
-    assert_eq!(report.tried, tried(4, None), "it has what it had, and has refused nothing");
+    assert_eq!(report.tried, tried(4, None), "a transient error is not a rejection");
     let orders = fake.lock().unwrap().orders;
-    // Due in a second: of the turns until then none asks.
+    // The retry is not due: no further request.
     agent.pending.as_mut().unwrap().at += Duration::from_secs(600);
     let again = agent.turn(want(5)).await;
     assert_eq!((fake.lock().unwrap().orders, &again.failing), (orders, &report.failing));
-    assert!(again.failing[0].contains("somebody tries something"), "{again:?}");
-    // What is wanted is what it has.
+    assert!(again.failing[0].contains("a trial is pending"), "{again:?}");
+    // The active version is ordered again.
     assert!(agent.turn(want(4)).await.failing.is_empty());
     fake.lock().unwrap().refusal = None;
     let_time_pass(&mut agent);

@@ -1,4 +1,4 @@
-//! The configuration that etcd has for this host.
+//! The order for this host in etcd.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use tokio::time::{sleep, timeout};
 use crate::record::{Target, Want, hash};
 use crate::store::Store;
 
-/// Longest silence of a watch before the order is read again.
+/// Maximum silence of a watch before the order is read again.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const REST: Duration = Duration::from_secs(1);
 
-/// An order with the text of its version; none if the host's own file applies alone.
+/// An order with the text of its configuration; `None` if only the host's own file applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) want: Want,
     pub(super) text: Option<String>,
 }
 
-/// What is known of the order.
+/// Last known order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The last one that could be read.
+    /// The last readable order.
     pub(super) order: Option<Order>,
-    /// Why a newer one cannot be read.
+    /// Reason why a newer one is unreadable.
     pub(super) problem: Option<String>,
 }
 
-/// Publishes the order whenever it changes. A watch that ends, for whatever reason, is begun again from the current order: nothing in
-/// between is needed, so that compaction does no harm. Publishes how often to report, too.
+/// Publishes the order whenever it changes, and the fleet's reporting period.
+///
+/// After the end of a watch, the current order is read again. History is not needed, so compaction has no effect.
 pub(super) async fn follow(
     mut store: Store,
     host: String,
@@ -62,7 +63,7 @@ async fn once(
     period: &Sender<Option<Duration>>,
 ) -> Result<()> {
     let (want, revision) = store.want(host).await?;
-    // Unreadable is this host's own trouble; without an answer of etcd nothing is known.
+    // An unreadable order is a complaint of this host; an etcd error is only retried.
     let known = say.borrow().order.clone();
     let order = match want {
         Ok(Some(want)) => match known.clone().filter(|order| order.want.target == want.target) {
@@ -87,17 +88,17 @@ async fn once(
     while let Ok(response) = timeout(SILENCE, events.message()).await {
         let Some(response) = response? else { break };
         if response.canceled() || !response.events().is_empty() {
-            // The current one is read: of several changes the last one counts.
+            // Read the current order again; intermediate changes are irrelevant.
             break;
         }
     }
     Ok(())
 }
 
-/// The text of a configuration.
+/// Reads the text of a configuration.
 ///
 /// # Errors
-/// etcd does not answer. The inner error: its version cannot be read, or has other content.
+/// etcd does not respond. The inner error: the version is unreadable, or has other content than was ordered.
 async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String>>> {
     if target.group.is_none() {
         return Ok(Ok(None));
@@ -110,7 +111,7 @@ async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String
         let text = text.with_context(|| format!("version {} has no such group", target.version))?;
         ensure!(
             target.hash.as_ref() == Some(&hash(&text)),
-            "version {} has another content than was ordered: its number was used twice",
+            "version {} has other content than was ordered: its number was used twice",
             target.version
         );
         Ok(Some(text))
