@@ -174,7 +174,7 @@ fn unreachable_etcd_is_named() -> Result<()> {
         std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
     let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let expected = "cannot reach etcd at http://127.0.0.1:1: no member answers";
+    let expected = "cannot reach etcd at http://127.0.0.1:1: no member responds";
     assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! Carrying a rollout out. Any number of processes may at the same time: each step is a compare-and-swap, so that one process takes it and
-//! the others continue from there.
+//! The coordinator: executes rollouts.
+//!
+//! Any number of coordinators may run concurrently. Every step is a compare-and-swap in etcd: one coordinator performs it, and
+//! the others continue from the new state.
 
 mod metrics;
 mod presence;
@@ -18,26 +20,26 @@ use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 use presence::Presence;
 
-/// How often the clock of a rollout is written when nothing else changes. What a killed coordinator did not write is waited once more.
+/// Period for writing the rollout's clock when nothing else changes: the waiting time repeated after a coordinator is killed.
 const KEEP: Duration = Duration::from_secs(1);
-/// Reporting period of agents for each host of the fleet, unless their own is longer: 10,000 hosts make 500 reports a second.
+/// Reporting period of agents per host of the fleet: at most 500 reports per second in a fleet of any size.
 const PERIOD_MS: u64 = 2;
 
-/// When a coordinator ends.
+/// End condition of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// At the end of this version's rollout.
+    /// The end of this version's rollout.
     Over(u64),
-    /// Never; new hosts get what their group has.
+    /// None. Such a coordinator also configures new hosts.
     Forever,
 }
 
-/// A rollout as this process continues it.
+/// State of the rollout in this process.
 struct Work {
     rollout: Rollout,
-    /// Its state in etcd.
+    /// State in etcd.
     kept: Rollout,
-    /// etcd's revision of that.
+    /// Revision of `kept`.
     revision: i64,
     stepped_at: Instant,
     kept_at: Instant,
@@ -52,14 +54,14 @@ pub(crate) struct Coordinator<'a> {
     say: &'a mut dyn FnMut(&str),
     work: Option<Work>,
     period_ms: u64,
-    /// The version that new hosts get, after the rollout with that revision.
+    /// Version for new hosts, cached with the revision of the rollout.
     head: Option<(i64, Option<Version>)>,
     metrics: watch::Sender<Metrics>,
     presence: Arc<Presence>,
 }
 
 impl<'a> Coordinator<'a> {
-    /// A coordinator that steps every `tick`.
+    /// Creates a coordinator that steps every `tick`.
     pub(crate) fn new(store: Store, tick: Duration, say: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
@@ -67,15 +69,12 @@ impl<'a> Coordinator<'a> {
         Self { store, mirror, tick, say, work: None, period_ms: 0, head: None, metrics, presence }
     }
 
-    /// Its metrics, as they change.
+    /// Subscribes to the metrics.
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
         self.metrics.subscribe()
     }
 
-    /// Runs until the end. Without an answer of etcd it waits.
-    ///
-    /// # Errors
-    /// The rollout has no outcome.
+    /// Runs until the end condition. Errors of etcd are logged and retried.
     pub(crate) async fn run(&mut self, until: Until) -> Result<Option<Outcome>> {
         let (presence, store) = (Arc::clone(&self.presence), self.store.clone());
         tokio::select! {
@@ -84,7 +83,7 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    /// Reports that this coordinator has ended, also after [`Self::run`] was dropped.
+    /// Unregisters this coordinator, also after [`Self::run`] was dropped.
     pub(crate) async fn leave(&self) {
         self.presence.end(self.store.clone()).await;
     }
@@ -96,7 +95,7 @@ impl<'a> Coordinator<'a> {
                 Ok(Some(outcome)) => return Ok(Some(outcome)),
                 Ok(None) => logged.clear(),
                 Err(error) => {
-                    // Time without etcd is not watching time.
+                    // Time without etcd does not count as observation.
                     self.work = None;
                     self.metrics.send_modify(|metrics| metrics.errors += 1);
                     let error = format!("{error:#}");
@@ -115,7 +114,7 @@ impl<'a> Coordinator<'a> {
         self.metrics.send_modify(|metrics| metrics.read(&snapshot, self.mirror.reads));
         self.adjust_period(&snapshot).await?;
         let revision = snapshot.rollout_revision();
-        // What was written by this process is known, though the watch may not have brought it yet.
+        // Keep state that this process has written and the watch has not delivered yet.
         if self.work.as_ref().is_none_or(|work| work.revision < revision) {
             self.work = None;
             if let Some((rollout, revision)) = snapshot.rollout()? {
@@ -154,7 +153,7 @@ impl<'a> Coordinator<'a> {
             return Ok(());
         }
         let wants = wants(&rollout, &effects);
-        // Without an answer, or after another coordinator's step, it is read again.
+        // After an error or another coordinator's step, the state is read again.
         let Some(revision) = self.store.keep(&rollout, &changed, &wants, revision).await? else {
             return Ok(());
         };
@@ -164,7 +163,7 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    /// The active version: the last one whose rollout was done, if it exists.
+    /// The active version: the last one whose rollout succeeded, if it still exists.
     async fn head(&mut self, revision: i64) -> Result<Option<Version>> {
         if let Some((_, head)) = self.head.as_ref().filter(|(at, _)| *at == revision) {
             return Ok(head.clone());
@@ -179,7 +178,7 @@ impl<'a> Coordinator<'a> {
         Ok(head)
     }
 
-    /// Gives new hosts what their group has, one by one: what one of them makes of it concerns no other host.
+    /// Orders new hosts to apply their group's configuration. A rejection affects only that host.
     async fn welcome(&mut self, snapshot: &Snapshot, revision: i64) -> Result<()> {
         let is_new = |host: &&String| {
             snapshot.hosts.contains_key(*host)
@@ -215,10 +214,10 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    /// Lets agents report less often in a large fleet.
+    /// Lengthens the reporting period of agents in a large fleet.
     async fn adjust_period(&mut self, snapshot: &Snapshot) -> Result<()> {
         let period_ms = PERIOD_MS * snapshot.names.len() as u64;
-        // By a fifth: not for each host that comes.
+        // Hysteresis of a fifth: do not rewrite it for every new host.
         if period_ms.abs_diff(self.period_ms) * 5 > self.period_ms {
             self.store.say_period(period_ms).await?;
             self.period_ms = period_ms;
@@ -233,7 +232,7 @@ fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
         Phase::Forward(_) | Phase::Done => rollout.why.clone(),
     };
-    // The controller takes 1,000 characters.
+    // The controller accepts at most 1,000 characters.
     let why: String = why.chars().take(1_000).collect();
     let want = |effect: &Effect| match effect {
         Effect::Send { host, target } => {
@@ -244,7 +243,7 @@ fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
     effects.iter().filter_map(want).collect()
 }
 
-/// How many hosts of a rollout are in which state.
+/// Number of hosts of a rollout by state.
 pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
     let names = ["waiting", "sent", "applied", "away", "lost", "returning", "returned", "unheard"];
     let mut tally: BTreeMap<&'static str, usize> = names.map(|name| (name, 0)).into();

@@ -1,4 +1,4 @@
-//! A fleet at one moment, for people and programs: the rollout, and every host.
+//! Output of `dcqcn-fleet status`: the rollout and all hosts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,54 +10,50 @@ use crate::measure::MEASURES;
 use crate::record::{Rates, Report};
 use crate::store::Snapshot;
 
-/// A fleet at one moment.
+/// Status of a fleet.
 #[derive(Serialize)]
 pub(crate) struct Status {
-    /// The rollout under way or the last one.
+    /// The current or last rollout.
     pub(crate) rollout: Option<Going>,
-    /// Why the rollout cannot be read.
+    /// Reason why the rollout is unreadable.
     error: Option<String>,
     /// Running coordinators.
     coordinators: usize,
-    /// Every host, by name.
+    /// All hosts, by name.
     pub(crate) hosts: Vec<Host>,
 }
 
-/// A rollout.
+/// Status of the rollout.
 #[derive(Serialize)]
 pub(crate) struct Going {
-    /// The version that is rolled out.
     pub(crate) version: u64,
     by: String,
     why: String,
-    /// Nothing is left to do.
     pub(crate) is_over: bool,
     is_paused: bool,
     status: String,
     lines: Vec<String>,
 }
 
-/// A host.
+/// Status of a host.
 #[derive(Serialize)]
 pub(crate) struct Host {
-    /// Its name.
     pub(crate) host: String,
     group: Option<String>,
-    /// The version that it should have; `null` without an order.
+    /// Ordered version; `null` without an order.
     wanted: Option<u64>,
-    /// The version that it has; `null` if that is not known.
+    /// Active version; `null` if unknown.
     has: Option<u64>,
     is_there: bool,
-    /// The version that its controller is applying.
+    /// Version that the controller is currently applying.
     applying: Option<u64>,
     refused: Option<String>,
     failing: Vec<String>,
     interfaces: Vec<String>,
-    /// Its measures by name, events per million packets; `null` if it is away.
+    /// Metrics by name, events per million packets; `null` if the host is away.
     pub(crate) rates: Option<BTreeMap<&'static str, u64>>,
 }
 
-/// The measures of a host.
 fn values(rates: &Rates) -> BTreeMap<&'static str, u64> {
     let value = |name: &'static str| Some((name, rates.value(name)?));
     let packets = ("data_packets", rates.data_packets);
@@ -65,7 +61,6 @@ fn values(rates: &Rates) -> BTreeMap<&'static str, u64> {
 }
 
 impl Status {
-    /// The status of a snapshot.
     pub(crate) fn new(snapshot: &Snapshot) -> Self {
         let (rollout, error) = match snapshot.rollout() {
             Ok(rollout) => (rollout, None),

@@ -1,4 +1,4 @@
-//! etcd: reads of the fleet at one revision, and changes that apply only if the rollout was not changed since.
+//! Access to etcd: consistent reads of the fleet, and compare-and-swap changes of the rollout.
 
 mod answer;
 mod snapshot;
@@ -20,28 +20,28 @@ use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
 
-/// How long a member of etcd may take to answer, and how often a connection is checked.
+/// Time limit for a response, and keep-alive period of connections.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// Tries of a request; each may go to another member.
+/// Attempts of a request; each may go to another member.
 const TRIES: usize = 4;
-/// Time between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Error of an operator's change before the first rollout.
 const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
-/// Tries of an operator's change when coordinators are faster.
+/// Attempts of an operator's change that races with coordinators.
 const EDITS: usize = 20;
-/// Records in a page. Those of hosts are the longest: 64 KiB at most, and a few hundred bytes as a rule.
+/// Records per page. Those of hosts are the longest: at most 64 KiB, usually a few hundred bytes.
 const PAGE: i64 = 500;
-/// Longest message that is read, in bytes: a page of the longest records.
+/// Maximum size of a received message, in bytes: a page of the longest records.
 const MESSAGE_BYTES: usize = 64 << 20;
-/// Operations in a transaction; etcd takes 128.
+/// Maximum operations per transaction; etcd's limit is 128.
 const OPERATIONS: usize = 120;
-/// Longest record, in bytes; etcd takes 1.5 MiB for a whole request.
+/// Maximum size of a written record, in bytes; etcd's limit is 1.5 MiB per request.
 const RECORD_BYTES: usize = 1 << 20;
-/// Most hosts of a rollout; the tests go to 10,000.
+/// Maximum hosts of a rollout; tested with 10,000.
 const MOST_HOSTS: usize = 20_000;
 
-/// A fleet in etcd.
+/// Client for the records of a fleet.
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) client: Client,
@@ -51,7 +51,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The fleet whose keys begin with `prefix`, in etcd at `address`.
+    /// A client for the keys below `prefix` in etcd at `address`.
     pub(crate) const fn new(client: Client, prefix: String, address: String) -> Self {
         Self { client, prefix, address }
     }
@@ -60,7 +60,7 @@ impl Store {
         explain(error, &self.address)
     }
 
-    /// The client for keys and values.
+    /// Client for key-value requests.
     fn kv(&self) -> KvClient {
         self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES)
     }
@@ -69,7 +69,7 @@ impl Store {
         format!("{}/{rest}", self.prefix)
     }
 
-    /// The key of a host's `what`.
+    /// Key of the record `what` of a host.
     pub(crate) fn host_key(&self, host: &str, what: &str) -> String {
         self.key(&format!("hosts/{host}/{what}"))
     }
@@ -90,12 +90,9 @@ impl Store {
         self.key(&format!("outcomes/{version:010}"))
     }
 
-    /// Every readable version, oldest first.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Reads all versions, oldest first, and skips unreadable ones.
     pub(crate) async fn versions(&mut self) -> Result<Vec<Version>> {
-        // Versions are long: a page has few.
+        // Versions are long: use small pages.
         let (kvs, _) = self.range(&self.key("versions/"), 8, 0).await?;
         let read = |kv: &KeyValue| {
             read(kv).inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "version skipped")).ok()
@@ -103,10 +100,7 @@ impl Store {
         Ok(kvs.iter().filter_map(read).collect())
     }
 
-    /// Numbers of the versions that have a record, readable or not.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Numbers of all versions with a record, readable or not.
     pub(crate) async fn version_numbers(&mut self) -> Result<BTreeSet<u64>> {
         let prefix = self.key("versions/");
         let options = GetOptions::new().with_prefix().with_keys_only();
@@ -114,10 +108,10 @@ impl Store {
         Ok(answer.kvs().iter().filter_map(|kv| number(kv, &prefix)).collect())
     }
 
-    /// A version; version 0 means that there is no fleet.
+    /// Reads a version; version 0 is [`Version::none`].
     ///
     /// # Errors
-    /// It does not exist or cannot be read, or etcd does not answer.
+    /// The version does not exist or is unreadable, or etcd does not respond.
     pub(crate) async fn version(&mut self, version: u64) -> Result<Version> {
         if version == 0 {
             return Ok(Version::none());
@@ -127,18 +121,15 @@ impl Store {
         })?
     }
 
-    /// A version, if it exists.
+    /// Reads a version, if it exists.
     ///
     /// # Errors
-    /// etcd does not answer. The inner error: it cannot be read.
+    /// etcd does not respond. The inner error: the version is unreadable.
     pub(crate) async fn find_version(&mut self, version: u64) -> Result<Option<Result<Version>>> {
         Ok(self.get(self.version_key(version), None).await?.kvs().first().map(read))
     }
 
-    /// How rollouts ended, by version.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Reads the outcomes of all rollouts, by version.
     pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
         let prefix = self.key("outcomes/");
         let (kvs, _) = self.range(&prefix, PAGE, 0).await?;
@@ -147,12 +138,12 @@ impl Store {
         Ok(kvs.iter().filter_map(entry).collect())
     }
 
-    /// Begins a rollout, if none began since `seen` (the revision of the last one; 0 if there was none) and its version does not exist.
+    /// Begins a rollout, unless another began since revision `seen` (0: there was none) or its version exists.
     ///
-    /// Its steps are written first, below a key of their own: they count once the rollout names it.
+    /// The steps are written first, below a separate key. They take effect when the rollout record refers to it.
     ///
     /// # Errors
-    /// It is too large to be carried out, or etcd does not answer.
+    /// The rollout has too many hosts, or etcd does not respond.
     pub(crate) async fn begin(
         &mut self,
         version: &Version,
@@ -162,7 +153,7 @@ impl Store {
         let hosts = rollout.steps.len();
         ensure!(
             hosts <= MOST_HOSTS,
-            "cannot roll out to {hosts} hosts: allowed are {MOST_HOSTS}; divide them among several fleets (--prefix)"
+            "cannot roll out to {hosts} hosts: the limit is {MOST_HOSTS}; divide them into several fleets (--prefix)"
         );
         rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
         let prefix = self.steps_key(&rollout.id);
@@ -177,7 +168,7 @@ impl Store {
         let is_new = Compare::version(self.version_key(version.version), CompareOp::Equal, 0);
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
-        // An answer that was lost is requested again, and finds its own version.
+        // A retry after a lost response fails the comparison, but finds its own version.
         let has_begun = self.txn(txn).await?.succeeded()
             || self.version(version.version).await.is_ok_and(|kept| kept == *version);
         match has_begun {
@@ -187,7 +178,7 @@ impl Store {
         Ok(has_begun)
     }
 
-    /// Deletes all steps but those of `kept`. A rollout that was about to begin in the meantime fails its comparison.
+    /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
     async fn sweep(&mut self, kept: &str) -> Result<()> {
         let (all, kept) = (self.key("steps/"), self.steps_key(kept));
         let delete =
@@ -200,13 +191,10 @@ impl Store {
         self.txn(Txn::new().and_then(operations)).await.map(drop)
     }
 
-    /// Writes the next state of a rollout and its orders, if nobody has changed it since `seen`. Returns its new revision.
+    /// Writes the next state of a rollout and its orders. Returns the new revision, or `None` if it changed since `seen`.
     ///
-    /// Orders, the steps that they are about and the rollout itself are one transaction. Observations of other steps are written before
-    /// it: they are true whatever becomes of it.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// The rollout, the orders and their steps are written in one transaction. Other changed steps are written before it: they
+    /// are observations, and valid even if the transaction fails.
     pub(crate) async fn keep(
         &mut self,
         rollout: &Rollout,
@@ -236,15 +224,15 @@ impl Store {
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
     }
 
-    /// Applies an operator's event to the current rollout, and returns its new state.
+    /// Applies an operator's event to the current rollout, and returns the new state.
     ///
     /// # Errors
-    /// No rollout is under way, or etcd does not answer.
+    /// No rollout is in progress, it is being rolled back, or etcd does not respond.
     pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<Rollout> {
         for _ in 0..EDITS {
             let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
             if rollout.is_over() {
-                bail!("no rollout is under way; version {} is {}", rollout.version, rollout.status());
+                bail!("no rollout is in progress; version {} is {}", rollout.version, rollout.status());
             }
             if matches!(rollout.phase, Phase::Back { .. }) && !matches!(event, Event::Abort { .. }) {
                 bail!(
@@ -262,10 +250,7 @@ impl Store {
         bail!("cannot change the rollout: coordinators were faster {EDITS} times in a row; try again")
     }
 
-    /// Gives a host that is in no rollout an order, if no rollout began since `seen` and its order was not changed since then.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Writes an order outside a rollout, unless the order changed since revision `known`, or the rollout since `seen`.
     pub(crate) async fn order(&mut self, host: &str, want: &Want, known: i64, seen: i64) -> Result<bool> {
         let key = self.host_key(host, "want");
         let is_same = Compare::mod_revision(key.clone(), CompareOp::Equal, known);
@@ -273,10 +258,7 @@ impl Store {
         Ok(self.txn(txn).await?.succeeded())
     }
 
-    /// Writes a record of a host's; under a lease it vanishes with that. Returns the lease of the record before, 0 without one.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Writes a record of a host, optionally under a lease. Returns the lease of the replaced record, 0 if it had none.
     pub(crate) async fn say(
         &mut self,
         host: &str,
@@ -288,19 +270,13 @@ impl Store {
         Ok(answer.map(|kv| kv.lease()))
     }
 
-    /// Writes that a coordinator runs, under its lease.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Registers a running coordinator, under its lease.
     pub(crate) async fn say_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
         let key = self.key(&format!("coordinators/{lease:016x}"));
         self.put_leased(key, &name, Some(lease)).await.map(drop)
     }
 
-    /// Writes how often agents report.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Writes the reporting period of agents.
     pub(crate) async fn say_period(&mut self, period_ms: u64) -> Result<()> {
         self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
     }
@@ -320,37 +296,31 @@ impl Store {
         Ok(self.tried(ask).await?.take_prev_key())
     }
 
-    /// The order of a host, and etcd's revision at that moment.
+    /// Reads the order of a host, and the etcd revision of the read.
     ///
     /// # Errors
-    /// It cannot be read, or etcd does not answer.
+    /// etcd does not respond. The inner error: the order is unreadable.
     pub(crate) async fn want(&mut self, host: &str) -> Result<(Result<Option<Want>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok((answer.kvs().first().map(read).transpose(), revision))
     }
 
-    /// How often agents report, in milliseconds; none if no coordinator has said so.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Reads the reporting period of agents, in milliseconds; `None` if no coordinator has written it.
     pub(crate) async fn period(&mut self) -> Result<Option<u64>> {
         let answer = self.get(self.key("period"), None).await?;
         Ok(answer.kvs().first().and_then(|kv| read(kv).ok()))
     }
 
-    /// Deletes everything about a host.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Deletes all records of a host.
     pub(crate) async fn forget(&mut self, host: &str) -> Result<()> {
         self.delete(&self.host_key(host, "")).await
     }
 
-    /// Deletes versions and their outcomes, if no rollout began since `seen`.
+    /// Deletes versions and their outcomes, unless the rollout changed since revision `seen`.
     ///
     /// # Errors
-    /// A rollout began, or etcd does not answer.
+    /// The rollout changed, or etcd does not respond.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
         for chunk in versions.chunks(OPERATIONS / 2) {
             let keys =
@@ -359,7 +329,7 @@ impl Store {
             let txn = Txn::new().when([self.unchanged(seen)]).and_then(deletes);
             ensure!(
                 self.txn(txn).await?.succeeded(),
-                "cannot prune: a rollout began in the meantime; try again"
+                "cannot prune: the rollout changed in the meantime; try again"
             );
         }
         Ok(())
@@ -373,7 +343,7 @@ impl Store {
         self.tried(ask).await.map(drop)
     }
 
-    /// The records below a prefix, page by page, all at one revision (0: the current one), which is returned.
+    /// Reads all records below a prefix at one revision (0: the current one), page by page. Returns the revision too.
     async fn range(&self, prefix: &str, page: i64, mut revision: i64) -> Result<(Vec<KeyValue>, i64)> {
         let (mut kvs, mut from) = (Vec::new(), prefix.as_bytes().to_vec());
         loop {
@@ -386,7 +356,7 @@ impl Store {
             let more = answer.more();
             kvs.append(&mut answer.take_kvs());
             let Some(last) = kvs.last().filter(|_| more) else { return Ok((kvs, revision)) };
-            // The key that follows the last one.
+            // The key after the last one.
             from = [last.key(), &[0]].concat();
         }
     }
@@ -400,7 +370,7 @@ impl Store {
         self.tried(ask).await
     }
 
-    /// A transaction whose answer was lost is sent again: it compares, and finds that it is too late.
+    /// Runs a transaction. A retry after a lost response fails its comparison.
     async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
         let ask = |mut client: KvClient| {
             let txn = txn.clone();
@@ -432,7 +402,7 @@ impl Store {
     }
 }
 
-/// The steps that differ from those before.
+/// The steps in `after` that differ from those in `before`.
 pub(crate) fn differing<'a>(before: &[Step], after: &'a [Step]) -> Vec<&'a Step> {
     after.iter().zip(before).filter(|(after, before)| after != before).map(|(after, _)| after).collect()
 }
@@ -445,7 +415,7 @@ pub(crate) fn messages(effects: &[Effect]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The end of the range of keys that begin with `prefix`, which ends with a character of ASCII.
+/// End of the range of keys with this prefix, whose last character must be ASCII.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
@@ -454,15 +424,12 @@ fn end_of(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// The number at the end of a key.
+/// The number after `prefix` in a key.
 fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
     std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)?.parse().ok()
 }
 
-/// A record.
-///
-/// # Errors
-/// It was written by something else.
+/// Parses a record.
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).with_context(|| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
@@ -473,7 +440,7 @@ pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
     let length = text.len();
-    ensure!(length <= RECORD_BYTES, "cannot write a record of {length} bytes: etcd takes {RECORD_BYTES}");
+    ensure!(length <= RECORD_BYTES, "cannot write a record of {length} bytes: the limit is {RECORD_BYTES}");
     Ok(text)
 }
 

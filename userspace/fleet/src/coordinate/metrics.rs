@@ -1,4 +1,4 @@
-//! Metrics of a coordinator, in the text format of Prometheus.
+//! Metrics of a coordinator in the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,7 +55,7 @@ impl Metrics {
         self.steps = tally(rollout);
     }
 
-    /// As Prometheus reads it.
+    /// Renders the Prometheus text format.
     fn text(&self) -> String {
         let mut text = String::new();
         let mut add = |name: &str, kind: &str, help: &str, value: String| {
@@ -86,7 +86,7 @@ impl Metrics {
         add("rollout_paused", "gauge", "Whether it waits for an operator.", flag(self.is_paused));
         add("rollout_rolled_back", "gauge", "Whether it was rolled back.", flag(self.is_rolled_back));
         let seconds = (self.clock_ms as f64 / 1e3).to_string();
-        add("rollout_clock_seconds", "gauge", "Time that coordinators have spent on it.", seconds);
+        add("rollout_clock_seconds", "gauge", "Time that coordinators have spent on that rollout.", seconds);
         let name = "dcqcn_fleet_rollout_steps";
         let _ = writeln!(text, "# HELP {name} Hosts of that rollout by state.\n# TYPE {name} gauge");
         for (state, hosts) in &self.steps {
@@ -99,7 +99,7 @@ impl Metrics {
 /// Serves the metrics at `/metrics` until it is dropped.
 ///
 /// # Errors
-/// It cannot listen there.
+/// It cannot listen on the address.
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);

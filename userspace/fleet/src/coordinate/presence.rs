@@ -1,4 +1,4 @@
-//! A key under a lease for as long as a coordinator runs, so that commands know whether one does.
+//! Registration of a running coordinator, as a key under a lease. Commands check whether there is one.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use tokio::time::{sleep, timeout};
 
 use crate::store::Store;
 
-/// How long etcd keeps the key of a coordinator that was killed, in seconds.
+/// Lease time of the key, in seconds: how long a killed coordinator remains registered.
 const TTL_S: i64 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The key.
+/// The registration.
 #[derive(Default)]
 pub(super) struct Presence {
-    /// Its lease, 0 without one.
+    /// ID of the lease, 0 if there is none.
     lease: AtomicI64,
 }
 
 impl Presence {
-    /// Holds it until it is dropped.
+    /// Keeps the registration until it is dropped.
     pub(super) async fn hold(&self, mut store: Store) {
         loop {
             if let Err(error) = self.once(&mut store).await {
@@ -32,7 +32,7 @@ impl Presence {
 
     async fn once(&self, store: &mut Store) -> Result<()> {
         let lease = store.client.lease_grant(TTL_S, None).await?.id();
-        ensure!(lease != 0, "etcd gives no lease");
+        ensure!(lease != 0, "etcd granted no lease");
         self.lease.store(lease, Ordering::Relaxed);
         store.say_coordinator(&format!("process {}", std::process::id()), lease).await?;
         let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await?;
@@ -40,11 +40,11 @@ impl Presence {
             sleep(PAUSE).await;
             keeper.keep_alive().await?;
             let answer = timeout(PAUSE * 3, answers.message()).await??;
-            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease has ended");
+            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
         }
     }
 
-    /// Deletes it. Without an answer of etcd it ends with its lease.
+    /// Deletes the registration. If etcd does not respond, it expires with its lease.
     pub(super) async fn end(&self, mut store: Store) {
         let lease = self.lease.swap(0, Ordering::Relaxed);
         if lease != 0 {

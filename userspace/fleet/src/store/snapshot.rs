@@ -1,4 +1,4 @@
-//! The fleet at one revision: read page by page, and followed by a watch from there on.
+//! The fleet at one etcd revision: read page by page, then updated by a watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use super::{MESSAGE_BYTES, PAGE, Store, read};
 use crate::record::{HOST_BYTES, Member, Want};
 use crate::rollout::{Hosts, Rollout, Seen, Step};
 
-/// A fleet is read again after such a silence of its watch: agents report more often.
+/// Maximum silence of the watch before the fleet is read again; agents report more often.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The fleet at one revision. What one host's records say concerns that host only, readable or not.
+/// The fleet at one etcd revision. An unreadable record of a host affects only that host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     /// etcd's revision.
     pub(crate) revision: i64,
-    /// The current or last rollout without its steps, and its revision.
+    /// The current or last rollout without its steps, and the revision of its record.
     head: Option<(Result<Rollout, String>, i64)>,
     /// Steps by `ID/HOST`.
     steps: BTreeMap<String, Step>,
@@ -28,13 +28,13 @@ pub(crate) struct Snapshot {
     pub(crate) names: BTreeSet<String>,
     /// Hosts whose labels are known.
     pub(crate) members: BTreeMap<String, Member>,
-    /// Orders.
+    /// Readable orders.
     pub(crate) wants: BTreeMap<String, Want>,
-    /// Revisions of the orders, readable or not.
+    /// Revisions of all orders, readable or not.
     pub(crate) ordered: BTreeMap<String, i64>,
-    /// Reports of the hosts that are there.
+    /// Readable reports.
     pub(crate) hosts: Hosts,
-    /// Records of hosts that cannot be read: by host and record.
+    /// Errors of unreadable records, by host and record.
     pub(crate) unreadable: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Running coordinators.
     pub(crate) coordinators: BTreeSet<String>,
@@ -44,7 +44,7 @@ impl Snapshot {
     /// The current or last rollout with its steps, and its revision.
     ///
     /// # Errors
-    /// Its records cannot be read.
+    /// The rollout or one of its steps is missing or unreadable.
     pub(crate) fn rollout(&self) -> Result<Option<(Rollout, i64)>> {
         let Some((head, revision)) = &self.head else { return Ok(None) };
         let mut rollout = match head {
@@ -58,8 +58,8 @@ impl Snapshot {
         let (found, expected) = (rollout.steps.len(), rollout.hosts);
         ensure!(
             found == expected,
-            "cannot continue the rollout of version {}: {found} of its {expected} steps can be read in etcd; delete the key `rollout` \
-             and apply again",
+            "cannot continue the rollout of version {}: only {found} of its {expected} steps are readable in etcd; delete the key \
+             `rollout` and apply again",
             rollout.version
         );
         Ok(Some((rollout, *revision)))
@@ -70,18 +70,18 @@ impl Snapshot {
         self.head.as_ref().map_or(0, |(_, revision)| *revision)
     }
 
-    /// The rollout that is under way, without its steps.
+    /// The rollout in progress, without its steps.
     pub(crate) fn under_way(&self) -> Option<&Rollout> {
         let (head, _) = self.head.as_ref()?;
         head.as_ref().ok().filter(|rollout| !rollout.is_over())
     }
 
-    /// Takes over a record at `rest` below the prefix.
+    /// Updates the snapshot with the record at key `rest` below the prefix.
     fn put(&mut self, rest: &str, kv: &KeyValue) {
         if rest == "rollout" {
             self.head = Some((read(kv).map_err(|error| format!("{error:#}")), kv.mod_revision()));
         } else if let Some(key) = rest.strip_prefix("steps/") {
-            // One that is missing is noticed by their number.
+            // `rollout` detects missing steps by their number.
             match read(kv) {
                 Ok(step) => _ = self.steps.insert(key.to_owned(), step),
                 Err(error) => tracing::warn!(error = format!("{error:#}"), "step cannot be read"),
@@ -114,13 +114,13 @@ impl Snapshot {
             _ => return,
         };
         if error {
-            // What cannot be read is not there.
+            // Treat an unreadable record as absent.
             self.remove(host, what);
         }
         self.names.insert(host.to_owned());
     }
 
-    /// Notes whether a record of a host can be read. Returns whether it cannot.
+    /// Records or clears the error of a host's record. Returns whether it is unreadable.
     fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) -> bool {
         let is_bad = error.is_some();
         if let Some(error) = error {
@@ -168,21 +168,18 @@ impl Snapshot {
     }
 }
 
-/// A record of a host, if it is not too long.
+/// Parses a record of a host, unless it is too long.
 fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     let length = kv.value().len();
-    ensure!(length <= HOST_BYTES, "its record has {length} bytes; allowed are {HOST_BYTES}");
+    ensure!(length <= HOST_BYTES, "its record has {length} bytes; the limit is {HOST_BYTES}");
     read(kv)
 }
 
 impl Store {
-    /// The fleet at one revision.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Reads the fleet at one revision.
     pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
         let head = self.get(self.rollout_key(), None).await?;
-        let revision = head.header().context("etcd answers without a header")?.revision();
+        let revision = head.header().context("etcd responds without a header")?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
         let mut kvs = Vec::new();
         if let Some(kv) = head.kvs().first() {
@@ -203,13 +200,13 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// The current or last rollout with its steps, and its revision.
+    /// Reads the current or last rollout with its steps, and its revision.
     ///
     /// # Errors
-    /// Its records cannot be read, or etcd does not answer.
+    /// A record is missing or unreadable, or etcd does not respond.
     pub(crate) async fn rollout(&mut self) -> Result<Option<(Rollout, i64)>> {
         let head = self.get(self.rollout_key(), None).await?;
-        let revision = head.header().context("etcd answers without a header")?.revision();
+        let revision = head.header().context("etcd responds without a header")?.revision();
         let Some(kv) = head.kvs().first() else { return Ok(None) };
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
         snapshot.put("rollout", kv);
@@ -224,23 +221,20 @@ impl Store {
         snapshot.rollout()
     }
 
-    /// Whether a coordinator runs.
-    ///
-    /// # Errors
-    /// etcd does not answer.
+    /// Returns whether a coordinator is running.
     pub(crate) async fn is_coordinated(&mut self) -> Result<bool> {
         let options = GetOptions::new().with_prefix().with_count_only();
         Ok(self.get(self.key("coordinators/"), Some(options)).await?.count() > 0)
     }
 }
 
-/// The fleet as it changes.
+/// A snapshot kept current by a watch.
 pub(crate) struct Mirror {
     store: Store,
     snapshot: Arc<Snapshot>,
     watch: Option<WatchStream>,
     heard_at: Instant,
-    /// How often the fleet was read as a whole.
+    /// Number of complete reads.
     pub(crate) reads: u64,
 }
 
@@ -249,10 +243,10 @@ impl Mirror {
         Self { store, snapshot: Arc::default(), watch: None, heard_at: Instant::now(), reads: 0 }
     }
 
-    /// The fleet after `tick`; the first time without waiting.
+    /// Returns the fleet after `tick`; the first call returns without waiting.
     ///
     /// # Errors
-    /// etcd does not answer; the next call reads it as a whole again.
+    /// etcd does not respond or ended the watch. The next call reads the fleet completely.
     pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + tick;
         if self.heard_at.elapsed() >= SILENCE {
@@ -269,7 +263,7 @@ impl Mirror {
             }
             self.heard_at = Instant::now();
             let prefix = self.store.key("");
-            // A copy only if the caller still has the last one.
+            // Copies only if the caller still holds the previous snapshot.
             let snapshot = Arc::make_mut(&mut self.snapshot);
             for event in response.events() {
                 let Some(kv) = event.kv() else { continue };
