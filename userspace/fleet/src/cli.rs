@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `dcqcn-fleet`.
 
 mod agent;
 mod apply;
@@ -20,25 +20,25 @@ use nix::unistd::{Uid, User};
 use crate::reach::Reach;
 
 const AFTER_HELP: &str = "\
-Desired state is in etcd, in versions. An agent on each host forwards it to the controller (`dcqcn run`) through its socket; a host
-never takes a value that its own file does not allow ([fleet] allow).
+The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the controller
+(`dcqcn run`) through its socket. A host never accepts a value that its own file does not allow ([fleet] allow).
 
 Exit codes:
   0  done
-  1  failed, refused, rolled back, or interrupted
+  1  failed, rejected, rolled back, or interrupted
   2  wrong usage
-  3  `resume` and `abort`: written to etcd, but no coordinator is running
+  3  `resume` and `abort`: stored in etcd, but no coordinator is running
 
 Environment:
-  DCQCN_ETCD, DCQCN_ETCD_CA, DCQCN_ETCD_CERT, DCQCN_ETCD_KEY, DCQCN_PREFIX  as the options
-  DCQCN_LOG  what is logged to standard error, as in `info` (default: warn)
+  DCQCN_ETCD, DCQCN_ETCD_CA, DCQCN_ETCD_CERT, DCQCN_ETCD_KEY, DCQCN_PREFIX  defaults of the options
+  DCQCN_LOG  level of messages on standard error, for example `info` (default: warn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
 
-/// Where the kernel has this host's name.
+/// File with this host's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// One change on many hosts: canaries first, then in waves, rolled back automatically when things get worse.
+/// Roll out changes to many hosts: canaries first, then in waves, with automatic rollback if metrics degrade.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn-fleet", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
@@ -46,7 +46,7 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     reach: Reach,
-    /// Print JSON: raw numbers, units in the names.
+    /// Print JSON: raw numbers, with units in the names.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -81,7 +81,7 @@ impl Cli {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
             let store = match self.command {
-                // One host needs no etcd.
+                // A page for one host does not need etcd.
                 Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
                 Command::Agent(args) => return args.run(&self.reach).await,
                 _ => self.reach.store().await?,
@@ -102,13 +102,13 @@ impl Cli {
                 Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
             }
         });
-        // A controller that does not answer must not hold the end up.
+        // Do not wait for blocking requests to an unresponsive controller.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// Runs the command.
+/// Runs `dcqcn-fleet`.
 #[must_use]
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
@@ -121,7 +121,7 @@ pub fn main() -> ExitCode {
     )
 }
 
-/// An order was written that no coordinator carries out: its name.
+/// Error: a request was stored in etcd, but no coordinator executes it. Contains the name of the request.
 #[derive(Debug)]
 struct NotCoordinated(&'static str);
 
@@ -129,7 +129,7 @@ impl fmt::Display for NotCoordinated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "cannot {} yet: no coordinator is running; the order is in etcd and waits for `dcqcn-fleet coordinate`",
+            "cannot {} yet: no coordinator is running; the request is stored in etcd; start `dcqcn-fleet coordinate`",
             self.0
         )
     }
@@ -137,7 +137,7 @@ impl fmt::Display for NotCoordinated {
 
 impl std::error::Error for NotCoordinated {}
 
-/// Who asks, for those who read it later.
+/// The operator, as `user@host`, for records and logs.
 fn who() -> String {
     let user = env::var("SUDO_USER")
         .ok()

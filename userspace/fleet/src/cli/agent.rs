@@ -1,4 +1,4 @@
-//! `agent`: on each host.
+//! `agent`: runs on each host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,43 +13,43 @@ use crate::reach::Reach;
 
 /// Forward the configuration in etcd to this host's controller, and report the host's state to etcd.
 ///
-/// Needs no rights but to use the controller's socket (`[control]` in its file). Without etcd all stays as it is.
+/// Requires only access to the controller's socket (`[control]` in its file). Without etcd the configuration remains active.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet agent --label rack=a --label role=storage
   dcqcn-fleet agent --etcd https://etcd1:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
 pub(super) struct AgentArgs {
-    /// This host's name in the fleet [default: the machine's].
+    /// Name of this host in the fleet [default: the machine's].
     #[arg(long, value_name = "HOST")]
     name: Option<String>,
-    /// A label of this host. May be repeated.
+    /// Label of this host. May be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// The controller's socket.
+    /// Socket of the controller.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// How often figures are reported; what is new is at once.
+    /// Reporting period of metrics; other changes are reported immediately.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     every: Duration,
-    /// How long etcd keeps the report of an agent that is gone, in seconds.
+    /// Time until etcd removes the report of an agent that has exited, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
     ttl: i64,
-    /// How often the controller is asked what it counts.
+    /// Sampling period of the controller's counters.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
     look: Duration,
-    /// As many agents in this process, for measuring: each with its number behind its name, a connection of its own, and its name in
-    /// the place of `%` in the socket's path.
+    /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
+    /// replaces `%` in the socket's path by its name.
     #[arg(long, value_name = "AGENTS", hide = true)]
     copies: Option<u32>,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE, as in rack=a")?;
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE, for example rack=a")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Whether a name can be a part of a key in etcd.
+/// Returns whether a name is valid as part of an etcd key.
 fn is_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain)
@@ -61,8 +61,8 @@ impl AgentArgs {
         let host = name.unwrap_or_else(host);
         ensure!(
             is_name(&host),
-            "cannot use `{host}` as the name of a host: allowed are up to 253 letters, digits, `-`, `_` and `.`; set another one with \
-             --name"
+            "cannot use `{host}` as the name of a host: only 1 to 253 letters, digits, `-`, `_` and `.` are valid; set another one \
+             with --name"
         );
         let options =
             Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };

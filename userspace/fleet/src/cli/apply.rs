@@ -1,4 +1,4 @@
-//! `apply` and `rollback`: a new version.
+//! `apply` and `rollback`: create a version and roll it out.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,41 +22,41 @@ use crate::record::{Outcome, Version};
 use crate::rollout::{Rollout, plan};
 use crate::store::{PATIENCE, Snapshot, Store};
 
-/// Make a file the next version, and roll it out.
+/// Create the next version from a file, and roll it out.
 #[derive(Debug, Args)]
 #[command(after_long_help = apply_help())]
 pub(super) struct ApplyArgs {
-    /// The file.
+    /// File with groups and their configurations.
     file: PathBuf,
-    /// Change this group only: every other group keeps what the active version gives it.
+    /// Change only this group; the others keep their configuration from the active version.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     #[command(flatten)]
     options: Options,
 }
 
-/// The example file; the measures are those of the table.
+/// Example file. The `[gate]` section is generated from the table of metrics.
 fn apply_help() -> String {
     let gate = example();
     format!(
         "\
-The file, with everything optional and its default:
+The file, with all optional settings and their defaults:
 
   [rollout]
-  canary = 1               # hosts of each group that are changed first: those that report, and have traffic, before others
-  wave = \"25%\"             # hosts, or a percentage of them, that are changed before the gate is checked again
-  max_unavailable = 1      # hosts in the middle of a change, or silent since theirs
-  soak = \"60s\"             # how long a wave is watched before it is judged; \"0s\": it is neither watched nor judged
-  patience = \"60s\"         # how long a host may take to change
+  canary = 1               # hosts of each group that are changed first; hosts that report and have traffic are preferred
+  wave = \"25%\"             # number or percentage of hosts that are changed between two evaluations
+  max_unavailable = 1      # hosts that may be changing, or silent since their change, at a time
+  soak = \"60s\"             # observation time of a wave before its evaluation; \"0s\": no observation, no evaluation
+  patience = \"60s\"         # time limit for a host to change
 
-  [gate]                   # limits: `times` the baseline `plus` an amount, or false; throughput may fall to `times` its own
-{gate}  min_packets = 1000                             # hosts with fewer data packets are not judged
-  min_judged = 1                                 # with fewer judged hosts the rollout pauses; 0: it continues
+  [gate]                   # limits: `times` the baseline `plus` an amount, or false; throughput: minimum, `times` its baseline
+{gate}  min_packets = 1000                             # hosts with fewer data packets are not evaluated
+  min_judged = 1                                 # with fewer evaluated hosts the rollout pauses; 0: it continues
 
   [[group]]                # the first group that matches a host applies
   name = \"storage\"
   hosts = [\"st*\"]          # patterns of names; any host if omitted
-  labels = {{ rack = \"a\" }}  # all of them
+  labels = {{ rack = \"a\" }}  # required labels
   [[group.interface]]      # as [[interface]] in the file of `dcqcn run`; takes precedence over the host's own file
   name = \"eth*\"
   [group.interface.wred.3]
@@ -69,14 +69,14 @@ Examples:
     )
 }
 
-/// Make an earlier version the next one, and roll it out. In version 0 every host has its own file.
+/// Create the next version from an earlier one, and roll it out. Version 0 means that every host uses its own file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet rollback 6 --wait --why CHG-1234
   dcqcn-fleet rollback 0 --wait")]
 pub(super) struct RollbackArgs {
-    /// The version, as `dcqcn-fleet history` lists them.
+    /// The earlier version; `dcqcn-fleet history` lists them.
     version: u64,
     #[command(flatten)]
     options: Options,
@@ -84,19 +84,19 @@ pub(super) struct RollbackArgs {
 
 #[derive(Debug, Args)]
 struct Options {
-    /// Carry the rollout out, and wait for its end. Without it a running `dcqcn-fleet coordinate` does.
+    /// Execute the rollout and wait for its end. Without this option, a running `dcqcn-fleet coordinate` executes it.
     #[arg(long)]
     wait: bool,
-    /// Print which hosts and settings would change, and change nothing.
+    /// Print the hosts and settings that would change, without changing them.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
-    /// Hosts that may be in the middle of a change, or silent since theirs [default: the file's].
+    /// Hosts that may be changing, or silent since their change, at a time [default: the file's].
     #[arg(long, value_name = "HOSTS")]
     max_unavailable: Option<usize>,
-    /// Reason, for the history and the audit logs.
+    /// Reason, stored in the history and the audit logs.
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
-    /// How often the coordinator steps.
+    /// Step period of the coordinator.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration, hide = true)]
     tick: Duration,
 }
@@ -124,10 +124,10 @@ impl RollbackArgs {
     }
 }
 
-/// The active version, and how earlier rollouts ended.
+/// The active version, and the last used number.
 struct Past {
     active: Option<Version>,
-    /// The highest number that versions and outcomes have.
+    /// Highest number of a version or outcome.
     last: u64,
 }
 
@@ -143,13 +143,13 @@ impl Past {
         Ok(Self { active, last })
     }
 
-    /// An earlier version again, as carefully as the active one.
+    /// Creates a version from an earlier one, with the policy of the active one.
     fn again(&self, former: Version) -> Version {
         let policy = self.active.as_ref().map_or_else(|| former.policy.clone(), |now| now.policy.clone());
         Version { rollback_of: Some(former.version), policy, ..former }
     }
 
-    /// The active groups, but `name` as in `groups`, in whose order they are.
+    /// The active groups in the order of `groups`, with the group `name` replaced.
     fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
         ensure!(
             groups.iter().any(|group| group.name == name),
@@ -165,7 +165,7 @@ impl Past {
         Ok(chosen)
     }
 
-    /// The next number: above every number that anything in etcd mentions, deleted versions included.
+    /// The next version number: greater than any number in etcd, including those of deleted versions.
     fn next(&self, snapshot: &Snapshot) -> Result<u64> {
         let rollout = snapshot.rollout()?;
         let rollout = rollout.iter().flat_map(|(rollout, _)| {
@@ -175,7 +175,7 @@ impl Past {
         let wants = snapshot.wants.values().map(|want| want.target.version);
         let tried =
             snapshot.hosts.values().filter_map(|seen| Some(seen.report.tried.as_ref()?.target.version));
-        // A host cannot make the numbers run out.
+        // Ignore absurd numbers, so that a faulty host cannot exhaust them.
         let bound = tried.filter(|version| *version < 1 << 32);
         Ok(rollout.chain(wants).chain(bound).fold(self.last, u64::max) + 1)
     }
@@ -189,7 +189,7 @@ async fn begin(
     out: &mut Output<'_>,
 ) -> Result<()> {
     let Options { wait, dry_run, max_unavailable, why, tick } = options;
-    ensure!(why.chars().count() <= 500, "--why has {} characters; allowed are 500", why.chars().count());
+    ensure!(why.chars().count() <= 500, "--why has {} characters; the limit is 500", why.chars().count());
     let snapshot = store.snapshot().await?;
     refuse_second(&snapshot)?;
     let (by, at, version) = (who(), rfc3339(SystemTime::now()), past.next(&snapshot)?);
@@ -208,12 +208,14 @@ async fn begin(
     }
     if !store.begin(&next, &mut rollout, snapshot.rollout_revision()).await? {
         refuse_second(&store.snapshot().await?)?;
-        bail!("another operator made a version in the meantime: check `dcqcn-fleet history`, and try again");
+        bail!(
+            "another operator created a version in the meantime; check `dcqcn-fleet history` and try again"
+        );
     }
     if !wait {
         if !rollout.is_over() && !store.is_coordinated().await? {
             eprintln!(
-                "warning: no coordinator is running; version {version} waits for `dcqcn-fleet coordinate`"
+                "warning: no coordinator is running; start `dcqcn-fleet coordinate` to roll version {version} out"
             );
         }
         return out.show(&plan);
@@ -228,10 +230,10 @@ async fn begin(
     out.show(&Ended { version, is_done, reason })
 }
 
-/// Coordinates the rollout of a version to its end, and prints its messages.
+/// Executes the rollout of a version to its end, and prints its messages.
 ///
 /// # Errors
-/// A signal ends it before.
+/// A signal interrupts it.
 pub(super) async fn carry_out(
     mut store: Store,
     version: u64,
@@ -248,29 +250,26 @@ pub(super) async fn carry_out(
         outcome = coordinator.run(Until::Over(version)) => outcome,
         ended = interrupted() => ended.map(|()| None),
     };
-    // Commands must not take this one for a running coordinator.
+    // Unregister, so that other commands do not rely on this coordinator.
     coordinator.leave().await;
     if let Some(outcome) = outcome? {
         return Ok(outcome);
     }
     let stands = match timeout(PATIENCE, store.rollout()).await {
         Ok(Ok(Some((rollout, _)))) => rollout.status(),
-        _ => "not known: etcd does not answer".into(),
+        _ => "state unknown: etcd does not respond".into(),
     };
     let is_coordinated = matches!(timeout(PATIENCE, store.is_coordinated()).await, Ok(Ok(true)));
     let goes_on = match is_coordinated {
         true => "another coordinator continues it",
-        false => "no coordinator continues it: start `dcqcn-fleet coordinate`",
+        false => "no coordinator continues it, start `dcqcn-fleet coordinate`",
     };
     bail!(
-        "interrupted; the rollout of version {version} is not over ({stands}); {goes_on}, or roll it back with `dcqcn-fleet abort --wait`"
+        "interrupted; the rollout of version {version} has not ended ({stands}); {goes_on}, or roll it back with `dcqcn-fleet abort --wait`"
     )
 }
 
-/// Waits for a signal that ends this process.
-///
-/// # Errors
-/// Signals cannot be caught.
+/// Waits for SIGINT or SIGTERM.
 pub(super) async fn interrupted() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -281,25 +280,25 @@ pub(super) async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-/// Refuses to begin while another rollout is under way.
+/// Returns an error if a rollout is in progress.
 fn refuse_second(snapshot: &Snapshot) -> Result<()> {
     if let Some(rollout) = snapshot.under_way() {
         let Rollout { version, by, .. } = rollout;
         bail!(
-            "the rollout of version {version} by {by} is under way; wait for its end (`dcqcn-fleet status`), or abort it (`dcqcn-fleet abort`)"
+            "the rollout of version {version} by {by} is in progress; wait for its end (`dcqcn-fleet status`) or abort it (`dcqcn-fleet abort`)"
         );
     }
     Ok(())
 }
 
-/// What a version changes where.
+/// Hosts and settings that a version changes.
 #[derive(Serialize)]
 struct Plan {
     version: u64,
     waves: Vec<Wave>,
-    /// Hosts that are not there: they change when they are back.
+    /// Hosts that are away; they change when they return.
     away: Vec<String>,
-    /// Hosts that no group has, and that stay with their own file.
+    /// Hosts outside all groups; they use their own file.
     without_group: Vec<String>,
     changes: Vec<Difference>,
 }
@@ -356,7 +355,7 @@ impl fmt::Display for Plan {
             writeln!(f, "version {version}, {name}: {}", hosts.join(", "))?;
         }
         for (hosts, what) in
-            [(away, "away, change when they are back"), (without_group, "in no group, keep their own file")]
+            [(away, "away, change when they return"), (without_group, "in no group, use their own file")]
         {
             if !hosts.is_empty() {
                 writeln!(f, "{what}: {}", hosts.join(", "))?;
@@ -373,7 +372,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// How it ended.
+/// Outcome of a completed rollout.
 #[derive(Serialize)]
 struct Ended {
     version: u64,

@@ -1,4 +1,4 @@
-//! `diff`: what changed between two versions.
+//! `diff`: differences between two versions.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ Examples:
   dcqcn-fleet diff 6 7
   dcqcn-fleet diff 0 7")]
 pub(super) struct DiffArgs {
-    /// A version; 0 is that there is no fleet.
+    /// Old version; 0 means no fleet.
     old: u64,
-    /// The other.
+    /// New version.
     new: u64,
 }
 
@@ -50,7 +50,7 @@ impl DiffArgs {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.changes.is_empty() {
-            return writeln!(f, "versions {} and {} say the same", self.old, self.new);
+            return writeln!(f, "versions {} and {} have the same settings", self.old, self.new);
         }
         let (old, new) = (format!(">{}", self.old), format!(">{}", self.new));
         let mut table = Table::new(&["SETTING", &old, &new]);

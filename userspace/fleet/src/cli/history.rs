@@ -1,4 +1,4 @@
-//! `history`: the versions.
+//! `history`: lists the versions.
 
 use anyhow::Result;
 use clap::Args;
@@ -7,7 +7,7 @@ use dcqcn_support::cli::Output;
 use crate::history::History;
 use crate::store::Store;
 
-/// List the versions: who made them, when and why, and how their rollouts ended.
+/// List all versions with author, time, reason and outcome.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

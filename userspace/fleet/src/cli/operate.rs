@@ -1,4 +1,4 @@
-//! `coordinate`, `pause`, `resume` and `abort`: the rollout under way. `forget` and `prune`: records that are no longer needed.
+//! `coordinate`, `pause`, `resume` and `abort` control rollouts; `forget` and `prune` delete records.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,20 +17,20 @@ use crate::coordinate::{self, Coordinator, Until};
 use crate::rollout::Event;
 use crate::store::Store;
 
-/// Carry out every rollout, for ever: as a service, on one machine or on several.
+/// Execute all rollouts, as a service on one or several machines.
 ///
-/// Every step is in etcd, so any coordinator continues where another has ended. New hosts get what their group has while no rollout is
-/// under way.
+/// The state is stored in etcd, so any coordinator can continue after another has exited. Between rollouts, coordinators order
+/// new hosts to apply the configuration of their group.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet coordinate
   dcqcn-fleet coordinate --metrics 127.0.0.1:9321")]
 pub(super) struct CoordinateArgs {
-    /// Serve metrics for Prometheus at /metrics.
+    /// Serve Prometheus metrics at /metrics.
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// How often it steps.
+    /// Step period.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration, hide = true)]
     tick: Duration,
 }
@@ -56,36 +56,36 @@ impl CoordinateArgs {
     }
 }
 
-/// Let the rollout under way change no further hosts. Refusals, losses and harm still roll it back.
+/// Stop changing further hosts in the current rollout. Rejections, lost hosts and harm still roll it back.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet pause")]
 pub(super) struct PauseArgs {}
 
-/// Let a paused rollout continue; one that could not be judged is approved.
+/// Continue a paused rollout. If it paused for lack of evaluated hosts, this approves the wave.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet resume")]
 pub(super) struct ResumeArgs {}
 
-/// Roll the rollout under way back, on every host that it has changed.
+/// Abort the current rollout, and roll back every host that it changed.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet abort --why CHG-1234
   dcqcn-fleet abort --wait")]
 pub(super) struct AbortArgs {
-    /// Reason, for the history and the audit logs.
+    /// Reason, stored in the history and the audit logs.
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
-    /// Carry the way back out, and wait for its end.
+    /// Execute the rollback and wait for its end.
     #[arg(long)]
     wait: bool,
 }
 
-/// Delete the records of a host that has left the fleet. An agent that still runs there adds it again.
+/// Delete the records of a host that has left the fleet. If its agent reports again, the host is added again.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -95,20 +95,20 @@ pub(super) struct ForgetArgs {
     host: String,
 }
 
-/// Delete old versions: all that no host has, should have or goes back to, but the latest.
+/// Delete old versions, except those that a host has, is ordered to have, or may be rolled back to.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dcqcn-fleet prune --keep 20")]
 pub(super) struct PruneArgs {
-    /// Versions to keep in any case, the latest ones.
+    /// Number of latest versions to keep.
     #[arg(long, value_name = "VERSIONS", default_value_t = 20)]
     keep: usize,
 }
 
 impl PauseArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
-        // A rollout that nobody carries out stands still as well.
+        // No check for a coordinator: without one the rollout does not proceed either.
         edit(store, out, Event::Pause { by: &who() }).await.map(drop)
     }
 }
@@ -130,7 +130,7 @@ impl AbortArgs {
         }
         let version = store.edit(event).await?.version;
         let outcome = carry_out(store, version, Duration::from_millis(500), out.is_json()).await?;
-        ensure!(!outcome.is_done, "version {version} is active: its rollout ended before");
+        ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
         out.show(&Edited { version, status: format!("rolled back: {}", outcome.reason) })
     }
 }
@@ -148,7 +148,7 @@ impl ForgetArgs {
             let is_part = rollout.steps.iter().any(|step| step.host == host);
             ensure!(
                 rollout.is_over() || !is_part,
-                "cannot forget {host}: it is part of the rollout under way; wait for its end"
+                "cannot forget {host}: it is part of the current rollout; wait for its end"
             );
         }
         store.forget(&host).await?;
@@ -166,17 +166,17 @@ impl PruneArgs {
         used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));
         if let Some((rollout, _)) = snapshot.rollout()? {
             used.insert(rollout.version);
-            // One that is over goes back to nothing.
+            // A rollout that has ended does not roll back any more.
             let former = rollout.steps.iter().filter(|_| !rollout.is_over());
             used.extend(former.map(|step| step.former.version));
         }
         if let Some((host, bad)) = snapshot.unreadable.iter().find(|(_, bad)| bad.contains_key("want")) {
             let error = bad.get("want").map_or("", String::as_str);
-            bail!("cannot prune: the order of {host} cannot be read, and may name any version; {error}");
+            bail!("cannot prune: the order of {host} is unreadable, and may refer to any version: {error}");
         }
-        // Outcomes without a version are left over from deletions by hand.
+        // Include outcomes whose version was deleted by hand.
         let known: BTreeSet<u64> = numbers.iter().chain(outcomes.keys()).copied().collect();
-        // The latest number stays in any case: the next one is counted from it.
+        // Always keep the latest number: the next one is derived from it.
         let old = known.iter().rev().skip(self.keep.max(1));
         let pruned: Vec<u64> = old.filter(|version| !used.contains(version)).copied().collect();
         store.prune(&pruned, snapshot.rollout_revision()).await?;
@@ -184,7 +184,7 @@ impl PruneArgs {
     }
 }
 
-/// State of a rollout.
+/// State of a rollout after an operator's request.
 #[derive(Serialize)]
 struct Edited {
     version: u64,
@@ -204,7 +204,7 @@ struct Forgotten {
 
 impl fmt::Display for Forgotten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} is forgotten", self.host)
+        writeln!(f, "{}: records deleted", self.host)
     }
 }
 
@@ -228,7 +228,7 @@ async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Resul
 }
 
 /// # Errors
-/// No coordinator runs: what was requested is in etcd, and nothing happens.
+/// No coordinator is running to execute the request stored in etcd.
 async fn ensure_coordinated(store: &mut Store, what: &'static str) -> Result<()> {
     if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated(what).into()) }
 }

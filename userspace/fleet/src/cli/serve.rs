@@ -1,4 +1,4 @@
-//! `serve`: the page.
+//! `serve`: serves the web page.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,10 +10,13 @@ use super::{host, who};
 use crate::serve::{self, Options};
 use crate::store::Store;
 
-/// Serve a page that shows this host in a browser: its interfaces with queues, marks, CNPs, pauses and the rates of their busiest queue
-/// pairs over the last ten minutes, live, with what was changed when; and their parameters with what they mean. With --fleet, all hosts.
+/// Serve a web page with live metrics, changes and parameters of this host and, with --fleet, of all hosts.
 ///
-/// Needs no rights but to use the controller's socket (`[control]` in its file). Whoever reaches the page's address can read it.
+/// For each interface the page shows the last ten minutes: queues, marks, CNPs, pauses, the rates of the busiest queue
+/// pairs, and changes of parameters.
+///
+/// Requires only access to the controller's socket (`[control]` in its file). Any client that reaches the address can read
+/// the page.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -22,26 +25,26 @@ Examples:
   ssh -L 9320:127.0.0.1:9320 host      # from elsewhere, then open http://127.0.0.1:9320/
   (umask 077; openssl rand -hex 16 > token); dcqcn-fleet serve --allow-write token")]
 pub(super) struct ServeArgs {
-    /// Where; port 0 takes any, and says which.
+    /// Address to listen on. Port 0 selects a free port and prints it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9320")]
     listen: SocketAddr,
-    /// Show the fleet too, as etcd has it: its hosts, their health, the rollout as it goes, and the versions.
+    /// Also show the fleet from etcd: hosts, their health, the current rollout, and versions.
     #[arg(long)]
     fleet: bool,
-    /// The controller's socket.
+    /// Socket of the controller.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// Let those who know the token in FILE change parameters, and pause, resume and abort rollouts. A change of a parameter goes back
-    /// unless it is kept in time; the host's own bounds (`[fleet] allow`) hold. On a loopback address only.
+    /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A changed parameter
+    /// reverts unless it is confirmed in time; the host's own bounds (`[fleet] allow`) apply. Requires a loopback address.
     #[arg(long, value_name = "FILE")]
     allow_write: Option<PathBuf>,
-    /// A name that the page may be requested by, besides addresses and localhost. May be repeated.
+    /// Accepted host name of the page, in addition to addresses and localhost. May be repeated.
     #[arg(long = "host-name", value_name = "NAME")]
     names: Vec<String>,
 }
 
 impl ServeArgs {
-    /// Whether it needs etcd.
+    /// Returns whether it needs etcd.
     pub(super) const fn is_of_a_fleet(&self) -> bool {
         self.fleet
     }

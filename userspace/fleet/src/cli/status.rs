@@ -1,4 +1,4 @@
-//! `status`: the rollout and the hosts.
+//! `status`: shows the rollout and the hosts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use dcqcn_support::cli::Output;
 use crate::status::Status;
 use crate::store::{Mirror, Store};
 
-/// Show the rollout under way or the last one, and every host: the version that it should have, the version that it has, and its health.
+/// Show the current or last rollout, and all hosts with their ordered version, active version and health.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -17,12 +17,12 @@ Examples:
   dcqcn-fleet status --watch
   dcqcn-fleet status --json | jq '.hosts[] | select(.is_there | not) | .host'")]
 pub(super) struct StatusArgs {
-    /// Print it again every two seconds, if it has changed, until the rollout under way has ended.
+    /// Print changes every two seconds until the current rollout has ended.
     #[arg(long)]
     watch: bool,
 }
 
-/// Time between two prints.
+/// Time between two updates.
 const TICK: Duration = Duration::from_secs(2);
 
 impl StatusArgs {

@@ -1,4 +1,4 @@
-//! `tune`: the simulator's, which is a program of its own: an agent on every host has no use for it.
+//! `tune`: runs the simulator, a separate program that is not needed on every host.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,10 +11,10 @@ use clap::Args;
 
 const LAB: &str = "dcqcn-lab";
 
-/// Look for better parameters in the simulator, and write them as a file for `apply`.
+/// Search for better parameters in the simulator, and write a file for `apply`.
 ///
-/// Runs `dcqcn-lab tune` with the same flags: a simulator has no place in what runs on every host. No host and no etcd is asked, and
-/// nothing is changed: what is found is rolled out by `apply`, and the gate judges it. All flags: `dcqcn-lab tune --help`.
+/// Runs `dcqcn-lab tune` with the same flags; `dcqcn-lab tune --help` lists them. It does not contact hosts or etcd.
+/// `apply` rolls the result out, and the gate evaluates it.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -31,7 +31,7 @@ pub(super) struct TuneArgs {
 }
 
 impl TuneArgs {
-    /// Becomes the simulator.
+    /// Replaces this process by the simulator.
     pub(super) fn run(self, is_json: bool) -> Result<()> {
         let lab = found(env::current_exe().ok().as_deref());
         let mut command = Command::new(&lab);
@@ -41,14 +41,14 @@ impl TuneArgs {
         }
         let error = command.exec();
         Err(anyhow!(error).context(format!(
-            "cannot run {}: the simulator is a program of its own; install `{LAB}` next to `dcqcn-fleet` or in the PATH, or run \
+            "cannot run {}: the simulator is a separate program; install `{LAB}` next to `dcqcn-fleet` or in the PATH, or run \
              `{LAB} tune --out fleet.toml` on another machine and `dcqcn-fleet apply fleet.toml` here",
             lab.display()
         )))
     }
 }
 
-/// The simulator next to this program, or else the PATH's.
+/// Finds the simulator next to this program, or else in the PATH.
 fn found(own: Option<&Path>) -> PathBuf {
     let beside = own.and_then(Path::parent).map(|directory| directory.join(LAB));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| LAB.into())
