@@ -153,7 +153,7 @@ fn refused_rollback_is_retried() -> Result<()> {
     coordinator.wait()?;
     ended?;
     let status = site.status()?.to_string();
-    for words in ["h000 cannot go back to version 1: this host's own bounds", "; 1 have not"] {
+    for words in ["h000 cannot roll back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
     }
     // Applying the same file again retries the reverted host, as reverts do not count as a difference.

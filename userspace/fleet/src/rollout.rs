@@ -267,7 +267,7 @@ impl Rollout {
     fn judge(&mut self, mut forward: Forward, hosts: &Hosts, revision: i64, effects: &mut Vec<Effect>) {
         let wave = forward.wave;
         if self.policy.soak_ms == 0 {
-            return self.next_wave(wave, "not watched (soak = 0)".into(), effects);
+            return self.next_wave(wave, "not observed (soak = 0)".into(), effects);
         }
         let judge = *forward.judge.get_or_insert(Judge { revision, since_ms: self.clock_ms });
         let is_old = |step: &Step| {
@@ -297,8 +297,8 @@ impl Rollout {
                     let least = self.policy.gate.min_judged;
                     self.say(
                         format!(
-                            "paused: {} cannot be judged, {judged} of {changed} changed hosts have enough packets, and samples before and after the change, [gate] \
-                             min_judged = {least}; continue with `dcqcn-fleet resume` or roll back with `dcqcn-fleet abort`",
+                            "paused: {} cannot be evaluated, {judged} of {changed} changed hosts have enough packets and samples ([gate] min_judged = \
+                             {least}); continue with `dcqcn-fleet resume` or roll back with `dcqcn-fleet abort`",
                             name_of(wave)
                         ),
                         effects,
@@ -396,8 +396,8 @@ impl Rollout {
         let says = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
         let says = says.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
         Err(format!(
-            "{count} hosts have not answered for {seconds} s since their change ({some}): a canary may not do that, and \
-             max_unavailable = {most} leaves no room for other hosts{says}"
+            "{count} hosts have not responded for {seconds} s since their change ({some}): no canary may be lost, and \
+             max_unavailable = {most} limits the others{says}"
         ))
     }
 
@@ -453,7 +453,7 @@ impl Rollout {
 
     fn fail(&mut self, reason: String, effects: &mut Vec<Effect>) {
         let reason: String = reason.chars().take(LINE_CHARS).collect();
-        self.say(format!("going back: {reason}"), effects);
+        self.say(format!("rolling back: {reason}"), effects);
         self.phase = Phase::Back { reason };
     }
 
@@ -490,9 +490,9 @@ impl Rollout {
                 let away = self.count(|state| matches!(state, State::Away | State::Lost));
                 let is_left = |step: &Step| step.is_retry && step.state == State::Away;
                 let how = if self.steps.iter().any(is_left) {
-                    "are away, or did not take it before either, and change when they can"
+                    "are away or rejected it before, and change when they can"
                 } else {
-                    "are away and change when they are back"
+                    "are away and change when they return"
                 };
                 let reason = format!("{} hosts changed, {away} {how}", self.steps.len() - away);
                 Some(Outcome { is_done: true, reason })
@@ -516,7 +516,7 @@ impl Rollout {
                 let hold = match hold {
                     None => "",
                     Some(Hold::Operator) => ", paused",
-                    Some(Hold::Unjudged) => ", paused: too few hosts could be judged (resume or abort)",
+                    Some(Hold::Unjudged) => ", paused: too few hosts could be evaluated (resume or abort)",
                 };
                 // Their orders are written; they change on return.
                 let away = match self.count(|state| state == State::Away) {
@@ -528,7 +528,7 @@ impl Rollout {
             Phase::Back { reason } => {
                 let left =
                     self.count(|state| !matches!(state, State::Waiting | State::Returned | State::Unheard));
-                format!("going back, {left} hosts left: {reason}")
+                format!("rolling back, {left} hosts left: {reason}")
             }
             Phase::Done => format!("done, {applied} of {of} hosts changed"),
             Phase::RolledBack { reason } => format!("rolled back: {reason}"),

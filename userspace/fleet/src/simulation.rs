@@ -7,9 +7,9 @@
 //! - quiet (25 %): 30, Poisson
 //! - idle (15 %): none
 //!
-//! 0.2 % of packets are marked, times a factor of 0.2 to 3 that changes every second. A host drops 1 to 20 packets at once every
-//! 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are removed.
-//! The last rows, fleets with only bursty hosts, are not asserted.
+//! 0.2 % of packets are marked, times a factor of 0.2 to 3 that changes every second. A host drops 1 to 20 packets at once
+//! every 100 s on average, and retransmits 1 to 8 every 60 s. During a rollout the job of one host in 50 ends, and its QPs are
+//! removed. The last rows, fleets with only bursty hosts, are not asserted.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -31,7 +31,7 @@ impl Rollout {
             self.phase = Phase::RolledBack { reason: reason.clone() };
             let unheard = self.count(|state| state == State::Unheard);
             self.say(
-                format!("all hosts ordered to go back; {unheard} have not yet, and do when they can"),
+                format!("all hosts ordered to roll back; {unheard} have not yet, and will when they can"),
                 effects,
             );
         }
@@ -55,7 +55,7 @@ impl Rollout {
             };
             if let Some(why) = refusal(step, hosts) {
                 let version = step.former.version;
-                refused.push((format!("{} cannot go back to version {version}: ", step.host), why));
+                refused.push((format!("{} cannot roll back to version {version}: ", step.host), why));
             }
         }
         for (what, why) in refused {

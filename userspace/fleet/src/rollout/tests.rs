@@ -77,7 +77,7 @@ fn canary_without_queue_pairs_is_not_judged() {
             world.step(1_000);
         }
         assert!(world.kept.is_paused() && !world.kept.is_over(), "{:?}", world.kept.lines);
-        assert!(world.kept.status().contains("too few hosts could be judged"));
+        assert!(world.kept.status().contains("too few hosts could be evaluated"));
         world.operate(Event::Resume { by: "ada" });
         let Phase::Forward(forward) = &world.kept.phase else { panic!("{:?}", world.kept.phase) };
         assert_eq!((forward.wave, forward.hold), (1, None), "approved");
@@ -126,7 +126,7 @@ fn dead_canary_rolls_back_in_each_phase() {
         world.host("a01").is_away = true;
         let outcome = world.run();
         assert!(
-            !outcome.is_done && outcome.reason.contains("have not answered for 5 s"),
+            !outcome.is_done && outcome.reason.contains("have not responded for 5 s"),
             "{name}: {outcome:?}"
         );
         let changed = world.kept.steps.iter().filter(|step| world.ordered_at(&step.host).is_some());
@@ -161,7 +161,7 @@ fn canary_dead_before_its_turn_pauses() {
 
 #[test]
 fn long_outage_in_each_phase_does_no_harm() {
-    // A coordinator stopped for ten minutes, or an etcd outage of five, after which leases are gone and agents return one by one.
+    // A coordinator stopped for ten minutes; or an etcd outage of five, after which agents return one by one.
     for (name, moment) in MOMENTS {
         for (outage_ms, is_lapsed) in [(600_000, false), (300_000, true)] {
             let mut world = at(moment);
@@ -231,7 +231,7 @@ fn mixed_agents_are_changed_and_judged() {
         host.dialect = [Dialect::Older, Dialect::Newer, Dialect::Own][index % 3];
     }
     let mut world = World::new(hosts.clone(), policy(1, 4, 2));
-    assert_eq!(world.run().reason, "9 hosts changed, 0 are away and change when they are back");
+    assert_eq!(world.run().reason, "9 hosts changed, 0 are away and change when they return");
     for canary in [0, 1] {
         let mut hosts = hosts.clone();
         hosts[canary].marks = 5_000;
@@ -241,7 +241,7 @@ fn mixed_agents_are_changed_and_judged() {
     // It changes, but its report is unreadable: silent.
     hosts[1].dialect = Dialect::Unreadable;
     let mut world = World::new(hosts, policy(1, 4, 2));
-    assert_eq!(world.run().reason, "8 hosts changed, 1 are away and change when they are back");
+    assert_eq!(world.run().reason, "8 hosts changed, 1 are away and change when they return");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn canary_whose_reports_stand_still_rolls_back() {
     let mut world = canaries(9);
     world.host("a01").is_stuck = true;
     let outcome = world.run();
-    assert!(!outcome.is_done && outcome.reason.contains("have not answered"), "{outcome:?}");
+    assert!(!outcome.is_done && outcome.reason.contains("have not responded"), "{outcome:?}");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn lost_hosts_beyond_max_unavailable_roll_back() {
         world.host(name).is_away = true;
     }
     let outcome = world.run();
-    assert!(outcome.reason.contains("have not answered for 5 s") && !outcome.is_done, "{outcome:?}");
+    assert!(outcome.reason.contains("have not responded for 5 s") && !outcome.is_done, "{outcome:?}");
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn host_that_refuses_to_go_back_holds_no_other() {
         };
         assert_eq!(back("a04") - back("a01"), 1, "{refuses}: the next wave does not wait for it");
         let lines = &world.kept.lines;
-        let said = lines.iter().filter(|line| *line == "a01 cannot go back to version 0: no").count();
+        let said = lines.iter().filter(|line| *line == "a01 cannot roll back to version 0: no").count();
         assert_eq!(said, usize::from(refuses > 0), "{lines:?}");
         let unheard = [state, away].iter().filter(|state| **state == State::Unheard).count();
         assert!(lines.last().unwrap().contains(&format!("; {unheard} have not")), "{lines:?}");

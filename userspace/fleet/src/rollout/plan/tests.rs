@@ -89,8 +89,7 @@ fn refused_retry_rolls_nothing_back() {
             assert!(round < 19 || rollout.is_over(), "{rollout:?}");
         }
         let outcome = rollout.outcome().unwrap();
-        let expected =
-            "1 hosts changed, 1 are away, or did not take it before either, and change when they can";
+        let expected = "1 hosts changed, 1 are away or rejected it before, and change when they can";
         assert_eq!((outcome.is_done, outcome.reason.as_str()), (true, expected), "{answer:?}");
     }
 }
