@@ -1,7 +1,7 @@
-//! One page in a browser: this host by its controller's socket, and the fleet by etcd where that is requested.
+//! Web page of this host, read from its controller's socket, and optionally of the fleet, read from etcd.
 //!
-//! What is looked at is gathered here, once for all who look; what nobody looks at is kept for ten minutes and told nobody. The page is
-//! embedded, with what draws its charts: nothing is fetched from anywhere else.
+//! Metrics are sampled once for all clients and stored for ten minutes. The page and its chart library are embedded in the
+//! binary; the page loads nothing from other servers.
 
 mod answers;
 mod assets;
@@ -32,39 +32,39 @@ use write::Token;
 
 use crate::store::Store;
 
-/// How long an answer of the controller may take that waits for nothing.
+/// Time limit for queries to the controller.
 const SOON: Duration = Duration::from_secs(5);
-/// How long a change may take: no longer than the controller itself gives it.
+/// Time limit for changes, the same as the controller's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
-/// What is served, where, to whom.
+/// Options of the page.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Where the page is.
+    /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// This host's controller.
+    /// Path of the controller's socket.
     pub(crate) control: PathBuf,
-    /// The file with the token that lets somebody change something; nobody may if none.
+    /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,
-    /// Names by which the page may be requested.
+    /// Accepted values of the `Host` header.
     pub(crate) names: Vec<String>,
-    /// This host's own name.
+    /// Name of this host.
     pub(crate) host: String,
-    /// Who it is that changes a rollout over the page.
+    /// Author recorded for changes of a rollout.
     pub(crate) who: String,
 }
 
-/// Serves the page for as long as it is waited for; with `store`, of that fleet too.
+/// Serves the page until it is dropped, with `store` also for that fleet.
 ///
 /// # Errors
-/// It cannot listen there, the token is none, or it would be sent in the clear.
+/// It cannot listen on the address, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, who } = options;
     let is_own = |ip: IpAddr| ip.is_loopback();
     ensure!(
         allow_write.is_none() || is_own(listen.ip()),
-        "the token would cross the network in the clear: with --allow-write listen on a loopback address, and have a proxy with TLS \
-         or an ssh tunnel (`ssh -L`) lead to it"
+        "cannot use --allow-write on {listen}: the token would cross the network in the clear; listen on a loopback address behind a \
+         proxy with TLS or an ssh tunnel (`ssh -L`)"
     );
     let token = allow_write.as_deref().map(Token::read).transpose()?;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;

@@ -1,4 +1,4 @@
-//! What is answered to which request.
+//! Handlers of HTTP requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,25 +24,25 @@ use crate::ask::ask;
 use crate::rollout::Event;
 use crate::store::Store;
 
-/// Who may look on at a time.
+/// Maximum concurrent event streams.
 const STREAMS: usize = 32;
-/// Longest body of a request, in bytes.
+/// Maximum size of a request body, in bytes.
 const BODY_BYTES: usize = 16 << 10;
-/// Longest reason, in characters.
+/// Maximum length of a reason, in characters.
 const WHY: usize = 500;
-/// How long it may take to come.
+/// Time limit for receiving a request body.
 const COMING: Duration = Duration::from_secs(5);
 
-/// What answers are made from.
+/// State shared by the handlers.
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
-    /// The controller, for what takes no time.
+    /// Client of the controller for queries.
     pub(super) soon: ControlClient,
-    /// The controller, for changes.
+    /// Client of the controller for changes.
     pub(super) change: ControlClient,
-    /// The fleet, if it is shown.
+    /// The fleet, with `--fleet`.
     pub(super) store: Option<Store>,
-    /// Who it is that changes a rollout.
+    /// Author recorded for changes of a rollout.
     pub(super) who: String,
 }
 
@@ -50,18 +50,18 @@ pub(super) struct PageState {
 struct Handler {
     state: Arc<PageState>,
     streams: Arc<Semaphore>,
-    /// The controller has few connections for this user, and the agent may be the same user: one for what is read, one for what is
-    /// changed. What is changed is made from what is active, so two who change something at once are one after the other.
+    /// Permit for a query. The controller limits connections per user, and the agent may run as the same user.
     reading: Arc<Semaphore>,
+    /// Permit for a change. A change is derived from the active configuration, so changes are serialised.
     changing: Arc<Semaphore>,
 }
 
 impl Handler {
-    /// Answers alone with the controller; whoever comes in the meantime waits.
+    /// Runs a handler while holding the permit; other requests wait.
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
-        // It is never closed.
+        // The semaphore is never closed.
         let permit = Arc::clone(of).acquire_owned().await.ok();
-        // A task of its own has the permit: who asks may be gone before it is done, and the controller still busy with it.
+        // A separate task holds the permit: the controller remains busy even if the client disconnects.
         let task = tokio::spawn(async move {
             let _permit = permit;
             answer.await
@@ -70,7 +70,7 @@ impl Handler {
     }
 }
 
-/// All that there is.
+/// Routes of the page.
 pub(super) fn router(state: PageState) -> Router {
     let places = |count: usize| Arc::new(Semaphore::new(count));
     let handler =
@@ -101,16 +101,16 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Respo
 
 fn stream(handler: Handler, view: Option<View>) -> Response {
     let Ok(place) = handler.streams.try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS} others look on already"))
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS} clients are streaming already"))
             .into_response();
     };
     match events::events(Arc::clone(&handler.state.board), view, place) {
         Some(events) => events.into_response(),
-        None => (StatusCode::NOT_FOUND, "there is no such interface or host").into_response(),
+        None => (StatusCode::NOT_FOUND, "no such interface or host").into_response(),
     }
 }
 
-/// Parameters with their meaning.
+/// Values and descriptions of parameters.
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Response {
     let state = Arc::clone(&handler.state);
     Handler::alone(&handler.reading, async move { explained(&state.soon, interface).await }).await
@@ -163,7 +163,7 @@ async fn settle(handler: &Handler, body: Body, is_kept: bool) -> Response {
     }
 }
 
-/// What a rollout is to do.
+/// Request to change a rollout.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase", deny_unknown_fields)]
 enum Command {
@@ -178,7 +178,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let Some(mut store) = handler.state.store.clone() else {
-        return refused(StatusCode::NOT_FOUND, "no fleet is shown here: start it with --fleet".into());
+        return refused(StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into());
     };
     let who = &handler.state.who;
     let why = match &command {
@@ -197,7 +197,7 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
     let bytes = timeout(COMING, to_bytes(body, BODY_BYTES))
         .await
-        .map_err(|_| bad("it did not come in time".into()))?;
+        .map_err(|_| bad("request body not received in time".into()))?;
     let bytes = bytes.map_err(|error| bad(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))
 }
@@ -240,7 +240,7 @@ mod tests {
         };
         for _ in 0..20 {
             let answer = Handler::alone(&place, asking(Arc::clone(&busy), Arc::clone(&most)));
-            assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "nobody waits for it");
+            assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "the client disconnects");
         }
         assert_eq!(Handler::alone(&place, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
         assert_eq!(most.load(Ordering::SeqCst), 1);

@@ -1,4 +1,4 @@
-//! What the page is made of.
+//! Embedded files of the page.
 
 use axum::Router;
 use axum::http::header;
@@ -9,7 +9,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 
-/// Each file: where it is requested, what it is, and itself.
+/// Path, content type and content of each file.
 const FILES: [(&str, &str, &str); 14] = [
     ("/", HTML, include_str!("../../page/index.html")),
     ("/page.css", CSS, include_str!("../../page/page.css")),
@@ -24,11 +24,11 @@ const FILES: [(&str, &str, &str); 14] = [
     ("/icon.svg", "image/svg+xml", include_str!("../../page/icon.svg")),
     ("/uplot.js", JS, include_str!(concat!(env!("OUT_DIR"), "/uplot.js"))),
     ("/uplot.css", CSS, include_str!(concat!(env!("OUT_DIR"), "/uplot.css"))),
-    // Whoever hands the charts on hands this on with them.
+    // The licence requires that copies of uPlot include it.
     ("/uplot.license", "text/plain; charset=utf-8", include_str!(concat!(env!("OUT_DIR"), "/uplot.license"))),
 ];
 
-/// Answers with them.
+/// Routes of the embedded files.
 pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let add = |router: Router<S>, (path, kind, text): (&'static str, &'static str, &'static str)| {
         router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text).into_response() }))
@@ -49,7 +49,7 @@ mod tests {
             {
                 assert!(!text.contains(word), "{path} has {word}");
             }
-            // What names a form of drawing is no address.
+            // The SVG namespace is not fetched.
             let text = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http:"), "{path}");
         }

@@ -1,4 +1,4 @@
-//! What is shown, and who looks at what.
+//! Shared state of the page and its subscribers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use tokio::sync::broadcast::{Receiver, Sender, channel};
 
 use super::series::Track;
 
-/// Messages that somebody who looks may be behind; one who is more gets all of it again.
+/// Messages buffered per subscriber. A subscriber that falls further behind receives the complete state again.
 const BEHIND: usize = 16;
-/// Interfaces and hosts that figures are kept of.
+/// Maximum number of interfaces and hosts with stored metrics.
 const TRACKS: usize = 2_048;
 
-/// What can be looked at besides the overview.
+/// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
     /// An interface of this host.
@@ -22,7 +22,7 @@ pub(super) enum View {
     Host(String),
 }
 
-/// Something with figures.
+/// Metrics of a view, and its subscribers.
 struct Shown {
     track: Track,
     listeners: Sender<Arc<str>>,
@@ -30,15 +30,15 @@ struct Shown {
 
 struct Inner {
     shown: BTreeMap<View, Shown>,
-    /// What the overview is made of, part by part.
+    /// Parts of the overview by name.
     parts: BTreeMap<&'static str, Value>,
     overview: Sender<Arc<str>>,
 }
 
-/// What is shown, and who looks at it.
+/// State of all views, with publish and subscribe.
 pub(super) struct Board(Mutex<Inner>);
 
-/// What somebody gets who begins to look.
+/// Subscription to a view: the complete state, then updates.
 pub(super) struct Beginning {
     pub(super) first: Arc<str>,
     pub(super) more: Receiver<Arc<str>>,
@@ -50,25 +50,25 @@ impl Board {
         Self(Mutex::new(Inner { shown: BTreeMap::new(), parts: BTreeMap::new(), overview }))
     }
 
-    /// The overview, and what changes of it.
+    /// Subscribes to the overview.
     pub(super) fn overview(&self) -> Beginning {
         let inner = self.lock();
         Beginning { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }
     }
 
-    /// The figures of something, and those that come; `None` if there is no such thing.
+    /// Subscribes to the metrics of a view; `None` if it does not exist.
     pub(super) fn look_at(&self, view: &View) -> Option<Beginning> {
         let inner = self.lock();
         let shown = inner.shown.get(view)?;
         Some(Beginning { first: text(&shown.track.whole()), more: shown.listeners.subscribe() })
     }
 
-    /// Whether anybody looks at anything.
+    /// Returns whether there is any subscriber; each one subscribes to the overview.
     pub(super) fn is_looked_at(&self) -> bool {
         self.lock().overview.receiver_count() > 0
     }
 
-    /// The interfaces that somebody looks at.
+    /// Interfaces with subscribers.
     pub(super) fn interfaces_looked_at(&self) -> BTreeSet<String> {
         let inner = self.lock();
         let looked_at = inner.shown.iter().filter(|(_, shown)| shown.listeners.receiver_count() > 0);
@@ -79,7 +79,7 @@ impl Board {
         looked_at.filter_map(|(view, _)| name(view)).collect()
     }
 
-    /// Changes the figures of something, and tells those who look at it.
+    /// Updates the metrics of a view, and publishes the update.
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
         if !inner.shown.contains_key(&view) {
@@ -92,17 +92,17 @@ impl Board {
         let Some(shown) = inner.shown.get_mut(&view) else { return };
         change(&mut shown.track);
         if shown.listeners.receiver_count() > 0 {
-            // It fails if they have gone in this moment.
+            // Fails if the last subscriber has just left.
             let _ = shown.listeners.send(text(&shown.track.latest()));
         }
     }
 
-    /// Forgets what is not there any more, and nobody looks at.
+    /// Removes views that no longer exist and have no subscriber.
     pub(super) fn retain(&self, is_there: impl Fn(&View) -> bool) {
         self.lock().shown.retain(|view, shown| is_there(view) || shown.listeners.receiver_count() > 0);
     }
 
-    /// Changes a part of the overview, and tells those who look.
+    /// Updates a part of the overview, and publishes it if it changed.
     pub(super) fn say(&self, part: &'static str, value: Value) {
         let mut inner = self.lock();
         if inner.parts.get(part) == Some(&value) {
@@ -147,7 +147,7 @@ mod tests {
         let next = more.try_recv().unwrap();
         assert!(next.contains("\"t\":[3.0]") && next.contains("\"whole\":false"), "{next}");
         board.retain(|_| false);
-        assert!(board.look_at(&eth0).is_some(), "somebody looks");
+        assert!(board.look_at(&eth0).is_some(), "it has a subscriber");
         drop(more);
         board.retain(|_| false);
         assert!(board.look_at(&eth0).is_none());

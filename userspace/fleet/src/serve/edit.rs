@@ -1,20 +1,22 @@
-//! One parameter of one interface, changed in the text that a controller has over its host's own file.
+//! Changes one parameter of one interface in the text of a controller's override.
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_params::Key;
 use glob::Pattern;
 use toml::{Table, Value};
 
-/// `text` with `key` of `interface` set to `value`, as people write it. Of the tables that name the interface the first counts; that is
-/// the one that is changed, and other interfaces that it names keep what it says.
+/// Returns `text` with `key` of `interface` set to `value`.
+///
+/// The first table whose name matches the interface applies. If that name is a pattern, the change is made in a copy of the
+/// table for this interface alone, so other interfaces keep their values.
 ///
 /// # Errors
-/// The text cannot be understood.
+/// The text is not a valid configuration.
 pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
-    let mut file: Table = toml::from_str(text).context("what the controller has cannot be read")?;
+    let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the controller")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tables) = tables else {
-        bail!("cannot read the configuration of the controller: it is not a list of interfaces")
+        bail!("cannot change the configuration of the controller: `interface` is not a list")
     };
     let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
@@ -44,7 +46,7 @@ pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result
 
 fn set(table: &mut Value, path: &[&str], value: &str) -> Result<()> {
     let (Value::Table(table), [first, rest @ ..]) = (table, path) else {
-        bail!("what the controller has is not of the form that is known");
+        bail!("cannot change the configuration of the controller: unknown format");
     };
     if rest.is_empty() {
         table.insert((*first).to_owned(), Value::String(value.to_owned()));

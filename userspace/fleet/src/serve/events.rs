@@ -1,4 +1,4 @@
-//! Server-sent events: what is looked at, as it comes.
+//! Server-sent events: streams views to clients.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::board::{Beginning, Board, View};
 
-/// Messages on the way to one who looks.
+/// Messages buffered per connection.
 const UNDER_WAY: usize = 4;
-/// How often something is sent if nothing happens, so that a connection that is gone is noticed.
+/// Period of keep-alive messages, which detect closed connections.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// The overview, and the figures of `view` if there is one; `None` if there is no such thing.
+/// Streams the overview and, if requested, the metrics of `view`; `None` if that does not exist.
 pub(super) fn events(
     board: Arc<Board>,
     view: Option<View>,
@@ -30,7 +30,7 @@ pub(super) fn events(
         return None;
     }
     tokio::spawn(async move {
-        // Whoever has gone takes no more: `send` says so.
+        // `send` fails once the client has disconnected.
         let _ = tokio::select! {
             gone = tell(&say, "overview", overview, || Some(board.overview())) => gone,
             gone = async {
@@ -46,7 +46,8 @@ pub(super) fn events(
     Some(Sse::new(ReceiverStream::new(said)).keep_alive(KeepAlive::new().interval(ALIVE)))
 }
 
-/// Tells all that comes, and everything again to one who was too slow. Ends with nobody to tell, or nothing.
+/// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client
+/// disconnects or the view is removed.
 async fn tell(
     say: &mpsc::Sender<Result<Event, Infallible>>,
     kind: &str,

@@ -1,5 +1,4 @@
-//! The fleet, as etcd has it: looked at every two seconds while somebody looks here, and seldom while nobody does, for ten minutes of
-//! figures.
+//! Reads the fleet from etcd, every two seconds while there are clients, and less often otherwise.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,29 +15,29 @@ use crate::history::History;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
 
-/// How often etcd is asked while somebody looks.
+/// Period while there are clients.
 const TICK: Duration = Duration::from_secs(2);
-/// How often while nobody does; agents report every five seconds.
+/// Period without clients; agents report every five seconds.
 const SELDOM: Duration = Duration::from_secs(6);
-/// How long the watch is drained for.
+/// Time for draining the watch.
 const DRAIN: Duration = Duration::from_millis(50);
-/// No line is drawn through a longer time of which nothing is known, in seconds.
+/// Longest time between two points that a chart connects, in seconds.
 const GAP_S: f64 = 15.0;
-/// How often the versions are read, besides when a rollout begins or ends: they are long.
+/// Period for reading versions, which are long; they are also read when a rollout begins or ends.
 const VERSIONS: Duration = Duration::from_secs(60);
-/// Versions that are told.
+/// Number of versions sent to clients.
 const LATEST: usize = 50;
 
-/// What was read last.
+/// Times and state of the last reads.
 #[derive(Default)]
 struct Read {
     at: Option<Instant>,
     versions_at: Option<Instant>,
-    /// The rollout, and whether it was over, when they were read.
+    /// Version of the rollout at the last read of versions, and whether it had ended.
     rollout: Option<(u64, bool)>,
 }
 
-/// Shows the fleet for as long as it is waited for.
+/// Publishes the fleet until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -80,7 +79,7 @@ async fn look(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
     Ok(())
 }
 
-/// What a host says of itself; one that is away says nothing.
+/// Metrics reported by a host; empty while it is away.
 fn point(t: f64, rates: Option<&BTreeMap<&str, u64>>) -> Point {
     let Some(rates) = rates else { return Point { t, values: Vec::new() } };
     let columns = [

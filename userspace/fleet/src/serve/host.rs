@@ -1,4 +1,4 @@
-//! This host: its controller is asked every second, and for queue pairs and changes while somebody looks.
+//! Samples this host's controller every second. QPs and changes are only read while there are clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::clock::now;
 use super::series::{self, Busiest};
 use crate::ask::ask;
 
-/// How often the controller is asked.
+/// Sampling period.
 const TICK: Duration = Duration::from_secs(1);
-/// No line is drawn through a longer time of which nothing is known, in seconds.
+/// Longest time between two points that a chart connects, in seconds.
 const GAP_S: f64 = 5.0;
-/// Changes that are told.
+/// Number of changes sent to clients.
 const CHANGES: usize = 100;
-/// Why queue pairs are not known.
-const NOBODY: &str = "they are read while somebody looks";
+/// Reason for unknown QPs.
+const NOBODY: &str = "QPs are only read while a client watches the interface";
 
-/// Shows this host for as long as it is waited for.
+/// Publishes this host until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -45,13 +45,13 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     let looked_at: Vec<String> = board.interfaces_looked_at().into_iter().collect();
     let (asked, others) = looked_at.split_at(looked_at.len().min(LOOKED_AT));
     let too_many =
-        || format!("queue pairs of {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
+        || format!("QPs of at most {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in asked {
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
         match ask::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
-            // It is gone in the meantime, or others look at so many.
+            // The interface was removed, or other clients of the controller use up its limit.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }
@@ -89,7 +89,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     Ok(())
 }
 
-/// The interfaces, each in a line.
+/// Rows of the table of interfaces.
 fn rows(before: &Snapshot, now: &Snapshot) -> Value {
     let row = |(name, seen): (&String, &InterfaceSnapshot)| {
         let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));

@@ -1,4 +1,4 @@
-//! The HTTP server of the page: who may ask, how much, and what every answer says to the browser.
+//! HTTP server of the page: access control, limits and security headers.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,19 +21,19 @@ use tokio::time::sleep;
 
 use super::write::{Shown, Token};
 
-/// How long a connection has to say what it wants.
+/// Time limit for receiving a request's head.
 const ASKING: Duration = Duration::from_secs(5);
-/// How long one may take nothing of what is sent: the kernel ends it then.
+/// TCP user timeout: the kernel closes a connection whose peer does not read for this long.
 const TAKING: Duration = Duration::from_secs(20);
-/// Connections at a time; a browser has up to six.
+/// Maximum concurrent connections; a browser opens up to six.
 const CONNECTIONS: usize = 64;
-/// Bytes of a request's head, and of its body.
+/// Maximum sizes of a request's head and body.
 const HEAD_BYTES: usize = 16 << 10;
 const BODY_BYTES: usize = 16 << 10;
-/// How long the system has to recover when it gives no connection.
+/// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Nothing of others, nothing inline, in no frame.
+/// Content security policy: no foreign content, no inline content, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 const HEADERS: [(HeaderName, &str); 6] = [
@@ -44,19 +44,20 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
-/// In which the token is shown. A page of others cannot send it: it would have to be asked first, and nothing here answers that.
+/// Header with the token. Pages of other origins cannot send it: it requires a CORS preflight, which this server does not
+/// answer.
 pub(super) const TOKEN: &str = "x-dcqcn-token";
 
-/// Whom to answer.
+/// Access control.
 pub(super) struct Guard {
-    /// Names by which the page may be requested, besides addresses and `localhost`: with any other a page of others could ask by a
-    /// name of its own that leads here.
+    /// Accepted host names, in addition to addresses and `localhost`. All others are rejected: by DNS rebinding, a foreign page
+    /// could let its own name resolve to this server.
     pub(super) names: Vec<String>,
-    /// What those must show who want to change something; nobody may if there is none.
+    /// Token required for changes; `None` makes the page read-only.
     pub(super) token: Option<Token>,
 }
 
-/// Why something is not done.
+/// Status and reason of a rejected request.
 pub(super) type Refusal = (StatusCode, String);
 
 impl Guard {
@@ -72,37 +73,37 @@ impl Guard {
             || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Whether who asks may change something.
+    /// Checks that a request may make changes.
     async fn admits(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(token) = &self.token else {
-            let why = "this page changes nothing: dcqcn-fleet serve was started without --allow-write";
+            let why = "this page is read-only: dcqcn-fleet serve was started without --allow-write";
             return Err((StatusCode::FORBIDDEN, why.into()));
         };
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST).unwrap_or_default();
-        // A browser says from which page it asks.
+        // Browsers send the origin of the requesting page.
         let is_own = text(header::ORIGIN).is_none_or(|origin| {
             origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host))
         });
         if !is_own || text(header::CONTENT_TYPE) != Some("application/json") {
-            return Err((StatusCode::FORBIDDEN, "asked from another page, or not as JSON".into()));
+            return Err((StatusCode::FORBIDDEN, "request from another origin, or not JSON".into()));
         }
         let shown = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
         match token.look_at(shown).await {
             Shown::Right => Ok(()),
             Shown::Wrong => {
-                let why = "the token is wrong: it is in the file that --allow-write names";
+                let why = "the token is wrong; the right one is in the file given by --allow-write";
                 Err((StatusCode::UNAUTHORIZED, why.into()))
             }
             Shown::TooMany => {
-                let why = "the token is wrong, and so is another that is shown now: it is in the file that --allow-write names";
+                let why = "the token is wrong, as in another pending request; the right one is in the file given by --allow-write";
                 Err((StatusCode::TOO_MANY_REQUESTS, why.into()))
             }
         }
     }
 }
 
-/// Looks at every request before it is answered, and at every answer before it goes.
+/// Middleware: checks every request, and adds security headers to every response.
 async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let refused = if guard.knows(headers) {
@@ -112,7 +113,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
         }
     } else {
         let why =
-            "requested by a name that is not this page's: start dcqcn-fleet serve with --host-name NAME"
+            "the page was requested by an unknown host name; start dcqcn-fleet serve with --host-name NAME"
                 .to_owned();
         Err((StatusCode::MISDIRECTED_REQUEST, why))
     };
@@ -126,7 +127,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     response
 }
 
-/// Answers with `router` for as long as it is waited for.
+/// Serves `router` until it is dropped.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -136,12 +137,12 @@ pub(super) async fn serve(
         router.layer(DefaultBodyLimit::max(BODY_BYTES)).layer(middleware::from_fn_with_state(guard, check));
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        // Whoever comes when all places are taken waits in the kernel.
+        // Beyond the limit, connections wait in the kernel's backlog.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let Ok((stream, _)) = listener.accept().await else {
-            // No file descriptor is left, for example.
+            // For example, out of file descriptors.
             sleep(PAUSE).await;
             continue;
         };
@@ -154,16 +155,16 @@ pub(super) async fn serve(
 }
 
 async fn connection(stream: TcpStream, router: Router, taking: Duration) {
-    // Without it somebody who looks on and does not read keeps a place for good. A kernel that refuses it is as one without it.
+    // Otherwise a client that does not read its stream would occupy a connection for ever. Failure is harmless.
     let taking = u32::try_from(taking.as_millis()).unwrap_or(u32::MAX);
     let _ = setsockopt(&stream, TcpUserTimeout, &taking);
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Also between two requests: a connection without one gives its place back.
+        // Also applies between requests, so that idle connections are closed.
         .header_read_timeout(ASKING)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // What goes wrong with a connection is its client's.
+    // Errors of a connection concern only its client.
     let _ = serving.await;
 }
 
@@ -186,12 +187,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut asking = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        // More than the kernel keeps for somebody who does not read.
+        // More than the kernel buffers for a client that does not read.
         let much = axum::body::Bytes::from(vec![b'x'; 64 << 20]);
         let router = Router::new().route("/", axum::routing::get(move || async move { much.clone() }));
         asking.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         let serving = connection(stream, router, Duration::from_secs(1));
-        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("it is kept");
+        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("the connection stays open");
         drop(asking);
     }
 

@@ -1,47 +1,47 @@
-//! Ten minutes of figures, as charts are drawn from them.
+//! Time series of ten minutes for charts.
 
 use std::collections::VecDeque;
 
 use dcqcn_control_api::{InterfaceSnapshot, Qp};
 use serde_json::{Map, Value, json};
 
-/// How far back it goes, in seconds.
+/// Length of a series, in seconds.
 pub(super) const SPAN_S: f64 = 600.0;
-/// Queue pairs that are drawn, at most.
+/// Maximum number of queue pairs (QPs) in the chart.
 const DRAWN: usize = 8;
-/// A queue pair that is drawn stays so while it is among as many.
+/// A QP stays in the chart while it is among this many busiest ones.
 const STAYS: usize = 32;
-/// Queue pairs that are told, at most.
+/// Maximum number of QPs in the table.
 const TOLD: usize = 16;
 
-/// What is drawn as one line.
+/// A line of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Column {
-    /// Bytes in the queue of a traffic class.
+    /// Queue depth of a traffic class, in bytes.
     Depth(usize),
-    /// Where its marking begins.
+    /// Kmin of a traffic class, in bytes.
     Kmin(usize),
-    /// From where on all is marked.
+    /// Kmax of a traffic class, in bytes.
     Kmax(usize),
-    /// Marked packets a second; of a host in a fleet, in a million packets.
+    /// Marked packets per second; for a host of the fleet, per million packets.
     Marks,
-    /// CNPs sent a second.
+    /// CNPs sent per second.
     CnpsSent,
-    /// CNPs handled a second.
+    /// CNPs handled per second.
     CnpsHandled,
-    /// PFC frames received a second.
+    /// PFC frames received per second.
     PausesReceived,
-    /// PFC frames sent a second.
+    /// PFC frames sent per second.
     PausesSent,
-    /// Dropped packets a second; of a host in a fleet, for a million packets.
+    /// Dropped packets per second; for a host of the fleet, per million packets.
     Drops,
-    /// RoCE data packets a second.
+    /// RoCE data packets per second.
     Packets,
-    /// CNPs for a million packets.
+    /// CNPs per million packets.
     Cnps,
-    /// Retransmissions and time-outs for a million packets.
+    /// Retransmissions and timeouts per million packets.
     RdmaErrors,
-    /// The deepest queue, in percent of its Kmax.
+    /// Depth of the deepest queue, in percent of its Kmax.
     Queue,
 }
 
@@ -65,22 +65,22 @@ impl Column {
     }
 }
 
-/// Values at one time, in seconds since 1970; none where there was nothing to measure from.
+/// Values at time `t`, in seconds since the Unix epoch; `None` if there was no previous sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) t: f64,
     pub(super) values: Vec<(Column, Option<f64>)>,
 }
 
-/// The busiest queue pairs of an interface, or why they are not known.
+/// The busiest QPs of an interface, or the reason why they are unknown.
 pub(super) type Busiest = Result<Vec<Qp>, String>;
 
-/// A queue pair that is drawn.
+/// A QP in the chart.
 #[derive(Clone, Debug)]
 struct Drawn {
     address: String,
     qpn: u32,
-    /// When, and the rate it was held to.
+    /// Time and rate limit.
     rates: VecDeque<(f64, u64)>,
 }
 
@@ -90,30 +90,30 @@ impl Drawn {
     }
 }
 
-/// The figures of one interface, or of one host of a fleet.
+/// Time series of one interface, or of one host of the fleet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Track {
     points: VecDeque<Point>,
-    /// What is drawn: what the last point had that had anything.
+    /// Columns of the last non-empty point.
     columns: Vec<Column>,
     drawn: Vec<Drawn>,
     busiest: Vec<Qp>,
-    /// Why it is not known which they are; empty if it is.
+    /// Reason why the busiest QPs are unknown; empty if they are known.
     unknown: String,
-    /// Whoever has drawn the points before has to begin again.
+    /// Clients must redraw: the last change cannot be expressed as an appended point.
     is_anew: bool,
 }
 
 impl Track {
-    /// Adds values; what is too old goes. No line is drawn from values that are more than `gap_s` seconds older.
+    /// Appends a point and removes expired ones. More than `gap_s` seconds after the previous point, it inserts a gap.
     pub(super) fn add(&mut self, point: Point, gap_s: f64) {
         let from = point.t - SPAN_S;
-        // The clock was set back: what is drawn goes forward.
+        // The clock was set back: start a new series.
         if self.points.back().is_some_and(|last| last.t >= point.t) {
             self.points.clear();
             self.drawn.clear();
         }
-        // Of the time in between nothing is known.
+        // An empty point interrupts the lines.
         let gap = self.points.back().map(|last| last.t).filter(|last| point.t - last > gap_s);
         self.points.extend(gap.map(|last| Point { t: last + gap_s, values: Vec::new() }));
         let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
@@ -133,7 +133,7 @@ impl Track {
         }
     }
 
-    /// Adds the busiest queue pairs, which belong to the values that were added last, or why they are not known.
+    /// Adds the busiest QPs at the time of the last point.
     pub(super) fn add_qps(&mut self, busiest: &Busiest) {
         let busiest = match busiest {
             Ok(busiest) => busiest,
@@ -164,12 +164,12 @@ impl Track {
         self.busiest = busiest.iter().take(TOLD).cloned().collect();
     }
 
-    /// All of it, for whoever comes.
+    /// The complete series, for a new subscriber.
     pub(super) fn whole(&self) -> Value {
         self.message(0, true)
     }
 
-    /// What was added last, or all of it if that is what it takes.
+    /// The last point, or the complete series if clients must redraw.
     pub(super) fn latest(&self) -> Value {
         let from = if self.is_anew { 0 } else { self.points.len().saturating_sub(1) };
         self.message(from, self.is_anew)
@@ -205,12 +205,12 @@ impl Track {
     }
 }
 
-/// Three places behind the point are enough to be drawn.
+/// Rounds to three decimal places, enough for a chart.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-/// What an interface did between two looks; of what counts again there are no rates yet.
+/// Values of an interface between two samples. Without a previous sample of the same attachment there are no rates.
 pub(super) fn point(
     t: f64,
     before: Option<(&InterfaceSnapshot, u64)>,
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!((value(Column::Marks), value(Column::Drops)), (Some(15.0), Some(0.0)));
         let mut anew = before;
         anew.counts.attached_at_ns = 2;
-        // Nothing was measured: that is not nothing.
+        // Without a previous sample the rate is unknown, not zero.
         for before in [Some((&anew, 1_000_000_000)), None] {
             let point = super::point(1.0, before, &now, 3_000_000_000);
             assert!(point.values.contains(&(Column::Marks, None)), "{point:?}");
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((&whole["t"][0], &whole["values"]["marks"][600]), (&json!(399.0), &json!(999.0)));
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["t"]), (&json!(false), &json!([999.0])));
-        // Another line, or a clock that was set back: all of it.
+        // A new column, or a clock that was set back, requires the complete series.
         track.add(
             Point { t: 1_000.0, values: vec![(Column::Marks, Some(1.0)), (Column::Drops, Some(1.0))] },
             GAP_S,
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(whole["t"][2], json!(17.0));
         assert_eq!(track.latest()["whole"], json!(false));
         track.add(point(100.0), GAP_S);
-        assert_eq!(track.latest()["whole"], json!(true), "the gap is told with what comes behind it");
+        assert_eq!(track.latest()["whole"], json!(true), "the gap is sent with the next point");
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
             (&latest["whole"], &latest["qps"][0]["qpn"], &latest["qps"][0]["rate_bps"]),
             (&json!(false), &json!(0), &json!([1_000]))
         );
-        // One that is gone makes room for another, whose past is not known.
+        // A removed QP is replaced by another one without history.
         track.add(Point { t: 3.0, values: values() }, GAP_S);
         track.add_qps(&Ok(many[1..].to_vec()));
         let latest = track.latest();

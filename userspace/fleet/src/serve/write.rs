@@ -1,4 +1,4 @@
-//! Who may change something over the page, and changing it.
+//! Changes from the page: the token, changes of parameters, and their confirmation.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -15,41 +15,43 @@ use super::edit;
 use crate::ask::ask;
 use crate::secret;
 
-/// Shortest token, in characters.
+/// Minimum length of a token, in characters.
 const TOKEN: usize = 16;
-/// How long it takes to say that a token is wrong.
+/// Delay of the response to a wrong token.
 const WRONG: Duration = Duration::from_secs(1);
-/// Longest name of somebody, in characters.
+/// Maximum length of a user's name, in characters.
 const NAME: usize = 100;
-/// Times in which a change is to be kept, in seconds.
+/// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
-/// What the agent's configurations are called.
+/// Prefix of the names of the agent's configurations.
 const OF_A_FLEET: &str = "fleet ";
 
-/// What those must show who want to change something.
+/// The token required for changes.
 pub(super) struct Token {
     secret: Vec<u8>,
     wrong: Mutex<()>,
 }
 
 impl Token {
-    /// Reads it from a file that nobody else may read.
+    /// Reads the token from a file.
     ///
     /// # Errors
-    /// It cannot be read, others may read it, or it is too short.
+    /// The file cannot be read, other users have access to it, or the token is too short.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let secret = secret::read(path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= TOKEN,
-            "the token in {shown} has {} characters: {TOKEN} or more are needed, as of `openssl rand -hex 16`",
+            "cannot use {shown}: the token has {} characters, at least {TOKEN} are required; `openssl rand -hex 16` makes one",
             secret.len()
         );
         Ok(Self { secret, wrong: Mutex::default() })
     }
 
-    /// Whether it is this one. That it is not takes a second; whoever shows another wrong one in the meantime is told so at once: many of them
-    /// are to hold no connection, and who knows the right one waits for nobody.
+    /// Checks a token. The response to a wrong one is delayed by a second to slow down guessing.
+    ///
+    /// During that second, further wrong tokens are rejected immediately, so they do not occupy connections. The right token is
+    /// never delayed.
     pub(super) async fn look_at(&self, shown: &[u8]) -> Shown {
         if is_same(&self.secret, shown) {
             return Shown::Right;
@@ -60,50 +62,45 @@ impl Token {
     }
 }
 
-/// What was shown.
+/// Result of checking a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// The token.
     Right,
-    /// Another.
     Wrong,
-    /// Another, as somebody else does at the time.
+    /// Wrong, while the response to another wrong token is pending.
     TooMany,
 }
 
-/// Takes as long for any text of that length.
+/// Compares in constant time for texts of equal length.
 fn is_same(secret: &[u8], shown: &[u8]) -> bool {
     let differing = secret.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
     differing == 0 && secret.len() == shown.len()
 }
 
-/// A parameter to be set.
+/// Request to change a parameter.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
     pub(super) interface: String,
     pub(super) key: String,
     pub(super) value: String,
-    /// It goes back unless it is kept within so many seconds.
+    /// Confirmation time in seconds, after which the change reverts.
     pub(super) within_s: u64,
-    /// The name of what was active on top of the host's own file when this was decided, empty for nothing: if something else is by now, it
-    /// is refused. None: whatever is.
+    /// Name of the override that was active when the user decided, empty for none. The change is rejected if another one is
+    /// active by now. `None` skips the check.
     #[serde(default)]
     pub(super) over: Option<String>,
-    /// Who wants it, as they say.
+    /// Name of the user, not verified.
     #[serde(default)]
     pub(super) by: String,
 }
 
-/// Sets a parameter, over what the controller has already over its host's own file.
-///
-/// # Errors
-/// In a sentence; all is as it was.
+/// Sets a parameter in the controller's override. On error nothing changes.
 pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, String> {
     let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {
         let (low, high) = WITHIN_S.into_inner();
-        return Err(format!("{within_s} s to keep it: allowed are {low} to {high}"));
+        return Err(format!("within_s = {within_s} is out of range: {low} to {high}"));
     }
     let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
     key.parse_value(value).map_err(|error| error.to_string())?;
@@ -112,7 +109,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
     let text = match held {
         Some(held) if held.name.starts_with(OF_A_FLEET) => {
             return Err(format!(
-                "this host has version {} of its fleet: change that, with `dcqcn-fleet apply`",
+                "cannot change this host: it has version {} of its fleet; change that with `dcqcn-fleet apply`",
                 held.name.trim_start_matches(OF_A_FLEET)
             ));
         }
@@ -126,29 +123,27 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
         by: by_page(by),
         why: format!("{key} = {value} on {interface}"),
         confirm_within_s: Some(*within_s),
-        // Another page, or a program, may change it between the question above and this.
+        // Another client may have changed it since the query above.
         over: Some(over.clone().unwrap_or(found)),
     };
     ask(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
 }
 
-/// Who it is for the log: one token is everybody's, and a connection over a proxy or a tunnel comes from this machine.
+/// Author for the log. Users share one token, and connections through a proxy or tunnel come from this machine, so only the
+/// name that the user typed is available.
 fn by_page(by: &str) -> String {
     let by: String = by.trim().chars().filter(|char| !char.is_control()).take(NAME).collect();
     if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
 }
 
-/// What waits to be kept.
+/// Request to confirm or revert a pending change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Waiting {
     pub(super) name: String,
 }
 
-/// Keeps what waits to be confirmed, or reverts it.
-///
-/// # Errors
-/// In a sentence.
+/// Confirms a pending change, or reverts it.
 pub(super) async fn settle(
     client: &ControlClient,
     waiting: Waiting,
@@ -192,7 +187,7 @@ mod tests {
         let (first, (second, right, waited)) = tokio::join!(token.look_at(b"x"), meanwhile);
         assert_eq!((first, second, right), (Shown::Wrong, Shown::TooMany, Shown::Right));
         assert!(waited < WRONG && began.elapsed() >= WRONG);
-        assert_eq!(token.look_at(b"z").await, Shown::Wrong, "the next one is looked at again");
+        assert_eq!(token.look_at(b"z").await, Shown::Wrong, "the next wrong token is delayed again");
     }
 
     #[test]
