@@ -1,15 +1,15 @@
-// A chart over the last ten minutes, with what was changed as lines across it. Drawn by uPlot.
+// A chart of the last ten minutes, with changes as vertical lines. Drawn by uPlot.
 import { make, write } from "/dom.js";
 
 const SPAN_S = 600;
 const LEAST_S = 60;
 const HEIGHT = 190;
-/** Lines are told apart by more than their colours. */
+/** Dash patterns, so that lines differ in more than their colours. */
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 4], [12, 5], [1, 4], [6, 2, 2, 2]];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** What the time axis shows: ten minutes, or as much as there is. */
+/** Range of the time axis: up to ten minutes. */
 function shown(first, last) {
   const now = last ?? Date.now() / 1000;
   return [Math.max(now - SPAN_S, Math.min(first ?? now, now - LEAST_S)), now];
@@ -19,7 +19,7 @@ function shown(first, last) {
 const clock = (t, step) => new Date(t * 1000).toTimeString().slice(0, step < 60 ? 8 : 5);
 
 export class Chart {
-  /** `id` names it, `lines` are `{ key, label, colour, dash }`, `format` writes a value. */
+  /** `id` is the element's ID, `lines` are `{ label, colour, dash }`, `format` formats a value. */
   constructor(id, title, lines, format) {
     this.lines = lines;
     this.format = format;
@@ -36,7 +36,7 @@ export class Chart {
     this.element.chart = this;
   }
 
-  /** Begins to draw: the element has to be in the page. */
+  /** Creates the plot. The element must be in the document. */
   begin() {
     const axis = (more) => ({
       stroke: () => colour("dim"), grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false },
@@ -70,14 +70,14 @@ export class Chart {
     return Math.floor(this.canvas.clientWidth);
   }
 
-  /** Draws these values; the first are the times. */
+  /** Draws `data`, whose first column contains the times. */
   draw(data, changes) {
     this.changes = changes;
     this.plot.setData(data);
     this.tell(null);
   }
 
-  /** The values at a point, or the last ones, in words. */
+  /** Shows the values at a point, or the last ones, as text. */
   tell(index) {
     const data = this.plot.data;
     const at = index ?? data[0].length - 1;
@@ -85,11 +85,11 @@ export class Chart {
     texts.forEach((text, line) => write(this.values[line], text));
     if (index === null) {
       const spoken = this.lines.map((line, at) => `${line.label} ${texts[at]}`).join(", ");
-      this.canvas.setAttribute("aria-label", `${this.title}, the last ten minutes; now ${spoken || "nothing"}`);
+      this.canvas.setAttribute("aria-label", `${this.title}, last ten minutes; now ${spoken || "no data"}`);
     }
   }
 
-  /** Lines where something was changed. */
+  /** Draws vertical lines at the times of changes. */
   marks(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -107,7 +107,7 @@ export class Chart {
     ctx.restore();
   }
 
-  /** Draws again, with the colours of now. */
+  /** Redraws with the current colour scheme. */
   paint() {
     this.plot.redraw(false, true);
   }

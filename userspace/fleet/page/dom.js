@@ -1,6 +1,6 @@
-// Making and changing elements, and figures as people read them. Text is only ever text.
+// Helpers for elements and formatted values. Strings are only inserted as text, never as HTML.
 
-/** An element with properties and children: texts, elements, or nothing. */
+/** Creates an element with properties and children: texts, elements or null. */
 export function make(name, properties = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -12,12 +12,12 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
-/** Sets a text, if it is another. */
+/** Sets the text of an element if it differs. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A table whose rows are kept by a key, so that what has not changed is left alone. */
+/** A table whose rows are identified by a key, so that unchanged cells are not touched. */
 export class Rows {
   constructor(caption, columns) {
     this.columns = columns;
@@ -25,11 +25,11 @@ export class Rows {
     this.rows = new Map();
     const head = columns.map((column) => make("th", { scope: "col", class: column.class ?? "" }, column.title));
     const table = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), this.body);
-    // What is wider than a phone is scrolled, by keys too.
+    // Wide tables scroll, also by keyboard.
     this.element = make("div", { class: "wide", role: "region", tabindex: "0", "aria-label": caption }, table);
   }
 
-  /** Shows `items`, each as the columns say. */
+  /** Shows one row per item. */
   show(items, key) {
     const seen = new Set();
     items.forEach((item, index) => {
@@ -65,7 +65,7 @@ export class Rows {
 
 const STEPS = ["", "K", "M", "G", "T", "P"];
 
-/** A number with a step of a thousand, as in 1.25M. */
+/** Formats a number with a decimal prefix, for example 1.25M. */
 export function figure(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   let step = 0;

@@ -1,4 +1,4 @@
-// Ten minutes of figures: all of them at first, then those of each second.
+// Time series of ten minutes: received completely at first, then point by point.
 
 const SPAN_S = 600;
 
@@ -9,7 +9,7 @@ export class Figures {
     this.qps = [];
   }
 
-  /** Takes in what has come. */
+  /** Adds a received message. */
   add(message) {
     if (message.whole) {
       this.t = message.t;

@@ -1,4 +1,4 @@
-// The fleet: the rollout as it goes, every host, the versions; and one host over the last ten minutes.
+// Views of the fleet (rollout, hosts and versions), and of one of its hosts over the last ten minutes.
 import { Chart } from "/chart.js";
 import { Rows, figure, make, write } from "/dom.js";
 import { Figures } from "/figures.js";
@@ -7,7 +7,7 @@ const number = (title, value) => ({ title, class: "number", value });
 const ofAMillion = (value) => (value === null || value === undefined ? "–" : `${figure(value)}/M`);
 const percent = (value) => (value === null || value === undefined ? "–" : `${figure(value)} %`);
 
-/** How a host does, in a word or a sentence. */
+/** State of a host as text. */
 export function state(host) {
   if (!host.is_there) return "away";
   if (host.refused) return `refuses: ${host.refused}`;
@@ -35,17 +35,17 @@ export class Fleet {
       number("Queue, % of Kmax", rate("queue")),
     ]);
     const why = (version) => version.why || (version.rollback_of === null ? "" : `version ${version.rollback_of} again`);
-    this.versions = new Rows("Versions, the latest first", [
+    this.versions = new Rows("Versions, latest first", [
       { title: "Version", value: (version) => String(version.version) },
       { title: "When", value: (version) => new Date(version.at).toLocaleString("en-GB", { hour12: false }) },
-      { title: "Who", value: (version) => version.by },
-      { title: "Why", class: "text", value: why },
-      { title: "Ended", class: "text", value: (version) => version.outcome },
+      { title: "Author", value: (version) => version.by },
+      { title: "Reason", class: "text", value: why },
+      { title: "Outcome", class: "text", value: (version) => version.outcome },
     ]);
     this.counts = make("p", { id: "counts" });
     this.status = make("p", { id: "rollout" });
     this.bar = make("progress", { "aria-label": "Hosts changed", max: 1 });
-    this.lines = make("ol", { class: "lines", tabindex: "0", "aria-label": "What happened" });
+    this.lines = make("ol", { class: "lines", tabindex: "0", "aria-label": "Events" });
     const button = (text, what, style) =>
       make("button", { type: "button", id: what, class: style, onclick: () => this.tell(what) }, text);
     this.pause = button("Pause", "pause", "other");
@@ -66,7 +66,7 @@ export class Fleet {
     if (!token) return;
     const body = what === "abort" ? { what, why: "over the page" } : { what };
     const refused = await this.desk.post("/rollout", body, token);
-    this.desk.say(refused ?? { pause: "It is paused.", resume: "It goes on.", abort: "It goes back." }[what]);
+    this.desk.say(refused ?? { pause: "Rollout paused.", resume: "Rollout resumed.", abort: "Rolling back." }[what]);
   }
 
   show(parts) {
@@ -74,7 +74,7 @@ export class Fleet {
     const away = hosts.filter((host) => !host.is_there).length;
     const ill = hosts.filter((host) => host.is_there && state(host) !== "well").length;
     write(this.counts, `${hosts.length} hosts, ${hosts.length - away - ill} well, ${ill} not well, ${away} away.`);
-    write(this.status, rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "There has been none yet.");
+    write(this.status, rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.");
     const goes = rollout !== null && !rollout.is_over;
     this.bar.hidden = !goes;
     const changed = hosts.filter((host) => rollout !== null && host.has === rollout.version).length;
@@ -95,12 +95,12 @@ export class Fleet {
 }
 
 const CHARTS = [
-  { id: "host-marks", title: "Marked packets and CNPs, for a million packets", format: ofAMillion, keys: ["marks", "cnps"] },
-  { id: "host-errors", title: "Drops and RDMA errors, for a million packets", format: ofAMillion, keys: ["drops", "rdma_errors"] },
+  { id: "host-marks", title: "Marked packets and CNPs, per million packets", format: ofAMillion, keys: ["marks", "cnps"] },
+  { id: "host-errors", title: "Drops and RDMA errors, per million packets", format: ofAMillion, keys: ["drops", "rdma_errors"] },
   { id: "host-queue", title: "Deepest queue, in percent of its Kmax", format: percent, keys: ["queue"] },
 ];
 
-/** A host of the fleet, as it reports itself: each figure is of its last minute. */
+/** A host of the fleet, as reported by its agent. Each value covers the preceding minute. */
 export class Host {
   constructor(name) {
     this.name = name;
@@ -113,7 +113,7 @@ export class Host {
     });
     this.element = make("div", {},
       make("h1", {}, name), this.state,
-      make("p", { class: "dim" }, "What the host reports, each figure over its last minute. A dashed line across is a version."),
+      make("p", { class: "dim" }, "Reports of the host; each value covers the preceding minute. A vertical dashed line is a version."),
       make("div", { class: "charts" }, ...this.charts.map((chart) => chart.element)));
     this.at = [];
   }

@@ -1,4 +1,4 @@
-// One interface: its queues, marks, CNPs, pauses and busiest queue pairs over the last ten minutes, and its parameters.
+// View of an interface: queues, marks, CNPs, pauses and busiest QPs over the last ten minutes, and parameters.
 import { Chart } from "/chart.js";
 import { Rows, bits, bytes, figure, hex, make, perSecond, write } from "/dom.js";
 import { Figures } from "/figures.js";
@@ -7,7 +7,7 @@ import { Parameters } from "/parameters.js";
 
 const LINES = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
 
-/** The queues that something was in; one at least. */
+/** Queues that had a backlog, or else the first queue. */
 function depths(values) {
   const all = Object.keys(values).filter((key) => key.startsWith("depth."));
   const used = all.filter((key) => values[key].some((depth) => depth > 0));
@@ -22,22 +22,22 @@ export class Interface {
     this.at = [];
     this.holder = make("div", { class: "charts" });
     this.busiest = new Rows("Busiest queue pairs", [
-      { title: "To", value: (qp) => `${qp.address} ${hex(qp.qpn)}` },
+      { title: "Destination", value: (qp) => `${qp.address} ${hex(qp.qpn)}` },
       { title: "State", value: (qp) => qp.state },
-      { title: "Held to", class: "number", value: (qp) => bits(qp.rate_bps) },
-      { title: "Recovers to", class: "number", value: (qp) => bits(qp.target_bps) },
-      { title: "Sends", class: "number", value: (qp) => bits(qp.throughput_bps) },
+      { title: "Current rate", class: "number", value: (qp) => bits(qp.rate_bps) },
+      { title: "Target rate", class: "number", value: (qp) => bits(qp.target_bps) },
+      { title: "Throughput", class: "number", value: (qp) => bits(qp.throughput_bps) },
       { title: "CNPs", class: "number", value: (qp) => figure(qp.cnps_handled) },
     ]);
-    this.none = make("p", { class: "dim" }, "No queue pair sends from here.");
-    this.changes = new Changes(`Changes on ${name}, the latest first`);
+    this.none = make("p", { class: "dim" }, "No sending queue pairs.");
+    this.changes = new Changes(`Changes on ${name}, latest first`);
     this.parameters = new Parameters(name, desk);
     this.element = make("div", {},
       make("h1", {}, name),
-      make("p", { class: "dim" }, "The last ten minutes. A dashed line across is a change of a parameter."),
+      make("p", { class: "dim" }, "The last ten minutes. A vertical dashed line is a change of a parameter."),
       this.holder,
       make("h2", {}, "Busiest queue pairs"), this.none, this.busiest.element,
-      make("h2", {}, "What was changed"), this.changes.element,
+      make("h2", {}, "Changes"), this.changes.element,
       this.parameters.element);
   }
 
@@ -45,7 +45,7 @@ export class Interface {
     this.parameters.begin();
   }
 
-  /** What is common to all views. */
+  /** Shows the parts that are common to all views. */
   show(parts) {
     const changes = (parts.changes ?? []).filter((change) => change.interface === this.name || change.interface === "");
     const at = changes.filter((change) => change.kind !== "refused").map((change) => Date.parse(change.at) / 1000);
@@ -58,18 +58,18 @@ export class Interface {
     this.parameters.show(parts);
   }
 
-  /** Figures that have come. */
+  /** Adds received metrics. */
   add(message) {
     this.figures.add(message);
     const busiest = message.busiest ?? [];
-    write(this.none, message.busiest ? "No queue pair sends from here." : `Not known: ${message.busiest_unknown}.`);
+    write(this.none, message.busiest ? "No sending queue pairs." : `Unknown: ${message.busiest_unknown}.`);
     this.none.hidden = busiest.length > 0;
     this.busiest.element.hidden = busiest.length === 0;
     this.busiest.show(busiest, (qp) => `${qp.address} ${qp.qpn}`);
     this.draw();
   }
 
-  /** What is drawn, by what there is. */
+  /** Charts for the available data. */
   wanted() {
     const { values, qps } = this.figures;
     const charts = [];

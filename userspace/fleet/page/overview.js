@@ -1,27 +1,27 @@
-// The interfaces of this host, and what was changed.
+// View of this host: interfaces, and changes of parameters.
 import { Rows, bits, figure, make, perSecond } from "/dom.js";
 
 const number = (title, value) => ({ title, class: "number", value });
 
 const when = (at) => new Date(at).toLocaleString("en-GB", { hour12: false });
 
-/** What a change did, in words. */
+/** Description of a change. */
 export function words(change) {
   if (change.kind === "refused") return `refused: ${change.new}`;
   if (change.old !== "") return `${change.what}: ${change.old} → ${change.new}${change.kind === "changed" ? "" : `, ${change.kind}`}`;
   return `${change.what || "the host's own file"} ${change.kind}${change.new ? `: ${change.new}` : ""}`;
 }
 
-/** Changes, the latest first. */
+/** Table of changes, latest first. */
 export class Changes {
   constructor(caption) {
     this.rows = new Rows(caption, [
       { title: "When", value: (change) => when(change.at) },
-      { title: "Where", value: (change) => change.interface || "this host" },
-      { title: "What", class: "text", value: words },
-      { title: "Who", class: "text", value: (change) => change.by },
+      { title: "Interface", value: (change) => change.interface || "this host" },
+      { title: "Change", class: "text", value: words },
+      { title: "Author", class: "text", value: (change) => change.by },
     ]);
-    this.none = make("p", { class: "dim" }, "Nothing yet.");
+    this.none = make("p", { class: "dim" }, "No changes yet.");
     this.element = make("div", {}, this.none, this.rows.element);
   }
 
@@ -54,10 +54,10 @@ export class Overview {
     ]);
     this.none = make("p", { class: "dim" }, "No interface is attached.");
     this.failing = make("ul", { class: "failing" });
-    this.changes = new Changes("Changes of parameters, the latest first");
+    this.changes = new Changes("Changes of parameters, latest first");
     this.element = make("div", {},
       make("h1", {}, "Interfaces"), this.none, this.rows.element, this.failing,
-      make("h2", {}, "What was changed"), this.changes.element);
+      make("h2", {}, "Changes"), this.changes.element);
   }
 
   begin() {}

@@ -1,11 +1,11 @@
-// What is shown by the address, and what comes from the server.
+// Entry point: selects the view by the address, and receives events from the server.
 import { make, write } from "/dom.js";
 import { Fleet, Host } from "/fleet.js";
 import { Interface } from "/interface.js";
 import { Overview } from "/overview.js";
 
 const element = (id) => document.getElementById(id);
-/** How long a connection rests that was refused, in milliseconds. */
+/** Pause before reconnecting after the server rejected a connection, in milliseconds. */
 const REST = 3000;
 
 const parts = {};
@@ -13,24 +13,24 @@ let view = null;
 let stream = null;
 let again = null;
 
-/** What views need of the page. */
+/** Services of the page for its views. */
 const desk = {
   token: "",
   by: "",
-  /** What the controller has over its host's own file. */
+  /** The controller's override over its host's own file. */
   held: () => parts.held,
   say(text) {
     write(element("said"), text);
   },
-  /** The token: the one that was right last, or the one that is typed now. */
+  /** Returns the last accepted token, or prompts for one. */
   async showToken() {
     return this.token || askToken();
   },
-  /** Asks for a change; returns why it is refused, or null. */
+  /** Requests a change; returns the reason of a rejection, or null. */
   async post(path, body, token) {
     const headers = { "content-type": "application/json", "x-dcqcn-token": token };
     const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
-    if (!answer) return "dcqcn-fleet serve does not answer";
+    if (!answer) return "dcqcn-fleet serve does not respond";
     if (answer.status === 401) this.token = "";
     if (!answer.ok) return answer.text();
     this.token = token;
@@ -38,7 +38,7 @@ const desk = {
   },
 };
 
-/** The view of an address, and where its figures come from. */
+/** The view for an address, its event stream and its title. */
 function viewOf(hash) {
   const [, kind, name] = hash.match(/^#\/(\w+)\/(.+)$/) ?? [];
   if (kind === "interface") {
@@ -79,16 +79,16 @@ function listen(events) {
   stream.onopen = () => write(element("link"), "live");
   stream.onerror = () => {
     write(element("link"), "not connected");
-    // A browser tries again by itself unless it was refused.
+    // The browser reconnects automatically unless the server rejected the connection.
     if (stream.readyState === EventSource.CLOSED) again = setTimeout(() => listen(events), REST);
   };
 }
 
-/** What stands above every view. */
+/** Shows the parts above every view. */
 function shared() {
   write(element("host"), parts.host ?? "");
   const trouble = element("trouble");
-  const stuck = parts.status?.stuck ? `The controller is stuck: ${parts.status.stuck}` : "";
+  const stuck = parts.status?.stuck ? `the controller is stuck: ${parts.status.stuck}` : "";
   const error = [parts.error, parts.fleet_error, stuck].filter(Boolean).join("; ");
   write(trouble, error);
   trouble.hidden = error === "";
@@ -96,7 +96,7 @@ function shared() {
   trial(parts.held);
 }
 
-/** Links to everything there is, and which of them is shown. */
+/** Shows links to all views, with the current one marked. */
 function places() {
   const links = [{ href: "#/", text: "This host" }];
   if ("fleet" in parts || parts.fleet_error) links.unshift({ href: "#/fleet", text: "Fleet" });
@@ -114,7 +114,7 @@ function places() {
   }));
 }
 
-/** A change that waits to be kept. */
+/** Shows a change that waits for confirmation. */
 function trial(held) {
   const section = element("trial");
   const waits = held && held.confirm_within_s !== null;
@@ -134,24 +134,24 @@ function trial(held) {
     };
     const buttons = parts.writable
       ? [
-          make("button", { type: "button", id: "keep", onclick: () => settle("/keep", "It is kept.") }, "Keep"),
-          make("button", { type: "button", id: "undo", class: "other", onclick: () => settle("/undo", "It is as it was.") }, "Undo"),
+          make("button", { type: "button", id: "keep", onclick: () => settle("/keep", "Change kept.") }, "Keep"),
+          make("button", { type: "button", id: "undo", class: "other", onclick: () => settle("/undo", "Change reverted.") }, "Undo"),
         ]
       : [];
     section.replaceChildren(make("p", {}, `${held.why || held.name} (${held.by})`),
-      make("p", {}, "goes back in ", make("output", { id: "left" }), " s unless it is kept."), ...buttons);
+      make("p", {}, "reverts in ", make("output", { id: "left" }), " s unless kept."), ...buttons);
   }
   write(element("left"), String(held.confirm_within_s));
 }
 
-/** Prompts for the token, which a reload of the page has cleared. */
+/** Prompts for the token, which is not stored across reloads. */
 function askToken() {
   return new Promise((resolve) => {
     const token = make("input", { id: "token", type: "password", required: true, autocomplete: "off" });
     const dialog = make("dialog", { "aria-label": "Token", onclose: () => { dialog.remove(); resolve(dialog.returnValue); } },
       make("form", { onsubmit: (event) => { event.preventDefault(); dialog.close(token.value); } },
         make("label", { for: "token" }, "Token"), token,
-        make("div", { class: "buttons" }, make("button", { type: "submit" }, "Go on"),
+        make("div", { class: "buttons" }, make("button", { type: "submit" }, "Continue"),
           make("button", { type: "button", class: "other", onclick: () => dialog.close("") }, "Cancel"))));
     document.body.append(dialog);
     dialog.showModal();
@@ -159,7 +159,7 @@ function askToken() {
 }
 
 window.addEventListener("hashchange", open);
-// The link that skips is no place.
+// The skip link must not change the address, which selects the view.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   element("main").focus();

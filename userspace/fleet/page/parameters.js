@@ -1,8 +1,8 @@
-// The parameters of an interface with what they mean, changed in place where that is allowed.
+// Parameters of an interface with their descriptions, changeable where allowed.
 import { make, write } from "/dom.js";
 
 const GROUPS = { wred: "Marking (CP)", np: "CNPs (NP)", rp: "Rates and pacing (RP)", link: "Link and PFC" };
-/** Seconds that a change may wait to be kept. */
+/** Confirmation time of a change, in seconds. */
 const WITHIN_S = 60;
 
 export class Parameters {
@@ -13,13 +13,13 @@ export class Parameters {
     this.filter = make("input", { type: "search", id: "filter", oninput: () => this.sift() });
     this.only = make("input", { type: "checkbox", id: "only", onchange: () => this.sift() });
     this.body = make("div", { class: "groups" });
-    this.none = make("p", { class: "dim", hidden: true }, "No parameter is called so.");
+    this.none = make("p", { class: "dim", hidden: true }, "No matching parameter.");
     this.dialog = make("dialog", { "aria-labelledby": "change-title" });
     this.element = make("section", { "aria-labelledby": "parameters" },
       make("h2", { id: "parameters" }, "Parameters"),
       make("div", { class: "sift" },
         make("label", { for: "filter" }, "Find"), this.filter,
-        this.only, make("label", { for: "only" }, "only what differs from its default")),
+        this.only, make("label", { for: "only" }, "only those that differ from their default")),
       this.none, this.body, this.dialog);
   }
 
@@ -27,7 +27,7 @@ export class Parameters {
     this.load();
   }
 
-  /** Asks for the values, and shows what has changed. */
+  /** Requests the values, and updates those that changed. */
   async load() {
     const answer = await fetch(`/parameters/${encodeURIComponent(this.name)}`).catch(() => null);
     if (!answer?.ok) return;
@@ -64,7 +64,7 @@ export class Parameters {
     row.element.classList.toggle("differs", parameter.text !== parameter.default);
   }
 
-  /** Shows what is looked for. */
+  /** Applies the search and the filter. */
   sift() {
     const word = this.filter.value.trim().toLowerCase();
     const looksFor = word !== "" || this.only.checked;
@@ -87,7 +87,7 @@ export class Parameters {
     for (const { change, parameter } of this.rows.values()) change.hidden = !(parts.writable && parameter.bounds !== null);
   }
 
-  /** Asks for another value. */
+  /** Prompts for a new value of a parameter. */
   ask(key) {
     const { parameter } = this.rows.get(key);
     const value = make("input", { id: "change-value", type: "text", required: true, value: parameter.text, autocomplete: "off" });
@@ -95,7 +95,7 @@ export class Parameters {
     token.value = this.desk.token;
     const by = make("input", { id: "change-by", type: "text", maxlength: "100", autocomplete: "off" });
     by.value = this.desk.by;
-    // What is decided here is decided over this, and is refused if something else is in force by then.
+    // The server rejects the change if another override is active by then.
     const over = this.desk.held()?.name ?? "";
     const wrong = make("p", { class: "wrong", role: "alert" });
     const change = make("button", { type: "submit" }, "Change");
@@ -112,18 +112,18 @@ export class Parameters {
         if (refused) write(wrong, refused);
         else {
           this.dialog.close();
-          this.desk.say(`${key} is ${asked.value} now. Keep it within ${WITHIN_S} seconds, or it goes back.`);
+          this.desk.say(`${key} is now ${asked.value}. It reverts unless kept within ${WITHIN_S} seconds.`);
           this.load();
         }
       },
     },
     make("h2", { id: "change-title" }, `Change ${key}`),
     make("p", {}, parameter.doc),
-    make("p", { class: "dim" }, `It is ${parameter.text}. This host allows ${parameter.bounds}.`),
+    make("p", { class: "dim" }, `Current value: ${parameter.text}. This host allows ${parameter.bounds}.`),
     make("label", { for: "change-value" }, "New value"), value,
     make("label", { for: "change-token" }, "Token"), token,
     make("label", { for: "change-by" }, "Your name, for the log"), by,
-    make("p", { class: "dim" }, `It goes back by itself unless you keep it within ${WITHIN_S} seconds.`),
+    make("p", { class: "dim" }, `The change reverts automatically unless kept within ${WITHIN_S} seconds.`),
     wrong,
     make("div", { class: "buttons" }, change, make("button", { type: "button", class: "other", onclick: () => this.dialog.close() }, "Cancel")));
     this.dialog.replaceChildren(form);
