@@ -28,46 +28,46 @@ pub use tls::Authority;
 /// Time limit for a fleet to reach a state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where `dcqcn-fleet` is.
+/// Path of the `dcqcn-fleet` binary.
 ///
 /// # Errors
-/// `DCQCN_FLEET_BIN` does not say so.
+/// `DCQCN_FLEET_BIN` is not set.
 fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
 }
 
-/// Sends a process a signal.
+/// Sends a signal to a process.
 ///
 /// # Errors
-/// It has ended.
+/// The process has exited.
 pub fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill(Pid::from_raw(child.id().try_into()?), signal)?)
 }
 
-/// A fleet; all its processes end with it.
+/// A fleet; dropping it kills all its processes.
 pub struct Site {
     dir: TempDir,
-    /// The members of etcd.
+    /// The etcd cluster.
     pub etcd: Etcd,
-    /// Each host's controller.
+    /// Controllers by host.
     pub controllers: BTreeMap<String, Controller>,
-    /// Each host's agent.
+    /// Agents by host.
     agents: BTreeMap<String, Child>,
 }
 
 impl Site {
-    /// Members of etcd, and a number of hosts called h000 and so on with running agents.
+    /// Starts an etcd cluster and hosts named h000, h001 and so on, with running agents.
     ///
     /// # Errors
-    /// A process does not start.
+    /// A process does not start, or a host does not report in time.
     pub fn new(members: usize, hosts: usize) -> Result<Self> {
         Self::with(Etcd::start(members, &[])?, hosts)
     }
 
-    /// Hosts next to these members of etcd.
+    /// Starts hosts that use an existing etcd cluster.
     ///
     /// # Errors
-    /// A process does not start.
+    /// A process does not start, or a host does not report in time.
     pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (controllers, agents) = (BTreeMap::new(), BTreeMap::new());
@@ -79,7 +79,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Adds a host, with its controller and agent.
+    /// Adds a host with controller and agent.
     ///
     /// # Errors
     /// The agent does not start.
@@ -97,7 +97,7 @@ impl Site {
         self.begin_agent_under(&[], host)
     }
 
-    /// Starts the agent of a host under another program, as `faketime -f +7m`.
+    /// Starts the agent of a host with a command prefix, for example `faketime -f +7m`.
     ///
     /// # Errors
     /// It does not start.
@@ -127,7 +127,7 @@ impl Site {
         Ok(())
     }
 
-    /// Stops or continues the agent of a host.
+    /// Sends a signal to the agent of a host.
     ///
     /// # Errors
     /// The host has no agent.
@@ -135,15 +135,15 @@ impl Site {
         signal(self.agents.get(host).with_context(|| format!("no agent on {host}"))?, what)
     }
 
-    /// `dcqcn-fleet` with these words, its log in a file.
+    /// `dcqcn-fleet` with these arguments, logging to a file.
     ///
     /// # Errors
-    /// The path of the binary is unknown.
+    /// `DCQCN_FLEET_BIN` is not set.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
         self.command_under(&[], words)
     }
 
-    /// As [`Self::command`], under another program.
+    /// As [`Self::command`], with a command prefix.
     ///
     /// # Errors
     /// As [`Self::command`].
@@ -168,7 +168,7 @@ impl Site {
         self.dir.path().join("log")
     }
 
-    /// Runs `dcqcn-fleet` with these words to its end.
+    /// Runs `dcqcn-fleet` with these arguments to completion.
     ///
     /// # Errors
     /// It does not start.
@@ -188,7 +188,7 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// A file for `apply` that sets `parameters` on every host.
+    /// Writes a file for `apply` that sets `parameters` on every host.
     ///
     /// # Errors
     /// It cannot be written.
@@ -197,21 +197,21 @@ impl Site {
         let group =
             "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\n";
         fs::write(&path, format!("[rollout]\n{rollout}\n{group}{parameters}\n"))?;
-        Ok(path.to_str().context("a path that is no text")?.to_owned())
+        Ok(path.to_str().context("path is not UTF-8")?.to_owned())
     }
 
     /// Output of `status --json`.
     ///
     /// # Errors
-    /// etcd does not answer.
+    /// etcd does not respond.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.text(&["status", "--json"])?)?)
     }
 
-    /// Waits until the status satisfies `is`, and returns the time it took.
+    /// Waits until the status satisfies `is`, and returns the elapsed time.
     ///
     /// # Errors
-    /// It does not come to that.
+    /// The status does not satisfy `is` in time.
     pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
         let began = Instant::now();
         let mut last = Value::Null;
@@ -229,10 +229,10 @@ impl Site {
         anyhow::bail!("waited in vain until {what}: {last}\n{}", tail.join("\n"))
     }
 
-    /// Waits until every controller satisfies `of`, and returns the time it took.
+    /// Waits until every controller satisfies `of`, and returns the elapsed time.
     ///
     /// # Errors
-    /// It does not come to that.
+    /// A controller does not satisfy `of` in time.
     pub fn settle(&self, what: &str, of: impl Fn(&str, &Controller) -> bool) -> Result<Duration> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -257,7 +257,7 @@ impl Drop for Site {
     }
 }
 
-/// Number of hosts.
+/// Number of reporting hosts in a status.
 #[must_use]
 pub fn there(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,23 +1,24 @@
-//! A wall clock that jumps under programs that run: `libfaketime`, with its offset in a file. Their monotonic clock is the machine's.
+//! A wall clock that can be set while programs run: `libfaketime`, with the offset in a file. It does not affect the monotonic
+//! clock.
 
 use std::{env, fs};
 
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
 
-/// The library. Its command is not used: it waits for its child, which would outlive it.
+/// Path of the library. The `faketime` command is not used, as killing it would leave its child running.
 fn library() -> String {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", env::consts::ARCH)
 }
 
-/// A wall clock.
+/// An adjustable wall clock.
 pub struct Clock {
     file: NamedTempFile,
     environment: [String; 4],
 }
 
 impl Clock {
-    /// Whether the library is there; prints that `test` is skipped if not.
+    /// Returns whether the library is installed; prints that `test` is skipped if not.
     #[must_use]
     pub fn is_there(test: &str) -> bool {
         let is_there = fs::exists(library()).unwrap_or(false);
@@ -27,10 +28,10 @@ impl Clock {
         is_there
     }
 
-    /// The machine's clock.
+    /// Creates a clock without offset.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// The file with the offset cannot be created.
     pub fn new() -> Result<Self> {
         let file = NamedTempFile::new()?;
         let path = file.path().to_str().context("path is not UTF-8")?;
@@ -45,15 +46,15 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Sets its offset, as `-3h`.
+    /// Sets the offset, for example `-3h`.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file with the offset cannot be written.
     pub fn set(&self, offset: &str) -> Result<()> {
         Ok(fs::write(self.file.path(), offset)?)
     }
 
-    /// Starts a program with this clock.
+    /// Command prefix that runs a program with this clock.
     #[must_use]
     pub fn program(&self) -> Vec<&str> {
         ["env"].into_iter().chain(self.environment.iter().map(String::as_str)).collect()

@@ -1,4 +1,4 @@
-//! A mock controller without a data plane: it replies as `dcqcn run` does, with counters set by a test.
+//! A mock controller without a data plane. It responds as `dcqcn run` does, with simulated counters.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,26 +17,26 @@ use dcqcn_support::clock::monotonic_ns;
 
 /// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
-/// QPs in a snapshot.
+/// Queue pairs (QPs) in a snapshot.
 const QPS: u64 = 1_000;
-/// Highest rate of each, in bit/s.
+/// Line rate, in bit/s.
 const LINE: u64 = 25_000_000_000;
-/// Marked packets in a million, normally.
+/// Marked packets per million.
 const MARKS: u64 = 500;
 
 /// Behaviour of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nature {
-    /// It applies versions, and marks more with `rpg_gd = 15`.
+    /// Applies versions; `rpg_gd = 15` increases marks.
     #[default]
     Good,
-    /// It rejects versions.
+    /// Rejects versions.
     Refuses,
     /// Changes take this long.
     Slow(Duration),
-    /// Its traffic stops with the next version that it applies, while its QPs remain.
+    /// The next applied version stops the traffic, but the QPs remain.
     Silent,
-    /// Its traffic is halved with the next version that it applies.
+    /// The next applied version halves the traffic.
     Half,
 }
 
@@ -45,12 +45,12 @@ struct State {
     nature: Nature,
     /// Name and text of the active configuration.
     held: Option<(String, String)>,
-    /// Every name that was active, in order.
+    /// Names of all configurations so far, in order.
     names: Vec<Option<String>>,
     packets: f64,
     marks: f64,
     counted_at: Option<Instant>,
-    /// Remaining fraction of its traffic.
+    /// Remaining fraction of the traffic.
     left: Option<f64>,
 }
 
@@ -82,15 +82,15 @@ impl State {
     }
 }
 
-/// A controller.
+/// Handle of a mock controller.
 #[derive(Clone)]
 pub struct Controller(Arc<Mutex<State>>);
 
 impl Controller {
-    /// Answers at `path`, until the process ends.
+    /// Starts a controller at `path`, which runs until the process exits.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn listen(path: PathBuf) -> Result<Self> {
         let controller = Self(Arc::default());
         let listener = UnixListener::bind(path)?;
@@ -104,12 +104,12 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Changes its behaviour.
+    /// Changes the behaviour.
     pub fn be(&self, nature: Nature) {
         self.lock().nature = nature;
     }
 
-    /// Forgets its override, as when its host's file no longer allows it.
+    /// Drops the override, as when the host's file no longer allows it.
     pub fn forget(&self) {
         self.lock().go_over(None);
     }
@@ -126,7 +126,7 @@ impl Controller {
         Some(self.lock().held.clone()?.1)
     }
 
-    /// Every name that was active, in order.
+    /// Names of all configurations so far, in order.
     #[must_use]
     pub fn names(&self) -> Vec<Option<String>> {
         self.lock().names.clone()
@@ -136,7 +136,7 @@ impl Controller {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Four interfaces, one of them with a thousand QPs whose order varies between samples.
+    /// Snapshot of four interfaces, one of them with a thousand QPs whose order varies between samples.
     fn snapshot(&self, most: usize) -> Snapshot {
         let at_ns = monotonic_ns();
         let packets = {

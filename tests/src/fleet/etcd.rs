@@ -1,4 +1,4 @@
-//! Members of etcd on the loopback.
+//! An etcd cluster for tests.
 
 use std::env;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::signal;
 
-/// How long they may take to have a leader.
+/// Time limit for electing a leader.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Member {
@@ -24,15 +24,16 @@ struct Member {
     child: Option<Child>,
 }
 
-/// Members of one cluster; they end with it.
+/// A cluster; dropping it kills the members.
 pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,
     options: Vec<String>,
-    /// Where they listen.
+    /// Address to listen on.
     address: Ipv4Addr,
-    /// `https` with the options of `etcdctl`, or `http`.
+    /// `https` or `http`.
     scheme: &'static str,
+    /// Options of `etcdctl`.
     ctl: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ fn free_port() -> Result<u16> {
 }
 
 impl Etcd {
-    /// Whether it is installed; prints the reason if not.
+    /// Returns whether etcd is installed; prints that `test` is skipped if not.
     #[must_use]
     pub fn is_there(test: &str) -> bool {
         let is_there = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
@@ -56,16 +57,15 @@ impl Etcd {
         is_there
     }
 
-    /// Starts a number of members, with further options for each, and waits until they have a leader.
+    /// Starts a cluster with additional options for each member, and waits for a leader.
     ///
     /// # Errors
-    /// They have none in time.
+    /// A member does not start, or there is no leader in time.
     pub fn start(members: usize, options: &[&str]) -> Result<Self> {
         Self::start_as("http", Ipv4Addr::LOCALHOST, members, options, &[])
     }
 
-    /// Starts one member at `address`, reachable from other hosts, and waits until it leads. It runs in the caller's
-    /// network namespace.
+    /// Starts a single member at `address` in the caller's network namespace, reachable from other hosts.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -73,7 +73,7 @@ impl Etcd {
         Self::start_as("http", address, 1, &[], &[])
     }
 
-    /// Starts members that require client certificates; `ctl` has the options of `etcdctl` for its own.
+    /// Starts a cluster that requires client certificates; `ctl` contains those of `etcdctl`.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -103,10 +103,10 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Starts a member, also one that has been killed.
+    /// Starts or restarts a member.
     ///
     /// # Errors
-    /// It does not start.
+    /// The member does not exist or does not start.
     pub fn begin(&mut self, index: usize) -> Result<()> {
         let address = self.address;
         let cluster: Vec<String> = self
@@ -149,16 +149,16 @@ impl Etcd {
         Ok(())
     }
 
-    /// Suspends or resumes a member; suspended, it does not respond.
+    /// Suspends or resumes a member.
     ///
     /// # Errors
-    /// The member does not exist.
+    /// The member does not exist or is not running.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
         signal(member.child.as_ref().context("it does not run")?, what)
     }
 
-    /// Addresses of all members, for a client.
+    /// Client addresses of all members.
     #[must_use]
     pub fn endpoints(&self) -> String {
         let endpoint = |member: &Member| format!("{}://{}:{}", self.scheme, self.address, member.client);
@@ -171,10 +171,10 @@ impl Etcd {
         self.members.len()
     }
 
-    /// Which member leads.
+    /// Index of the leader.
     ///
     /// # Errors
-    /// None does in time.
+    /// There is no leader in time.
     pub fn leader(&self) -> Result<usize> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -197,10 +197,10 @@ impl Etcd {
         bail!("no leader")
     }
 
-    /// Waits until it accepts a change.
+    /// Waits until the cluster accepts a write.
     ///
     /// # Errors
-    /// It does not in time.
+    /// It does not accept one in time.
     pub fn healthy(&self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -209,12 +209,12 @@ impl Etcd {
                 return Ok(());
             }
             let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(began.elapsed() < PATIENCE, "etcd takes nothing: {said}");
+            ensure!(began.elapsed() < PATIENCE, "etcd accepts no writes: {said}");
             thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// `etcdctl` with these words.
+    /// Runs `etcdctl` with these arguments.
     ///
     /// # Errors
     /// It does not start.
@@ -222,10 +222,10 @@ impl Etcd {
         self.ctl_at(&self.endpoints(), words)
     }
 
-    /// Puts values in one transaction, up to 128.
+    /// Writes up to 128 values in one transaction.
     ///
     /// # Errors
-    /// etcd does not do it.
+    /// The transaction fails.
     pub fn put(&self, values: &[(String, String)]) -> Result<()> {
         let mut text = String::from("\n");
         for (key, value) in values {
@@ -240,10 +240,10 @@ impl Etcd {
         Ok(())
     }
 
-    /// `etcdctl watch` of all keys that begin with `prefix`: for each change three lines, event, key and value.
+    /// `etcdctl watch` of all keys with `prefix`. It prints three lines per change: event, key and value.
     ///
     /// # Errors
-    /// There is no `etcdctl`.
+    /// `etcdctl` is not installed.
     pub fn watch(&self, prefix: &str) -> Result<Command> {
         let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints()]).args(&self.ctl);

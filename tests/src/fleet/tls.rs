@@ -1,20 +1,20 @@
-//! Certificates of a private authority, as in the guide.
+//! Certificates of a private authority, as in `docs/how-to/secure-a-fleet.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// An authority, and its certificates.
+/// A certificate authority with its files.
 pub struct Authority {
     dir: PathBuf,
 }
 
 impl Authority {
-    /// Makes one in `dir`.
+    /// Creates an authority in `dir`.
     ///
     /// # Errors
-    /// openssl is missing, or fails.
+    /// openssl is missing or fails.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
         openssl(
@@ -24,7 +24,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// A key and a certificate for `name`, which is etcd's user of that name, or a member of etcd on the loopback.
+    /// Creates a key and a certificate for `name`: an etcd user, or an etcd member on loopback.
     ///
     /// # Errors
     /// openssl fails.
@@ -37,12 +37,12 @@ impl Authority {
         openssl(dir, &format!("{sign} -in {name}.csr -out {name}.pem"))
     }
 
-    /// One of its files.
+    /// Path of a file of the authority.
     ///
     /// # Errors
-    /// Its path is no text.
+    /// The path is not UTF-8.
     pub fn file(&self, name: &str) -> Result<String> {
-        Ok(self.dir.join(name).to_str().context("a path that is no text")?.to_owned())
+        Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The faults.
+//! All faults.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use nix::sys::signal::Signal;
 
 use crate::field::Field;
 
-/// Longest wait for the end of a rollout whose fault ends it.
+/// Time limit for the end of a rollout.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A fault in the middle of a rollout.
+/// A fault during a rollout.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// What is rolled out.
+    /// Parameters of the new version.
     pub(crate) parameters: &'static str,
-    /// Whether the version is active at the end.
+    /// Whether the rollout should succeed.
     pub(crate) gets_there: bool,
-    /// It starts the first coordinator.
+    /// The fault starts the first coordinator.
     pub(crate) is_alone: bool,
-    /// It takes minutes, and is made on request only.
+    /// Takes minutes; only injected on request.
     pub(crate) is_long: bool,
-    /// It needs a library that changes clocks.
+    /// Requires `libfaketime`.
     pub(crate) needs_clock: bool,
     pub(crate) make: fn(&mut Field) -> Result<()>,
 }
 
-/// A fault that delays a rollout at most.
+/// A fault that does not prevent the rollout.
 pub(crate) const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
     let [is_alone, is_long, needs_clock] = [false; 3];
     Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_alone, is_long, needs_clock, make }
 }
 
-/// A fault that rolls the rollout back.
+/// A fault that causes a rollback.
 const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
     Fault { gets_there: false, ..fault(name, make) }
 }
@@ -83,7 +83,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             field.coordinate()?;
             Field::rest(Duration::from_millis(2_000));
             times += 1;
-            ensure!(times < 60, "killed {times} times, it does not get there");
+            ensure!(times < 60, "the rollout does not end; coordinator killed {times} times");
         }
         Ok(())
     }),
@@ -153,7 +153,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.coordinate()
     }),
     harm("a canary silent: rolled back", |field| {
-        // Before it changes: the coordinator has only just begun.
+        // The canary has not changed yet: the coordinator has just started.
         field.site.controllers[&field.canary()].be(Nature::Silent);
         field.end_within(LONG)?;
         field.site.controllers[&field.canary()].be(Nature::Good);
@@ -208,7 +208,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("records of a host that are not JSON, or too long", |field| {
         field.until(1)?;
         let host = field.last(1).remove(0);
-        // An argument of a command has 128 KiB at most.
+        // A command-line argument is limited to 128 KiB.
         let long = "x".repeat(100_000);
         for (what, value) in [("report", "{"), ("member", "[]"), ("report", long.as_str())] {
             let key = format!("/dcqcn/hosts/ghost/{what}");
@@ -226,7 +226,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let canary = field.canary();
         field.until(3)?;
         field.end_coordinators()?;
-        // Its order to return waits for the coordinator that comes after its death.
+        // The next coordinator orders the rollback after the canary has died.
         field.site.run(&["abort"])?;
         field.site.kill_agent(&canary)?;
         field.coordinate()?;
@@ -248,7 +248,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         })
     },
     fault("a host whose agent is of another version", |field| {
-        // Its agent ends, and another program keeps its records.
+        // Replace the agent by a program that writes the records of another version.
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
         field.be_other_agent(&host)?;

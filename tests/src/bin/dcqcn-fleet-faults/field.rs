@@ -1,4 +1,4 @@
-//! A fleet, rollouts in it one after the other, and what came of each.
+//! Runs consecutive rollouts in a fleet, each with a fault, and checks their outcomes.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -10,51 +10,51 @@ use serde_json::{Value, json};
 
 use crate::faults::{Fault, fault};
 
-/// How a rollout is made here: watched for as long as hosts need to have figures.
+/// Rollout policy; the soak is long enough for new metrics of every host.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
 
-/// How a rollout ended.
+/// Outcome of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
     Reverted,
 }
 
-/// A fleet, and a coordinator.
+/// A fleet with its coordinators.
 pub(crate) struct Field {
     pub(crate) site: Site,
     coordinators: Vec<Child>,
-    /// The version that every host has.
+    /// Version that every host should have.
     version: u64,
-    /// The version that was made last.
+    /// Last created version.
     made: u64,
 }
 
 impl Field {
-    /// Three members of etcd, and so many hosts that have a version.
+    /// Starts an etcd cluster of three members and a number of hosts, and rolls out a first version.
     pub(crate) fn new(hosts: usize) -> Result<Self> {
         let site = Site::new(3, hosts)?;
         let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
         let (end, elsewhere, _) = field.round(&fault("the first version", |_| Ok(())))?;
         ensure!(
             end == End::Done && elsewhere.is_empty(),
-            "the first version does not get everywhere: {elsewhere:?}"
+            "hosts do not have the first version: {elsewhere:?}"
         );
         Ok(field)
     }
 
-    /// Rolls a version out with a fault in the middle, waits for the end, and returns the hosts that have another version then, and the
-    /// time from apply to the last host.
+    /// Rolls out a version with a fault, and waits for the end. Returns the outcome, the hosts with another version than
+    /// expected, and the time from `apply` to the last host.
     pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>, Duration)> {
         let parameters = fault.parameters;
-        // Hosts with a baseline are preferred as canaries: with all of them the first host is one.
+        // Hosts with a baseline are preferred as canaries. If all have one, the first host becomes the canary.
         self.site.wait("every host has a baseline", |status| {
             let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
             let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
             Ok(hosts.iter().all(|host| packets(host) >= 30_000))
         })?;
         let began = Instant::now();
-        // Another text each time, or no host would have to change.
+        // A new text for each version; otherwise no host would change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
         self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
         self.made += 1;
@@ -75,7 +75,7 @@ impl Field {
             self.version = self.made;
         }
         let name = format!("fleet {}", self.version);
-        // A host that was away may have it a moment later.
+        // A host that was away may change shortly afterwards.
         let settled =
             self.site.settle("every host has it", |_, controller| controller.name() == Some(name.clone()));
         let mut elsewhere = Vec::new();
@@ -88,19 +88,19 @@ impl Field {
         Ok((if is_done { End::Done } else { End::Reverted }, elsewhere, took))
     }
 
-    /// Starts one more coordinator.
+    /// Starts another coordinator.
     pub(crate) fn coordinate(&mut self) -> Result<()> {
         self.coordinate_under(&[])
     }
 
-    /// Starts one more coordinator under another program.
+    /// Starts another coordinator with a command prefix.
     pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
         let words = ["coordinate", "--tick", "200ms"];
         self.coordinators.push(self.site.command_under(program, &words)?.spawn()?);
         Ok(())
     }
 
-    /// Kills all members of etcd, and starts them again after `time`.
+    /// Kills all etcd members, and restarts them after `time`.
     pub(crate) fn restart_etcd_after(&mut self, time: Duration) -> Result<()> {
         for member in 0..self.site.etcd.count() {
             self.site.etcd.kill(member)?;
@@ -112,8 +112,8 @@ impl Field {
         self.site.etcd.healthy()
     }
 
-    /// Keeps the records of a host as an agent of another version would, until the rollout is over: fields and measures that are not
-    /// known, and few of those that are.
+    /// Writes the records of a host as an agent of another version would, until the rollout has ended: with unknown fields and
+    /// metrics, and few known ones.
     pub(crate) fn be_other_agent(&self, host: &str) -> Result<()> {
         let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
         let began = Instant::now();
@@ -135,11 +135,11 @@ impl Field {
         let status = self.site.status()?;
         let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
         let own = hosts.iter().find(|one| one["host"] == host).context("the host is not listed")?;
-        ensure!(own["has"] == self.made && own["is_there"] == true, "it was passed over: {own}");
+        ensure!(own["has"] == self.made && own["is_there"] == true, "the host was skipped: {own}");
         Ok(())
     }
 
-    /// How many hosts have the version that is rolled out.
+    /// Number of hosts with the version being rolled out.
     pub(crate) fn changed(&self) -> usize {
         let name = Some(self.name());
         self.site.controllers.values().filter(|one| one.name() == name).count()
@@ -154,37 +154,37 @@ impl Field {
         Ok(())
     }
 
-    /// The name of the version that is rolled out.
+    /// Configuration name of the version being rolled out.
     pub(crate) fn name(&self) -> String {
         format!("fleet {}", self.made)
     }
 
-    /// Waits until so many hosts have the version that is rolled out.
+    /// Waits until `hosts` hosts have the version being rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        self.site.settle("so many hosts have it", |_, _| self.changed() >= hosts).map(drop)
+        self.site.settle("enough hosts have it", |_, _| self.changed() >= hosts).map(drop)
     }
 
-    /// Waits while it goes on.
+    /// Sleeps while the rollout continues.
     pub(crate) fn rest(time: Duration) {
         std::thread::sleep(time);
     }
 
-    /// Whether the rollout is over.
+    /// Returns whether the rollout has ended.
     pub(crate) fn is_over(&self) -> Result<bool> {
         Ok(self.site.status()?["rollout"]["is_over"] == true)
     }
 
-    /// Stops or continues all coordinators.
+    /// Sends a signal to all coordinators.
     pub(crate) fn signal_coordinators(&self, what: Signal) -> Result<()> {
         self.coordinators.iter().try_for_each(|coordinator| signal(coordinator, what))
     }
 
-    /// The host that is changed first.
+    /// The canary: the first host to be changed.
     pub(crate) fn canary(&self) -> String {
         self.site.controllers.keys().next().cloned().unwrap_or_default()
     }
 
-    /// Waits for the end of the rollout, no longer than `time`.
+    /// Waits up to `time` for the end of the rollout.
     pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
         let began = Instant::now();
         while !self.is_over()? {
@@ -194,12 +194,12 @@ impl Field {
         Ok(())
     }
 
-    /// Waits until the rollout is over.
+    /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
         self.site.wait("it is over", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
     }
 
-    /// Names of some hosts, the last ones: they are changed last.
+    /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
         self.site.controllers.keys().rev().take(hosts).cloned().collect()
     }
@@ -207,7 +207,7 @@ impl Field {
 
 impl Drop for Field {
     fn drop(&mut self) {
-        // Fails for those that have ended, which is as good.
+        // Fails if a coordinator has already exited.
         let _ = self.end_coordinators();
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that may break in a fleet, each in the middle of a rollout, and how long it took until all was as somebody had requested;
+//! Fault injection: causes each kind of fault during a rollout, and measures the time until every host has the requested state.
 //! `cargo xtask fleet` builds and runs it.
 
 mod faults;
@@ -17,25 +17,25 @@ use dcqcn_tests::fleet::{Clock, Etcd};
 use crate::faults::{FAULTS, Fault};
 use crate::field::{End, Field};
 
-/// Break what may break in a fleet, in the middle of rollouts.
+/// Inject faults into a fleet during rollouts.
 #[derive(Parser)]
 struct Args {
-    /// Hosts, each with an agent that is a process.
+    /// Number of hosts, each with an agent process.
     #[arg(long, default_value_t = 20)]
     hosts: usize,
-    /// Make this fault only. May be repeated.
+    /// Inject only this fault. May be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Make the faults that take minutes too.
+    /// Also inject faults that take minutes.
     #[arg(long)]
     long: bool,
-    /// Measure fleets of these sizes instead, whose agents are all in one process.
+    /// Measure fleets of these sizes instead, with all agents in one process.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["hosts", "only", "list"])]
     scale: Vec<usize>,
-    /// Measure a fleet of that size instead, whose records are written by hand.
+    /// Measure a fleet of this size instead, with records written without agents.
     #[arg(long, conflicts_with_all = ["hosts", "only", "list", "scale"])]
     records: Option<usize>,
-    /// Say which faults there are.
+    /// List all faults.
     #[arg(long)]
     list: bool,
 }
@@ -50,10 +50,10 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     if let Some(unknown) = args.only.iter().find(|name| !FAULTS.iter().any(|fault| fault.name == **name)) {
-        bail!("there is no fault `{unknown}`; --list says which there are");
+        bail!("unknown fault `{unknown}`; --list prints all faults");
     }
     if !Etcd::is_there("dcqcn-fleet-faults") {
-        bail!("there is no etcd");
+        bail!("etcd is not installed");
     }
     if !args.scale.is_empty() {
         return scale::measure(&args.scale).map(|()| true);
@@ -86,7 +86,7 @@ fn run(args: &Args) -> Result<bool> {
                 is_clean = false;
                 eprintln!("{error:#}");
                 table.row([fault.name.into(), "FAILED".into(), seconds(began.elapsed()), "?".into()]);
-                // What is left of it is not to be the next one's.
+                // Start the next fault with a new fleet.
                 drop(field);
                 field = Field::new(args.hosts)?;
             }

@@ -1,5 +1,5 @@
-//! Very many agents in one process, with controllers that answer from threads of another one: how long a change takes to the last of
-//! them, and its cost for etcd and the coordinator, as functions of their number. Records of more hosts than that are written by hand.
+//! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts. All agents run in
+//! one process, and mock controllers in threads of this one. For larger fleets, records are written without agents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,29 +18,29 @@ use dcqcn_tests::daemon::field_of;
 use dcqcn_tests::fleet::{Controller, Etcd, there};
 use serde_json::{Value, json};
 
-/// Longest wait for one state.
+/// Time limit for reaching a state.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Time for which an idle fleet is measured.
+/// Measuring time of an idle fleet.
 const REST: Duration = Duration::from_secs(30);
-/// As fast as a rollout may be: one canary, then all, a hundred at a time.
+/// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
-/// The number of hosts that the measurements are extrapolated to.
+/// Number of hosts to extrapolate to.
 const EXTRAPOLATED: usize = 10_000;
-/// Operations in a transaction of etcd.
+/// Operations per etcd transaction.
 const OPERATIONS: usize = 120;
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails if it has ended, which is as good.
+        // Fails if it has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// An etcd of three members, and commands that use it.
+/// An etcd cluster of three members, and commands that use it.
 struct Fleet {
     dir: tempfile::TempDir,
     etcd: Etcd,
@@ -75,7 +75,7 @@ impl Fleet {
         Ok(serde_json::from_slice(&self.run(&["status", "--json"])?)?)
     }
 
-    /// Starts the rollout of a file with these groups.
+    /// Starts a rollout with the given interface tables.
     fn apply(&self, groups: &str) -> Result<()> {
         let file = self.dir.path().join("fleet.toml");
         fs::write(&file, format!("[rollout]\n{ROLLOUT}\n[[group]]\nname = 'all'\n{groups}"))?;
@@ -85,7 +85,7 @@ impl Fleet {
     fn wait_over(&self) -> Result<Value> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
-            // A member of etcd may be too busy to answer.
+            // An etcd member may be too busy to respond.
             status = self.status().unwrap_or_default()["rollout"].take();
             Ok(status["is_over"] == true)
         })?;
@@ -93,19 +93,19 @@ impl Fleet {
     }
 }
 
-/// Use of etcd's members together, and of the coordinator.
+/// Resource usage of all etcd members and of the coordinator.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     etcd_cpu_s: f64,
     etcd_rss_mb: f64,
-    /// Requests that were answered.
+    /// Completed requests.
     requests: f64,
     /// Size of the largest member's database.
     database_mb: f64,
     coordinator_cpu_s: f64,
 }
 
-/// The measures of one number of hosts.
+/// Rows of the table.
 const ROWS: [&str; 10] = [
     "from the start of the agents until all report, s",
     "from apply to the last host, s",
@@ -119,7 +119,7 @@ const ROWS: [&str; 10] = [
     "database of etcd, MB",
 ];
 
-/// Measures fleets of these sizes, and prints a table.
+/// Measures fleets of the given sizes, and prints a table.
 pub(crate) fn measure(sizes: &[usize]) -> Result<()> {
     let mut columns = Vec::new();
     for hosts in sizes {
@@ -144,12 +144,12 @@ pub(crate) fn measure(sizes: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// The value at [`EXTRAPOLATED`] hosts on the line through two measurements.
+/// Extrapolates two measurements linearly to [`EXTRAPOLATED`] hosts.
 fn extrapolate((m, a): (usize, f64), (n, b): (usize, f64)) -> f64 {
     b + (b - a) / (n as f64 - m as f64) * (EXTRAPOLATED as f64 - n as f64)
 }
 
-/// The values of [`ROWS`] for a fleet whose agents are in one process.
+/// Measures the values of [`ROWS`] for a fleet with all agents in one process.
 fn agents(hosts: usize) -> Result<Vec<f64>> {
     let fleet = Fleet::new()?;
     let mut controllers = BTreeMap::new();
@@ -162,14 +162,14 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     let control = fleet.dir.path().join("%.control").display().to_string();
     let began = Instant::now();
     let copies = hosts.to_string();
-    // Controllers are sampled less often than on real hosts: all of them share this machine.
+    // Sample controllers less often than on real hosts, as all share this machine.
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
     wait("all report", Duration::from_millis(500), || {
         Ok(there(&fleet.status().unwrap_or_default()) == hosts)
     })?;
     let there_s = began.elapsed().as_secs_f64();
-    // The reporting period that the coordinator chooses has to reach every agent.
+    // Wait until every agent uses the reporting period set by the coordinator.
     thread::sleep(REST);
 
     let before = used(&fleet.etcd, &coordinator)?;
@@ -201,7 +201,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     ])
 }
 
-/// Rolls out to hosts whose records are written by hand, with a configuration of 4 KB, and aborts a second rollout halfway.
+/// Measures rollouts to hosts without agents, with a configuration of 4 KB. The second rollout is aborted halfway.
 pub(crate) fn records(hosts: usize) -> Result<()> {
     let fleet = Fleet::new()?;
     let name = |number: usize| format!("h{number:05}");
@@ -248,7 +248,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
         end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
         "it ends with {end}"
     );
-    row("from abort to the end of the way back", seconds(began));
+    row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
     let used = used(&fleet.etcd, &coordinator)?;
     row("memory of the coordinator", format!("{:.0} MB", rss_mb(pid)?));
@@ -267,7 +267,7 @@ fn interfaces(gd: u8) -> String {
     (0..40).map(one).collect()
 }
 
-/// Orders as they are written, by host.
+/// Watches the orders, by host.
 fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     let mut command = etcd.watch("/dcqcn/hosts/")?;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -289,7 +289,7 @@ fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     Ok((wants, Running(child)))
 }
 
-/// Reports each order as carried out, until `is_enough` of the versions that hosts have.
+/// Reports each order as applied, until `is_enough` accepts the versions of the hosts.
 fn obey(
     etcd: &Etcd,
     wants: &Receiver<(String, Value)>,
@@ -310,7 +310,7 @@ fn obey(
             reports.push((format!("/dcqcn/hosts/{host}/report"), report));
             has.insert(host, version);
         }
-        // A host may have two orders in a batch, and a transaction writes a key once.
+        // A host may have two orders in a batch, but a transaction may write a key only once.
         let last: BTreeMap<String, String> = reports.into_iter().collect();
         etcd.put(&last.into_iter().collect::<Vec<_>>())?;
     }
@@ -340,7 +340,7 @@ fn used(etcd: &Etcd, coordinator: &Running) -> Result<Used> {
         };
         used.etcd_cpu_s += sum("process_cpu_seconds_total");
         used.etcd_rss_mb += sum("process_resident_memory_bytes") / 1e6;
-        // A lease is kept alive by one stream, which is not counted before it ends.
+        // Keep-alives of a lease share one stream, which is only counted when it ends.
         used.requests += sum("grpc_server_handled_total");
         used.database_mb = used.database_mb.max(sum("etcd_mvcc_db_total_size_in_bytes ") / 1e6);
     }
