@@ -4,7 +4,7 @@
 //!
 //! Event counts are tested against a Poisson distribution of the allowed mean. The significance level is [`FALSE_ALARM`] per
 //! evaluation of the whole rollout, divided by the number of comparisons (Bonferroni). A burst is counted as one event: counts
-//! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every baseline.
+//! are divided by their variance-to-mean ratio. [`MISSED_EVENTS`] are added to every allowed mean.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::record::Rates;
 
 /// False-alarm probability of one evaluation.
 pub(crate) const FALSE_ALARM: f64 = 0.001;
-/// Events added to every baseline: a minute without events does not prove a rate of zero.
+/// Events added to every allowed mean: a minute without events does not prove a rate of zero.
 const MISSED_EVENTS: f64 = 3.0;
 /// Standard errors allowed for a throughput.
 const SIGMAS: f64 = 4.0;
