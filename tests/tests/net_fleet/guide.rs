@@ -170,7 +170,7 @@ fn guide_runs_on_real_hosts() -> Result<()> {
                 assert_eq!(kmins, [250_000; 3], "{said}");
             }
             3 => {
-                assert!(said.contains(" refuses version 3") && said.contains("50KB to 500KB"), "{said}");
+                assert!(said.contains(" rejects version 3") && said.contains("50KB to 500KB"), "{said}");
                 assert_eq!(kmins, [250_000; 3], "{said}");
             }
             _ => assert_eq!(kmins, [own; 3], "{said}"),

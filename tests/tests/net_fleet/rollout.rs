@@ -52,7 +52,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     site.controllers["h003"].be(Nature::Refuses);
     let refused = site.run(&apply(&site.file(FAST, "rpg_gd = 13")?, &[]))?;
     assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("h003 refuses version 3: this host's own bounds")
+        String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
     );
     site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
     site.controllers["h003"].be(Nature::Good);
@@ -84,7 +84,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     site.settle("it is told again", |_, controller| controller.name().as_deref() == Some("fleet 4"))?;
 
     let history = site.text(&["history"])?;
-    for words in ["a first try", "done", "rolled back", "h003 refuses version 3"] {
+    for words in ["a first try", "done", "rolled back", "h003 rejects version 3"] {
         assert!(history.contains(words), "{words}: {history}");
     }
     let difference = site.text(&["diff", "1", "4"])?;

@@ -10,7 +10,7 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${f
 /** State of a host as text. */
 export function state(host) {
   if (!host.is_there) return "away";
-  if (host.refused) return `refuses: ${host.refused}`;
+  if (host.refused) return `rejects: ${host.refused}`;
   return host.failing.length > 0 ? host.failing.join("; ") : "well";
 }
 

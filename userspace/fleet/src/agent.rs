@@ -171,7 +171,7 @@ impl Agent {
                     tracing::error!(
                         version,
                         error,
-                        "configuration refused; retrying with exponential backoff"
+                        "configuration rejected; retrying with exponential backoff"
                     );
                 }
                 self.tried = Some(Tried { target, error: Some(error) });

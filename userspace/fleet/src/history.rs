@@ -47,7 +47,7 @@ impl fmt::Display for History {
         if self.versions.is_empty() {
             return writeln!(f, "no version yet; `dcqcn-fleet apply FILE` creates one");
         }
-        let mut table = Table::new(&[">VERSION", "WHEN", "WHO", "WHY", "ENDED", "HOW"]);
+        let mut table = Table::new(&[">VERSION", "TIME", "AUTHOR", "REASON", "RESULT", "DETAILS"]);
         for Row { version, at, by, why, rollback_of, is_done, outcome } in &self.versions {
             let why = match rollback_of {
                 Some(of) if why.is_empty() => format!("version {of} again"),

@@ -337,7 +337,7 @@ impl Rollout {
             let report = seen.map(|seen| &seen.report);
             let refusal = report.and_then(|report| report.refusal(&step.target));
             if let Some(why) = refusal.filter(|_| !step.is_retry) {
-                return Err(format!("{} refuses version {version}: {why}", step.host));
+                return Err(format!("{} rejects version {version}: {why}", step.host));
             }
             let has = report.is_some_and(|report| report.has(&step.target));
             // The agent's lease is alive, but it has stopped reporting.

@@ -136,7 +136,7 @@ impl fmt::Display for Status {
             let state = match host {
                 Host { is_there: false, failing, .. } if failing.is_empty() => "away".to_owned(),
                 Host { is_there: false, failing, .. } => format!("away: {}", failing.join("; ")),
-                Host { refused: Some(why), .. } => format!("refuses: {why}"),
+                Host { refused: Some(why), .. } => format!("rejects: {why}"),
                 Host { failing, .. } if !failing.is_empty() => failing.join("; "),
                 Host { applying: Some(version), .. } => format!("applying version {version}"),
                 _ => "well".to_owned(),

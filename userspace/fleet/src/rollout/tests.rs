@@ -327,7 +327,7 @@ fn refusal_rolls_back() {
     let mut hosts = healthy(6);
     hosts[4].refuses = true;
     let outcome = World::new(hosts, policy(1, 2, 1)).run();
-    assert_eq!(outcome.reason, "a04 refuses version 2: no");
+    assert_eq!(outcome.reason, "a04 rejects version 2: no");
 }
 
 #[test]
