@@ -176,7 +176,7 @@ fn guide_runs_on_real_hosts() -> Result<()> {
             _ => assert_eq!(kmins, [own; 3], "{said}"),
         }
     }
-    assert!(said.contains("st3") && said.contains("well"), "{said}");
+    assert!(said.contains("st3") && said.contains("healthy"), "{said}");
     let audit = fs::read_to_string(hosts[0].daemon.dir.path().join("audit.jsonl"))?;
     for words in ["\"why\":\"CHG-1234\"", "rolled back: st1 has ", "\"order\":\"released\""] {
         assert!(audit.contains(words), "{words}: {audit}");

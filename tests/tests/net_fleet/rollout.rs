@@ -89,7 +89,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     }
     let difference = site.text(&["diff", "1", "4"])?;
     assert!(difference.contains("all: eth* parameters.rpg_gd  12  14"), "{difference}");
-    assert!(site.text(&["status"])?.contains("well"));
+    assert!(site.text(&["status"])?.contains("healthy"));
     Ok(())
 }
 

@@ -90,7 +90,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
     browser.open(&format!("{}#/fleet", page.url))?;
     browser.wait("document.querySelectorAll('tbody tr').length >= 100")?;
     browser.wait(
-        "document.getElementById('counts').textContent === '100 hosts, 100 well, 0 not well, 0 away.'",
+        "document.getElementById('counts').textContent === '100 hosts, 100 healthy, 0 failing, 0 away.'",
     )?;
     has_no_long_task(&mut browser, "a hundred hosts")?;
     is_accessible(test, &mut browser, "a hundred hosts")?;

@@ -11,7 +11,7 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${f
 export function state(host) {
   if (!host.is_there) return "away";
   if (host.refused) return `rejects: ${host.refused}`;
-  return host.failing.length > 0 ? host.failing.join("; ") : "well";
+  return host.failing.length > 0 ? host.failing.join("; ") : "healthy";
 }
 
 export class Fleet {
@@ -72,8 +72,8 @@ export class Fleet {
   show(parts) {
     const { hosts = [], rollout = null } = parts.fleet ?? {};
     const away = hosts.filter((host) => !host.is_there).length;
-    const ill = hosts.filter((host) => host.is_there && state(host) !== "well").length;
-    write(this.counts, `${hosts.length} hosts, ${hosts.length - away - ill} well, ${ill} not well, ${away} away.`);
+    const ill = hosts.filter((host) => host.is_there && state(host) !== "healthy").length;
+    write(this.counts, `${hosts.length} hosts, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`);
     write(this.status, rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.");
     const goes = rollout !== null && !rollout.is_over;
     this.bar.hidden = !goes;

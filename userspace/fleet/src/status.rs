@@ -139,7 +139,7 @@ impl fmt::Display for Status {
                 Host { refused: Some(why), .. } => format!("rejects: {why}"),
                 Host { failing, .. } if !failing.is_empty() => failing.join("; "),
                 Host { applying: Some(version), .. } => format!("applying version {version}"),
-                _ => "well".to_owned(),
+                _ => "healthy".to_owned(),
             };
             let rate = |name: &str| {
                 let value = host.rates.as_ref().and_then(|rates| rates.get(name));
