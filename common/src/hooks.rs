@@ -16,11 +16,13 @@ use crate::events::{Event, EventKind};
 use crate::flow::QpId;
 use crate::layout::{CLASSES, DSCPS, Time};
 use crate::limit::Limit;
-use crate::params::{DscpClass, Params};
+use crate::params::{DSCP_UNCHANGED, DscpClass, Params};
 use crate::stats::Stat;
+use crate::wire::ecn::{Ecn, tos};
 use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
 pub use cp::deepest_bytes;
+use host::set_tos;
 pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce};
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
 pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
@@ -142,6 +144,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return np::become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
+    let roce = with_own_tos(s, p, roce);
     let class = class_of(p, roce.dscp());
     set_class(s, p, class);
     if p.config.scalars.cp_enable != 0 {
@@ -191,6 +194,29 @@ fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
     let (vlan, packets) = (h.env().opaque(roce.vlan), h.env().opaque(roce.packets));
     Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
+}
+
+/// Sets ECT(0) and the DSCP of a packet of this host as `ect_enable` and `roce_dscp` say; returns the packet as it is now.
+#[inline(always)]
+fn with_own_tos<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: Roce) -> Roce {
+    let scalars = &p.config.scalars;
+    if !scalars.sets_tos() || roce.is_cnp() || s.ingress_ifindex() != 0 {
+        return roce;
+    }
+    let lacks_ect = roce.ecn() == Ecn::NOT_ECT && roce.congests() && scalars.ect_enable != 0;
+    let ecn = if lacks_ect { Ecn::ECT0 } else { roce.ecn() };
+    let dscp = if scalars.roce_dscp < DSCP_UNCHANGED { scalars.roce_dscp as u8 } else { roce.dscp() as u8 };
+    let tos = tos(dscp, ecn);
+    if tos == roce.tos {
+        return roce;
+    }
+    if !set_tos(s, &roce, tos) {
+        s.env().count(Stat::WriteFailed);
+        return roce;
+    }
+    let packets = roce.segments().packets;
+    s.env().count_many(Stat::TosSet, packets);
+    Roce { tos, ..roce }
 }
 
 #[inline(always)]

@@ -149,6 +149,8 @@ stats! {
     RpCnpOtherVlan = "rp_cnp_other_vlan",
     /// UDP GSO super-packets of RoCE: each is marked and paced as a whole, and its segments are counted and charged as packets.
     GsoPackets = "gso_super_packets",
+    /// Packets of this host whose ECN bits or DSCP were set (`ect_enable`, `roce_dscp`).
+    TosSet = "tos_set_packets",
 }
 
 #[cfg(test)]

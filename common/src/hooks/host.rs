@@ -95,25 +95,31 @@ pub trait Host<'p>: Frame {
     }
 }
 
-/// Writes CE into the IP header; IPv4 needs its checksum updated. The ICRC covers neither. False if the kernel refuses.
+/// Writes CE into the IP header; false if the kernel refuses.
 #[inline(always)]
 pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
+    set_tos(h, roce, Ecn::CE.apply(roce.tos))
+}
+
+/// Writes the IPv4 TOS, with the checksum, or the IPv6 traffic class; false if the kernel refuses. The ICRC covers neither
+/// (IBTA specification, annex A17.3.3).
+#[inline(always)]
+pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else {
         return false;
     };
     if roce.v6 {
-        return h.write(roce.l3 + 1, &[ipv6::set_ecn_octet(second, Ecn::CE)]);
+        return h.write(roce.l3, &ipv6::set_traffic_class([first, second], tos));
     }
     let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
         return false;
     };
-    let marked = Ecn::CE.apply(second);
     let checksum = ipv4::checksum_update16(
         u16::from_be_bytes(checksum),
         u16::from_be_bytes([first, second]),
-        u16::from_be_bytes([first, marked]),
+        u16::from_be_bytes([first, tos]),
     );
-    h.write(roce.l3 + 1, &[marked]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
+    h.write(roce.l3 + 1, &[tos]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }
 
 /// What a TC hook has beyond that: the socket buffer.

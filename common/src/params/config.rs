@@ -64,6 +64,9 @@ pub const COARSE_ALPHA_BITS: u64 = 10;
 /// `alpha_bits`: the machine's full precision.
 pub(crate) const FINE_ALPHA_BITS: u64 = 31;
 
+/// `roce_dscp`: the application's DSCP is kept.
+pub const DSCP_UNCHANGED: u64 = DSCPS as u64;
+
 parameters! {
     /// Everything but the per-class tables.
     Scalars {
@@ -83,6 +86,10 @@ parameters! {
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
         /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (as RFC 3168 requires).
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
+        /// Send this host's own Not-ECT RoCE packets with data as ECT(0), for applications that cannot set the ECN bits.
+        ect_enable = 0, "ect_enable", Unit::Switch, 0, 1, "";
+        /// DSCP of this host's own RoCE packets except CNPs; 64 = as the application set it.
+        roce_dscp = DSCP_UNCHANGED, "roce_dscp", Unit::Count, 0, DSCP_UNCHANGED, "";
         /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
         /// Qdisc with eight queues, selected by DSCP; packets without a DSCP use DSCP 0's.
@@ -159,6 +166,15 @@ parameters! {
 
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
         event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Fewer omitted events, a shorter history.";
+    }
+}
+
+impl Scalars {
+    /// Whether `ect_enable` or `roce_dscp` changes packets.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sets_tos(&self) -> bool {
+        self.ect_enable != 0 || self.roce_dscp < DSCP_UNCHANGED
     }
 }
 

@@ -1,6 +1,6 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{be32, ecn::Ecn, load, put16, put32, sub, sub_mut, view};
+use super::{be32, load, put16, put32, sub, sub_mut, view};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
@@ -144,11 +144,10 @@ impl Ipv6Repr {
     }
 }
 
-/// The header's second octet with its ECN bits, in the middle, set to `ecn`. Neither a checksum nor the ICRC covers
-/// them.
+/// The header's first two octets with this traffic class; version and flow label stay. No checksum covers it.
 #[inline(always)]
-pub(crate) const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
-    (octet & 0b1100_1111) | (ecn.bits() << 4)
+pub(crate) const fn set_traffic_class([first, second]: [u8; 2], traffic_class: u8) -> [u8; 2] {
+    [(first & 0xf0) | (traffic_class >> 4), (traffic_class << 4) | (second & 0x0f)]
 }
 
 /// Whether a next-header value is an extension header (IANA "IPv6 Extension Header Types") rather than a protocol.
@@ -189,7 +188,7 @@ mod tests {
         let mut out = [0xff; 40];
         repr.emit(&mut out);
         assert_eq!(out[..8], [0x66, 0xaa, 0xbc, 0xde, 0, 40, 17, 64]);
-        out[1] = set_ecn_octet(out[1], Ecn::CE);
+        [out[0], out[1]] = set_traffic_class([out[0], out[1]], 0x6b);
         assert_eq!(Ipv6Repr::parse(Ipv6::new(&out)), Some(Ipv6Repr { traffic_class: 0x6b, ..repr }));
     }
 

@@ -14,7 +14,7 @@ use super::{
     ext::{Aeth, AethRepr, Deth, DethRepr, NakCode, Reth, RethRepr, Syndrome},
     icrc,
     ipv4::{self, Ipv4, Ipv4Repr},
-    ipv6::{Ipv6, Ipv6Repr, set_ecn_octet},
+    ipv6::{Ipv6, Ipv6Repr, set_traffic_class},
     udp::{self, Udp, UdpRepr},
 };
 
@@ -338,12 +338,10 @@ proptest! {
     }
 
     #[test]
-    fn marking_over_ipv6_changes_nothing_else(repr in ipv6_repr(), ecn: u8) {
-        let ecn = Ecn::from_tos(ecn);
+    fn traffic_class_change_keeps_all_else(repr in ipv6_repr(), traffic_class: u8) {
         let mut header = [0; Ipv6::LEN];
         repr.emit(&mut header);
-        header[1] = set_ecn_octet(header[1], ecn);
-        let marked = Ipv6Repr { traffic_class: ecn.apply(repr.traffic_class), ..repr };
-        prop_assert_eq!(Ipv6Repr::parse(Ipv6::new(&header)), Some(marked));
+        [header[0], header[1]] = set_traffic_class([header[0], header[1]], traffic_class);
+        prop_assert_eq!(Ipv6Repr::parse(Ipv6::new(&header)), Some(Ipv6Repr { traffic_class, ..repr }));
     }
 }

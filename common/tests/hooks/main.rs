@@ -7,5 +7,6 @@ mod packets;
 mod pairing;
 mod pfc;
 mod rp;
+mod tos;
 mod ways;
 mod world;

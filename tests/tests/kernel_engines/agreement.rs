@@ -3,7 +3,9 @@
 mod ports;
 
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES};
-use dcqcn_common::params::{CNP_LIMITS, Config, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::params::{
+    CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
+};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -340,4 +342,28 @@ fn engines_agree_on_horizon_and_drops() {
     for stat in [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::CpNotEct, Stat::CpNotEctDropped] {
         assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
     }
+}
+
+#[test]
+fn engines_agree_on_ect_and_dscp() {
+    let Some(mut both) = Both::load("engines_agree_on_ect_and_dscp", 8, &everything()) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for (ect_enable, roce_dscp) in [(1, DSCP_UNCHANGED), (0, 26), (1, 26), (1, 0)] {
+        let mut config = everything();
+        (config.scalars.ect_enable, config.scalars.roce_dscp) = (ect_enable, roce_dscp);
+        both.set_config(&config);
+        for opcode in (0..=0xff).map(Opcode) {
+            for (ecn, v6) in ECNS.into_iter().flat_map(|ecn| [(ecn, false), (ecn, true)]) {
+                let roce = Roce { ecn, v6, opcode, dscp: 0, ..Roce::default() };
+                for meta in [Meta::default(), received()] {
+                    both.process(Hook::Egress, now_ns, &roce.frame(), &meta);
+                    now_ns += 100_000;
+                }
+            }
+        }
+        both.state();
+    }
+    assert!(count(&both.state(), Hook::Egress, Stat::TosSet) > 0);
 }

@@ -167,6 +167,29 @@ fn depth_decides_between_never_and_always() -> Result<()> {
 }
 
 #[test]
+fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
+    if !runnable("own_packets_leave_with_ect_and_dscp", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("cp-ect")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "ect_enable=on", "roce_dscp=26"])?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    for v6 in [false, true] {
+        let sent = Roce { v6, dscp: 0, ecn: Ecn::NOT_ECT, ..Roce::default() };
+        a.send(&sent.frame())?;
+        let arrived = b.expect()?;
+        assert_eq!(arrived, Roce { dscp: 26, ecn: Ecn::ECT0, ..sent.clone() }.frame(), "{sent:?}");
+        assert!(icrc::verify(&arrived[sent.l3()..]));
+    }
+    // Live, and back.
+    pair.a.set("a0", &["ect_enable=off", "roce_dscp=64"])?;
+    let sent = Roce { dscp: 0, ecn: Ecn::NOT_ECT, ..Roce::default() };
+    a.send(&sent.frame())?;
+    assert_eq!(b.expect()?, sent.frame());
+    Ok(())
+}
+
+#[test]
 fn mark_changes_ecn_and_checksum_only() -> Result<()> {
     if !runnable("mark_changes_ecn_and_checksum_only", &[])? {
         return Ok(());

@@ -35,7 +35,7 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 3] = ["queue_source", "priority_major", "event_rate"];
+const NOT_IN_P4: [&str; 5] = ["queue_source", "priority_major", "event_rate", "ect_enable", "roce_dscp"];
 
 /// Desired state of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]

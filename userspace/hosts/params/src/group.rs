@@ -16,7 +16,7 @@ pub enum Group {
     Np,
     /// The reaction point: the rate machine and the pacer.
     Rp,
-    /// The interface: link, PFC, and event log.
+    /// The interface: link, ECT and DSCP of its own packets, PFC, and event log.
     Link,
 }
 
@@ -32,9 +32,11 @@ const NP: [&str; 8] = [
     "cnp_dscp",
     "cnp_802p_prio",
 ];
-const LINK: [&str; 6] = [
+const LINK: [&str; 8] = [
     "link_rate",
     "wire_overhead",
+    "ect_enable",
+    "roce_dscp",
     "event_rate",
     "pfc_wd_detection_time",
     "pfc_wd_restoration_time",

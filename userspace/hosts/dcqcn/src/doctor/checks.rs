@@ -160,8 +160,14 @@ fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
     let devices: Vec<String> = snapshot.rdma_on(iface).map(|device| entry(&device.name)).collect();
     let cm =
         if devices.is_empty() { format!("on the sender {}", entry("DEVICE")) } else { devices.join(", ") };
+    let soft = snapshot.rdma_on(iface).any(|device| device.hardware == Some(false));
+    let here = if soft && known(snapshot).any(|known| known.iface == iface) {
+        format!("; or `dcqcn set {iface} ect_enable=on roce_dscp={}`, for all packets of soft-RoCE", tos >> 2)
+    } else {
+        String::new()
+    };
     format!(
-        "{cm} for new connections of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`)"
+        "{cm} for new connections of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`){here}"
     )
 }
 

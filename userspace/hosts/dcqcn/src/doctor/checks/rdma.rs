@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dcqcn_common::params::{DSCP_UNCHANGED, Scalars};
 use dcqcn_params::Role;
 
 use super::{Finding, Snapshot, known, set_tos};
@@ -121,7 +122,9 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
                 findings.push(Finding::error("rdma-ce", what, evidence).on(iface).fix(fix));
                 continue;
             }
-            if tos & 3 == 0 {
+            let sets =
+                |of: fn(&Scalars) -> bool| here.as_ref().is_some_and(|known| of(&known.config.scalars));
+            if tos & 3 == 0 && !sets(|scalars| scalars.ect_enable != 0) {
                 let what = format!(
                     "connections of {} are Not-ECT by default, so they cannot be marked",
                     device.name
@@ -131,6 +134,9 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
                         .on(iface)
                         .fix(set_tos(snapshot, iface, wanted)),
                 );
+                continue;
+            }
+            if sets(|scalars| scalars.roce_dscp < DSCP_UNCHANGED) {
                 continue;
             }
             let rest = here.filter(|known| known.class_of(usize::from(tos >> 2)) == known.class_of(0));

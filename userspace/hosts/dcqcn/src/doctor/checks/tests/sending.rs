@@ -327,9 +327,15 @@ fn rdma_devices() {
     });
     let tos = |tos: u8| move |s: &mut Snapshot| s.rdma = vec![Rdma { default_roce_tos: Some(tos), ..rxe0() }];
     let finding = planted("rdma-not-ect", Severity::Warning, tos(0));
-    assert!(
-        finding.fix.unwrap().contains("echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos")
-    );
+    assert!(finding.fix.is_some_and(|fix| {
+        fix.contains("echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos")
+            && fix.contains("`dcqcn set eth0 ect_enable=on roce_dscp=26`")
+    }));
+    let mut set_here = healthy();
+    tos(0)(&mut set_here);
+    set(&mut set_here, "ect_enable", "true");
+    set(&mut set_here, "roce_dscp", "26");
+    assert!(found(&set_here).iter().all(|(id, _)| !id.starts_with("rdma")), "the data plane sets both");
     planted("rdma-dscp", Severity::Warning, tos(40 << 2 | 2));
     let mut right = healthy();
     tos(106)(&mut right);
