@@ -5,8 +5,8 @@
 //! instead of links.
 //!
 //! Both are in every build, so that the installed binary is the tested one. They cost one check of a
-//! variable per step of attaching, detaching or changing parameters. They are no security risk: whoever can
-//! set the environment can also kill the process.
+//! variable per step of attaching, detaching or changing parameters. They are not a security risk: setting
+//! the environment of the process requires the right to kill it.
 
 use std::env;
 use std::sync::LazyLock;

@@ -41,6 +41,9 @@ pub struct Broken {
 }
 
 /// Reads all records of this network namespace; waits for a running attach or detach.
+///
+/// # Errors
+/// The state directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
     let place = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
@@ -72,6 +75,9 @@ fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
 }
 
 /// All complete attachments of this network namespace. Unreadable records are logged and skipped.
+///
+/// # Errors
+/// The state directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
     let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
@@ -100,6 +106,9 @@ pub struct Alive {
 }
 
 /// Reads the records of existing interfaces, without waiting.
+///
+/// # Errors
+/// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
     let links = Netlink::connect()?.links()?;
     let Survey { attachments, broken } = look(&StateDir::here()?, &links)?;
@@ -112,6 +121,9 @@ pub fn alive() -> Result<Alive, Error> {
 }
 
 /// Names of all records of this network namespace, in whatever state, for detaching them.
+///
+/// # Errors
+/// The state directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
     let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);

@@ -34,10 +34,7 @@ pub(super) enum UndoStep {
     /// The directory of pins with maps and the unattached program.
     Pins,
     /// An entry in the array of programs that hand CNPs on to each other.
-    Sibling {
-        /// Index in the array.
-        place: u32,
-    },
+    Sibling { place: u32 },
     /// The qdisc that the pacer or the queues replaced.
     Qdisc {
         /// [`Handle::ROOT`] or a class of a shaper.
@@ -53,13 +50,11 @@ pub(super) enum UndoStep {
     Filter {
         /// Hook: `ingress` or `egress`.
         hook: String,
-        /// Program name.
         program: String,
     },
     /// VLAN stripping features that were disabled: a packet redirected in the driver would lose a stripped
     /// tag.
     Stripping {
-        /// Interface index.
         ifindex: u32,
         /// Disabled features, by ethtool's names.
         features: Vec<String>,
@@ -67,7 +62,6 @@ pub(super) enum UndoStep {
     /// Features that inline XDP disables and that stay off after detaching: LRO and hardware GRO of the
     /// interface and of those below it.
     Offloads {
-        /// Interface index.
         ifindex: u32,
         /// Features enabled before, by ethtool's names; once attached, only those that attaching disabled.
         features: Vec<String>,

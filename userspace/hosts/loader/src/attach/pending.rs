@@ -35,6 +35,9 @@ pub enum Which<'a> {
 }
 
 /// All changes pending confirmation in this network namespace. Unreadable journals are skipped.
+///
+/// # Errors
+/// The state directory cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     let place = StateDir::here()?;
     let waiting = waiting(&place)?;

@@ -38,6 +38,9 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
 }
 
 /// Writes a drop-in that makes systemd-networkd install that fq; returns its path.
+///
+/// # Errors
+/// systemd-networkd does not manage the interface, or the file cannot be written.
 pub fn write_networkd(iface: &str) -> Result<PathBuf, Error> {
     let link = Netlink::connect()?.link(iface)?;
     write_drop_in(Path::new(NETWORKD_LINKS), Path::new(NETWORKD_FILES), iface, link.index)

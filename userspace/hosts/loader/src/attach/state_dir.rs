@@ -57,7 +57,6 @@ impl Drop for Held {
 /// State directories of one network namespace.
 #[derive(Clone, Debug)]
 pub(super) struct StateDir {
-    /// Cookie of the namespace.
     pub(super) cookie: u64,
     root: PathBuf,
     pins: PathBuf,
@@ -257,10 +256,7 @@ impl Store for FileStore {
     }
 }
 
-/// Removes a directory of pins.
-///
-/// # Errors
-/// It cannot be removed.
+/// Removes a directory of pins, if it exists.
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: pins.to_owned(), source };
     match fs::read_dir(pins) {

@@ -240,7 +240,7 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
 /// Whether another process has claimed the attachment of an interface.
 ///
 /// # Errors
-/// It is not attached.
+/// The interface is not attached.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let place = StateDir::here()?;
     let path = place.pins(find(&place, iface)?.info.ifindex);

@@ -112,6 +112,9 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
+///
+/// # Errors
+/// [`Error::KeptElsewhere`].
 pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<(), Error> {
     let info = &record.info;
     let is_here = record.bpf_dev.is_none_or(|dev| place.bpf_dev() == Some(dev));

@@ -207,10 +207,7 @@ impl Maps {
         self.cuts.as_fd()
     }
 
-    /// The event log, mapped into this process.
-    ///
-    /// # Errors
-    /// It cannot be mapped.
+    /// Event log, mapped into this process.
     pub fn event_log(&self) -> Result<Log, Error> {
         let fd = self.events.map().fd().as_fd();
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
@@ -352,9 +349,6 @@ impl Maps {
     }
 
     /// Sets clock and random source of programs under test.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
         self.test.set(0, test, 0).map_err(at("TEST"))
     }

@@ -77,6 +77,9 @@ pub struct Classes {
 
 impl Classes {
     /// Takes over the classes of an interface attached with the HTB pacer.
+    ///
+    /// # Errors
+    /// The interface is gone.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::default() };
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
@@ -85,6 +88,9 @@ impl Classes {
     }
 
     /// Updates the classes; `cuts` are the flows announced by the data plane since the last call.
+    ///
+    /// # Errors
+    /// The interface or the maps are gone.
     pub fn turn(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
         let params = maps.params()?;
         let now_ns = monotonic_ns();

@@ -80,6 +80,9 @@ pub struct PauseSocket {
 
 impl PauseSocket {
     /// Opens the socket.
+    ///
+    /// # Errors
+    /// The process lacks CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
         // Without a protocol the socket receives nothing.
         let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
