@@ -64,9 +64,6 @@ impl Sweep {
     }
 
     /// As [`verify`].
-    ///
-    /// # Errors
-    /// As [`verify`].
     pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
         verify_with(self, info)
     }
