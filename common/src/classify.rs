@@ -340,7 +340,7 @@ fn dscp_at<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Op
     }
 }
 
-/// The offset is a constant of each call, so the verifier follows it without arithmetic on packet pointers.
+/// The offset is a constant of each call, so the verifier does not see arithmetic on packet pointers.
 #[inline(always)]
 fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Result<Roce, Stat> {
     match ethertype {
@@ -468,7 +468,8 @@ fn is_roce(udp: Udp<'_>) -> Result<(), Stat> {
     }
 }
 
-/// `ip_len` is the packet length in the IP header, which has `header_len` bytes.
+/// Checks UDP and BTH. `ip_len` is the packet length according to the IP header, which has `header_len`
+/// bytes.
 #[inline(always)]
 fn transport<F: Frame>(
     frame: &F,
