@@ -163,7 +163,7 @@ pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]
     for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {
         // Available since Linux 5.16.
         let instructions = info.verified_instruction_count();
-        tracing::debug!(program, instructions, "loaded; instructions are those the verifier went through");
+        tracing::debug!(program, instructions, "program verified");
     }
     Ok(())
 }

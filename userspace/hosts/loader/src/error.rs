@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// The journal is shared with a process that uses another BPF file system.
     #[error(
-        "cannot manage {iface} from here: its programs are kept by a container, or by another mount of the BPF file system; \
+        "cannot manage {iface} from here: its programs are pinned in a container, or in another mount of the BPF file system; \
          run `dcqcn` in that container, or `dcqcn detach {iface} --force` here"
     )]
     KeptElsewhere {
@@ -50,8 +50,8 @@ pub enum Error {
     },
     /// An attach or detach was killed.
     #[error(
-        "{iface} is {state}, and nobody is at it any more: `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` puts \
-         back what there was"
+        "{iface} is {state}: an earlier command was interrupted; `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` \
+         rolls it back"
     )]
     Unfinished {
         /// Interface.
@@ -91,7 +91,7 @@ pub enum Error {
     },
     /// Attached by an earlier version with another journal format.
     #[error(
-        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` puts everything back, then attach again",
+        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` rolls it back; then attach again",
         path.display()
     )]
     Earlier {
@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// The journal was written by a later version.
     #[error(
-        "{} has format {found}, this dcqcn knows 1: use the dcqcn that attached it",
+        "{} has format {found}, this dcqcn supports 1; use the dcqcn that attached it",
         path.display()
     )]
     Format {
@@ -113,7 +113,7 @@ pub enum Error {
     },
     /// Another process holds the lock.
     #[error(
-        "{holder} has held the lock on {what} ({}) for {} s; wait for it or end it",
+        "{holder} has held the lock on {what} ({}) for {} s; wait for it or stop it",
         path.display(),
         waited.as_secs()
     )]
@@ -129,8 +129,8 @@ pub enum Error {
     },
     /// Replacing a root qdisc would kill soft-RoCE QPs.
     #[error(
-        "{iface} carries {queue_pairs} queue pairs of {device}. From Linux 6.12 on soft-RoCE ends those whose packet a \
-         qdisc drops, and {what} drops what waits: end the RDMA traffic first{next}; or say `--interrupt`"
+        "{iface} has {queue_pairs} active QPs on {device}; {what} drops queued packets, which kills soft-RoCE QPs on Linux \
+         6.12+: stop the RDMA traffic first{next}; or pass `--interrupt`"
     )]
     Interrupts {
         /// Interface.
@@ -146,8 +146,8 @@ pub enum Error {
     },
     /// The pacer can neither be placed below a shaper nor replace it.
     #[error(
-        "{iface} is shaped by {kind} {handle}: for the pacer to go below it, put an fq below each of its classes \
-         (`tc qdisc replace dev {iface} parent {class} fq`), which is then kept; or attach with `--pacer none`"
+        "cannot pace {iface} below its shaper ({kind} {handle}); put an fq below each of its classes (`tc qdisc replace dev \
+         {iface} parent {class} fq`), or attach with `--pacer none`"
     )]
     Shaper {
         /// Interface.
@@ -178,20 +178,20 @@ pub enum Error {
         since: &'static str,
     },
     /// Not an Ethernet device.
-    #[error("{iface} has no Ethernet address: RoCEv2 is looked for on Ethernet interfaces, veth included")]
+    #[error("{iface} is not an Ethernet interface, which RoCEv2 needs (veth is one)")]
     NotEthernet {
         /// Interface.
         iface: String,
     },
     /// The link rate is unknown.
-    #[error("the link speed of {iface} is not known: give it, for example `--set link_rate=10gbit`")]
+    #[error("the link rate of {iface} is unknown; set it, for example `--set link_rate=10gbit`")]
     LinkRate {
         /// Interface.
         iface: String,
     },
     /// The requested rate exceeds the link's.
     #[error(
-        "link_rate = {} is above the {} that {iface} has: lower it",
+        "link_rate = {} exceeds the {} link of {iface}; lower it",
         Quantity(*asked_bps, Unit::BitsPerSecond),
         Quantity(*link_bps, Unit::BitsPerSecond)
     )]
@@ -230,7 +230,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// Another daemon serves the interface.
-    #[error("{iface} is served by another `dcqcn run`: end that one first")]
+    #[error("{iface} is served by another `dcqcn run`; stop it first")]
     Served {
         /// Interface.
         iface: String,
@@ -280,8 +280,8 @@ pub enum Error {
     },
     /// Another XDP program is attached.
     #[error(
-        "cannot attach xdp to {iface}: the XDP program {name} (program {id}, {mode}) is there, and an interface has one: take \
-         it off (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
+        "cannot attach xdp to {iface}: it already has the XDP program {name} (program {id}, {mode}); remove that one \
+         (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
     )]
     XdpTaken {
         /// Interface.
@@ -309,7 +309,7 @@ pub enum Error {
     },
     /// A journal that cannot be read.
     #[error(
-        "{}: {source}; `dcqcn detach IFACE --force` removes what it stands for, but for a root qdisc",
+        "{}: {source}; `dcqcn detach IFACE --force` removes the attachment, except for a root qdisc",
         path.display()
     )]
     Info {

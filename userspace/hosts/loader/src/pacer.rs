@@ -42,14 +42,14 @@ pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoic
         PacerChoice::Htb if !kernel_has_qdisc("htb")? => Err(Error::Pacer { qdisc: "htb" }),
         PacerChoice::Fq => pacer(PacerChoice::Fq, "pacer fq, as requested"),
         PacerChoice::Htb => {
-            pacer(PacerChoice::Htb, "pacer htb, as requested: `dcqcn run` must keep its classes")
+            pacer(PacerChoice::Htb, "pacer htb, as requested: `dcqcn run` must maintain its classes")
         }
         PacerChoice::Auto if kernel_has_qdisc("fq")? => {
-            pacer(PacerChoice::Fq, "pacer fq: departure times are kept by the qdisc itself")
+            pacer(PacerChoice::Fq, "pacer fq: the qdisc enforces departure times")
         }
         PacerChoice::Auto if kernel_has_qdisc("htb")? => pacer(
             PacerChoice::Htb,
-            "pacer htb: this kernel has no fq; start `dcqcn run` on the interface, it keeps a class per QP",
+            "pacer htb: this kernel has no fq; start `dcqcn run` on the interface to maintain a class per QP",
         ),
         PacerChoice::Auto => pacer(
             PacerChoice::None,
@@ -166,7 +166,7 @@ pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Resul
             let below = Handle::new(root.handle.major(), 1);
             if is_fq && is_fq_at(below) { kept("the fq below the tbf") } else { Ok(Placement::At(below)) }
         }
-        "fq" if is_fq && configured => kept("the fq that is there"),
+        "fq" if is_fq && configured => kept("the existing fq"),
         "mq" if is_fq => {
             let queues = queues(netlink, link.index, &qdiscs)?;
             if configured && queues.into_iter().all(is_fq_at) {
@@ -233,7 +233,7 @@ pub(crate) fn install(
             for class in port_classes(line_bps, frame) {
                 netlink.replace_htb_class(ifindex, &class)?;
             }
-            notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
+            notes.push(format!("htb {root} limits the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
         }
     }
     Ok(())

@@ -32,8 +32,8 @@ const UNLIMITED_BPS: u64 = 800_000_000_000;
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
-            "queues htb{why}: turns of weighted queues are a millisecond of the port's rate for the least weight (a frame at least, \
-             64 KiB at most) and longer by weight, so one may wait longer for its turn than with ets, where it is a frame or more"
+            "queues htb{why}: a turn of a weighted queue is a millisecond at link rate for the lowest weight (at least a frame, at \
+             most 64 KiB) and proportionally longer for others; queues wait longer for their turn than with ets"
         )
     };
     match choice {
@@ -77,7 +77,9 @@ pub(crate) fn place(
     config: &Config,
     notes: &mut Vec<String>,
 ) -> Result<Handle, Error> {
-    notes.push("marking goes by the depth that `dcqcn run` reads a thousand times a second; start it on the interface".into());
+    notes.push(
+        "marking uses the depth that `dcqcn run` samples every millisecond; start it on the interface".into(),
+    );
     let shaping = netlink.shaping(link.index)?;
     let Some(root) = netlink.root_qdisc(link.index)?.filter(|root| root.handle != Handle::UNSPEC) else {
         return at_root(link, config, notes);
@@ -85,8 +87,8 @@ pub(crate) fn place(
     match (root.kind.as_str(), shaping.map(|shaping| shaping.shaper)) {
         ("tbf", Some(Shaper::Tbf)) => Ok(Handle::new(root.handle.major(), 1)),
         ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => Err(Error::Unsupported(format!(
-            "{} has the classes of {} {} already: remove it (`tc qdisc del dev {} root`), or attach without --queues and name \
-             its classes with priority_major",
+            "{} already has classes ({} {}); remove them (`tc qdisc del dev {} root`), or attach without --queues and select \
+             them with priority_major",
             link.name, root.kind, root.handle, link.name
         ))),
         _ => at_root(link, config, notes),
@@ -100,11 +102,12 @@ fn at_root(link: &Link, config: &Config, notes: &mut Vec<String>) -> Result<Hand
             return Err(Error::LinkRate { iface: link.name.clone() });
         }
         let rate = Quantity(link_bps, Unit::BitsPerSecond);
-        notes
-            .push(format!("htb holds the port to {rate}: packets wait in its queues, and not in the device"));
+        notes.push(format!(
+            "htb limits the port to {rate}, so that packets queue there and not in the device"
+        ));
     } else if link.is_virtual() {
         notes.push(format!(
-            "{} is virtual and takes packets at any rate: nothing waits in its queues unless a token bucket holds it (`tc qdisc \
+            "{} is virtual and accepts packets at any rate: its queues stay empty unless a token bucket limits it (`tc qdisc \
              add dev {} root tbf ...` before attaching)",
             link.name, link.name
         ));

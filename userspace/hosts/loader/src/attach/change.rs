@@ -134,7 +134,7 @@ fn put_back<'a>(
             undone = place.store(record.info.ifindex).write(record);
         }
         if let Err(error) = undone {
-            tracing::error!(iface = change.iface, %error, "cannot put the old parameters back");
+            tracing::error!(iface = change.iface, %error, "cannot restore the old parameters");
         }
     }
 }
@@ -177,7 +177,7 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
     failpoint::step("parameters are active");
     // The parameters are active even if this fails; the depths are then wrong for a few seconds.
     if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
-        tracing::warn!(iface = attachment.info.iface, %error, "depths of virtual queues are of the rate before for a while");
+        tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve the depths of virtual queues; they are wrong for a few seconds");
     }
     Ok(())
 }

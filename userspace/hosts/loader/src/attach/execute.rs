@@ -65,7 +65,7 @@ pub(super) fn out(
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
     for error in settle_in(journal, &pins, Reach::Here(netlink)).errors {
-        tracing::error!(iface = plan.info.iface, %error, "not undone after attaching failed");
+        tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)
 }
@@ -108,8 +108,7 @@ impl Carrier<'_> {
             UndoStep::Sibling { place } => {
                 let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *place));
                 if let Err(error) = entered {
-                    info.notes
-                        .push(format!("CNPs that come in by another interface do nothing here: {error}"));
+                    info.notes.push(format!("CNPs that arrive on another interface are ignored: {error}"));
                 }
                 return Ok(());
             }

@@ -81,7 +81,7 @@ fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
 pub fn list() -> Result<Vec<Info>, Error> {
     let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
-        tracing::warn!(iface = iface.unwrap_or_default(), %error, "passed over");
+        tracing::warn!(iface = iface.unwrap_or_default(), %error, "journal skipped");
     }
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(whole.map(|(info, _)| info).collect())
@@ -91,7 +91,7 @@ pub fn list() -> Result<Vec<Info>, Error> {
 pub fn list_alive() -> Result<Vec<Info>, Error> {
     let Alive { attached, unreadable } = alive()?;
     for (iface, error) in unreadable {
-        tracing::warn!(iface, %error, "passed over");
+        tracing::warn!(iface, %error, "journal skipped");
     }
     Ok(attached)
 }
@@ -245,7 +245,7 @@ impl Journals {
             Ok(Some(record)) => _ = self.0.insert(ifindex, record),
             Ok(None) => _ = self.0.remove(&ifindex),
             Err(error) => {
-                tracing::warn!(%error, "passed over");
+                tracing::warn!(%error, "journal skipped");
                 self.0.remove(&ifindex);
             }
         }

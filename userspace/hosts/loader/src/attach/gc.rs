@@ -62,8 +62,8 @@ fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
         _ if record.boot_id != boot_id() => Some("of an earlier boot"),
         _ if !is_here => Some("the interface is gone"),
         State::Attached => None,
-        State::Attaching => Some("attaching it was not finished"),
-        State::Detaching => Some("detaching it was not finished"),
+        State::Attaching => Some("attaching it was interrupted"),
+        State::Detaching => Some("detaching it was interrupted"),
     }
 }
 
@@ -77,7 +77,7 @@ fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Resul
     };
     let done = settled.done.clone();
     let problem = settled.result(&iface).err().map(|error| error.to_string());
-    tracing::info!(iface, why, problem, "undone");
+    tracing::info!(iface, why, problem, "rolled back");
     Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
 }
 
@@ -100,7 +100,7 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     for place in places.iter().filter(|place| place.cookie != here.cookie) {
         match elsewhere_in(place) {
             Ok(more) => freed.extend(more),
-            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "not looked at"),
+            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "namespace skipped"),
         }
     }
     freed
@@ -176,7 +176,7 @@ pub(super) fn reclaim(
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
         // The caller found that this attachment is not complete.
-        let of_it = (ifindex == link.index).then_some("its programs are not on their hooks any more");
+        let of_it = (ifindex == link.index).then_some("its programs are no longer on their hooks");
         let why = reason(record, is_here).or(of_it)?;
         verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
     };
@@ -187,7 +187,11 @@ pub(super) fn reclaim(
         if ifindex == link.index
             && let Ok(Some(left)) = place.read(ifindex)
         {
-            tracing::warn!(iface = link.name, problem, "stays owed");
+            tracing::warn!(
+                iface = link.name,
+                problem,
+                "rollback incomplete; the new attachment retries it when detached"
+            );
             inherited = left.owed;
             place.store(ifindex).remove()?;
         }
@@ -231,7 +235,7 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
                 let journal = Journal::resume(record, place.store(ifindex));
                 let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
-                tracing::info!(iface = link.name, problem, "was moved here from another namespace: freed");
+                tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }
         }
     }

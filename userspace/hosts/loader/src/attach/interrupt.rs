@@ -41,7 +41,7 @@ pub(super) fn check(
             let fix = |flows| {
                 let limits = FqLimits::of(flows);
                 format!(
-                    ", or put an fq there while none runs (`tc qdisc replace dev {} root fq {limits}`)",
+                    ", or install an fq while there is none (`tc qdisc replace dev {} root fq {limits}`)",
                     link.name
                 )
             };

@@ -83,7 +83,7 @@ impl Plan {
         let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
         let profile = chosen.unwrap_or(by_speed);
         if chosen.is_none() {
-            notes.push(format!("profile {} by the speed of the link", word(&profile)));
+            notes.push(format!("profile {} by link speed", word(&profile)));
         }
         let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
@@ -114,13 +114,13 @@ impl Plan {
         } else {
             if peer.is_some() {
                 return Err(Error::Unsupported(
-                    "an inline attachment forwards before any qdisc: attach each port by itself for --queues"
+                    "an inline attachment forwards before any qdisc: attach each port separately for --queues"
                         .into(),
                 ));
             }
             if pacer != PacerChoice::None {
                 return Err(Error::Unsupported(format!(
-                    "--queues and the pacer {} want the same place: attach with --role switch, or with --pacer none",
+                    "--queues and the pacer {} both replace the root qdisc; attach with --role switch, or with --pacer none",
                     word(&pacer)
                 )));
             }
@@ -141,9 +141,7 @@ impl Plan {
         let flows = settings.flows.unwrap_or(default.np_flows);
         let rp_flows = rp_flows(settings.flows, default.rp_flows, pacer, &mut notes)?;
         if settings.flows.is_none() && !fills_tables {
-            notes.push(format!(
-                "tables for {flows} flows: it only marks, and fills none (`--flows` for more)"
-            ));
+            notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
         }
         let info = Info {
             iface: iface.clone(),
@@ -195,7 +193,7 @@ impl Plan {
         let has_flows = programs.contains(&"ingress");
         if has_flows && sibling.is_none() {
             info.notes.push(format!(
-                "{SIBLINGS} interfaces hand CNPs on to each other: those for flows of {iface} that come in by another do nothing"
+                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
             ));
         }
         let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
@@ -228,9 +226,7 @@ fn rp_flows(
         ))),
         Some(flows) => Ok(flows),
         None => {
-            notes.push(format!(
-                "the table of the reaction point holds {HTB_MAX_FLOWS} flows: htb has a class for each"
-            ));
+            notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
             Ok(HTB_MAX_FLOWS.min(default))
         }
     }
@@ -272,8 +268,8 @@ fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>)
         }
         XdpModeChoice::Driver => {
             notes.push(format!(
-                "VLAN tags that {name} ({kind}) hands over next to packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
-                 at its senders, or `--xdp-mode skb`"
+                "VLAN tags that {name} ({kind}) delivers outside the packet are lost; if there are tags, `ethtool -K IFACE \
+                 tx-vlan-offload off` at its senders, or `--xdp-mode skb`"
             ));
             asked
         }
@@ -346,8 +342,8 @@ fn link_rate(
         let said = settings.link_rate_bps();
         notes.push(match said {
             Some(bps) if bps > rate_bps => format!(
-                "link rate {} as given, above the {} of the {shaper} shaper on {}, which holds all the same: rates start \
-                 higher than what can leave",
+                "link rate {} as given, above the {} of the {shaper} shaper on {}, which still applies: flows start \
+                 faster than it sends",
                 show(bps),
                 show(rate_bps),
                 link.name
@@ -357,8 +353,8 @@ fn link_rate(
         });
         if burst_ns < Shaping::SAFE_BURST_NS {
             notes.push(format!(
-                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking \
-                 counts; see `dcqcn doctor`",
+                "its burst is {} at that rate: served later than that, the shaper is slower and its queue longer than \
+                 marking assumes; see `dcqcn doctor`",
                 render::ns(burst_ns)
             ));
         }
@@ -385,7 +381,7 @@ fn link_rate(
         (None, None) => {
             if let Some(bps) = link.speed_bps {
                 notes.push(format!(
-                    "link rate {} as {} says, which is virtual: set link_rate if its path is slower",
+                    "link rate {} as reported by {}, which is virtual; set link_rate if its path is slower",
                     show(bps),
                     link.name
                 ));

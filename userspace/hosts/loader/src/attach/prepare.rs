@@ -28,13 +28,13 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
         return Ok(note);
     }
     if !may_interrupt {
-        interrupt::check(&netlink, &link, "putting an fq there", None)?;
+        interrupt::check(&netlink, &link, "installing an fq", None)?;
     }
     let mut config = Config::DEFAULT;
     config.scalars.pacer = PACER_FQ;
     let flows = Sizes::default().rp_flows;
     pacer::install(&netlink, link.index, &placement, &config, flows, &mut Vec::new())?;
-    Ok(format!("fq {} is there", FqLimits::of(flows)))
+    Ok(format!("fq {} installed", FqLimits::of(flows)))
 }
 
 /// Writes a drop-in that makes systemd-networkd install that fq; returns its path.

@@ -33,7 +33,7 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
     match KernelVersion::current() {
         Ok(version) if version < OLDEST.0 => Err(Error::Kernel {
             found: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            feature: "what the programs are verified with (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
+            feature: "the data plane (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
             since: OLDEST.1,
         }),
         Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => Err(Error::Unsupported(

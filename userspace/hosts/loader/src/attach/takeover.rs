@@ -151,7 +151,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             program,
             iface,
             source,
-            next: "; what is attached stays",
+            next: "; the program attached before stays",
         }
     };
     failpoint::step("the new programs are verified");

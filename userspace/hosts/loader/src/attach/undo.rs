@@ -79,7 +79,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
             let ours = (ours.0.as_str(), ours.1);
             Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, ours, saved)? {
-                Restored::Done => format!("{at} of {iface} is again {saved}"),
+                Restored::Done => format!("{at} of {iface} restored: {saved}"),
                 Restored::LeftAlone(kind) => {
                     format!("{at} of {iface} stays {kind}: another program replaced it")
                 }
@@ -101,7 +101,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
                 return Ok(None);
             }
             netlink.set_features(*ifindex, &features, true)?;
-            Ok(Some(format!("{} of {} is on again", features.join(", "), name.name)))
+            Ok(Some(format!("{} of {} enabled again", features.join(", "), name.name)))
         }
         UndoStep::Filter { hook, program } => {
             let Some((_, attach_type, parent)) = tc_hook(hook) else {
@@ -132,7 +132,7 @@ fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
     // Detach explicitly: if another process holds a descriptor, the link would outlive its pin. This fails
     // for a link that has lost its interface, which is already detached.
     if let Err(error) = syscall::detach_link(path) {
-        tracing::debug!(%error, pin, "not taken off by its link");
+        tracing::debug!(%error, pin, "cannot detach by link");
     }
     let removed = match PinnedLink::from_pin(path) {
         // Drops the last reference, and with it the program.
@@ -165,7 +165,7 @@ impl std::fmt::Display for UndoStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
-            Self::Sibling { place } => write!(f, "place {place} among those that hand CNPs on"),
+            Self::Sibling { place } => write!(f, "entry {place} of SIBLINGS"),
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
@@ -201,19 +201,19 @@ impl UndoStep {
     pub(super) fn intention(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
-            Self::Sibling { .. } => "have the other interfaces hand on CNPs for its flows".into(),
+            Self::Sibling { .. } => "let other interfaces hand on CNPs for its flows".into(),
             Self::Qdisc { parent, ours: (kind, handle), saved } => {
-                format!("put {kind} {handle} at {parent} in the place of {saved}")
+                format!("replace {saved} at {parent} by {kind} {handle}")
             }
             Self::Clsact => "add the clsact qdisc".into(),
             Self::Stripping { ifindex, features } => {
                 format!(
-                    "turn {} of interface {ifindex} off, so that VLAN tags stay in packets",
+                    "disable {} of interface {ifindex}, to keep VLAN tags in packets",
                     features.join(", ")
                 )
             }
             Self::Offloads { ifindex, .. } => {
-                format!("record the offloads of interface {ifindex}, which XDP may turn off")
+                format!("record the offloads of interface {ifindex}, which XDP may disable")
             }
             Self::Filter { hook, program } => format!("add {program} as a filter at {hook}"),
             Self::Link { pin } => format!("attach the program of {pin}"),

@@ -215,7 +215,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
     if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
         let qdiscs = sweep.qdiscs(info.ifindex);
         let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
-        let problem = (!has_fq).then(|| "expected the fq that was there, not found".to_owned());
+        let problem = (!has_fq).then(|| "expected the existing fq, not found".to_owned());
         let problem = problem.or_else(|| unpaced(qdiscs));
         let (iface, name) = (info.iface.clone(), "pacer".to_owned());
         parts.push(Part { name, iface, program_id: None, link_id: None, problem });
@@ -237,7 +237,7 @@ fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
     let listed = few.cloned().collect::<Vec<_>>().join(", ");
     let more = if many == 0 { String::new() } else { format!(" and {many} more") };
     (!others.is_empty())
-        .then(|| format!("transmit queue {listed}{more}, not fq: flows there leave at the line's rate"))
+        .then(|| format!("transmit queue {listed}{more}, not fq: its flows are sent at line rate"))
 }
 
 /// Verifies that a link attaches its program to its interface.
@@ -254,7 +254,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
         // The interface of an XDP link was not read; query the interface's programs.
         None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
     };
-    let problem = (!is_on).then(|| "expected, not found: its link is of no interface any more".to_owned());
+    let problem = (!is_on).then(|| "expected, not found: its link has lost its interface".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
 }
 

@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// The verifier rejected a program with the packet trace.
     #[error(
-        "this kernel's verifier refuses {name} with --log-packets, which makes it longer: nothing is attached; attach without \
+        "cannot load {name} with --log-packets, which makes it too long for this kernel's verifier; attach without \
          --log-packets ({source})"
     )]
     PacketTrace {
@@ -34,7 +34,7 @@ pub enum Error {
         source: Box<aya::programs::ProgramError>,
     },
     /// A thread for loading a program cannot be created.
-    #[error("no thread to load a program in: {source}")]
+    #[error("cannot create a thread to load a program: {source}")]
     Thread {
         /// Cause.
         source: io::Error,

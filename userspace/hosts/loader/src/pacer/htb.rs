@@ -147,7 +147,7 @@ impl Classes {
                         let error = anyhow!("{refusal}");
                         return Err(error.context(format!("cannot set HTB class {handle} of {interface}")));
                     };
-                    tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class refused");
+                    tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class rejected");
                     self.found.remove(&minor);
                     if let Some(class) = self.classes.remove(&minor) {
                         self.due.remove(&(class.due_ns, minor));
