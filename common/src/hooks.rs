@@ -176,8 +176,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     TcVerdict::Pass
 }
 
-/// Parameters and classified packet, or the counter (already incremented) of a packet to pass; `None`
-/// without parameters.
+/// Parameters and classified packet, or the reason to pass it.
+///
+/// That is the counter of its class, already incremented, or `None` without parameters.
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     match classify(s) {
@@ -189,8 +190,9 @@ fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     }
 }
 
-/// Hides the parsed offsets from the verifier, which would otherwise explore the rest of the program once
-/// per VLAN depth and IP version.
+/// Hides the parsed offsets from the verifier.
+///
+/// It would otherwise explore the rest of the program once per VLAN depth and IP version.
 #[inline(always)]
 fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     /// Above every possible offset of the IP header.
@@ -262,11 +264,10 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
 const TC_PRIO_CONTROL: u32 = 7;
 const TC_PRIO_MAX: u32 = 15;
 
-/// Whether a frame keeps the link running and must not queue behind data: PFC, LACP, STP, ARP, or
-/// `TC_PRIO_CONTROL`.
+/// Whether a frame keeps the link running and must not queue behind data.
 ///
-/// Only for locally generated frames: bridges do not forward such frames, and a neighbour must not reach a
-/// strict queue by imitating one.
+/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames count: bridges do
+/// not forward such frames, and a neighbour must not reach a strict queue by imitating one.
 #[inline(always)]
 fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
     if s.ingress_ifindex() != 0 {

@@ -18,8 +18,10 @@ use dcqcn_common::vqueue::Share;
 #[map]
 pub static PARAMS: Array<Params> = Array::with_max_entries(PARAMS_SLOTS, 0);
 
-/// Parameter slot in use. Programs access it as a variable, without a lookup; for the controller it is a
-/// map, named after its section.
+/// Parameter slot in use.
+///
+/// Programs access it as a variable, without a lookup; for the controller it is a map, named after its
+/// section.
 #[unsafe(link_section = ".bss.active")]
 #[unsafe(no_mangle)]
 static ACTIVE: Global<Active> =
@@ -94,8 +96,9 @@ pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS,
 #[map]
 pub static SIBLINGS: ProgramArray = ProgramArray::with_max_entries(MOST_SIBLINGS, 0);
 
-/// Index in [`SIBLINGS`] after that of the program a CNP is handed on to; 0 if none. The only state a tail
-/// call passes.
+/// Index in [`SIBLINGS`] after that of the program a CNP is handed on to; 0 if none.
+///
+/// The only state a tail call passes.
 #[map]
 pub static HANDED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 

@@ -51,8 +51,9 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     verdict
 }
 
-/// Tail-calls the other interfaces' TC ingress programs, starting at index `next`. Returns if no slot is
-/// populated.
+/// Tail-calls the other interfaces' TC ingress programs, starting at index `next`.
+///
+/// Returns if no slot is populated.
 ///
 /// A program may make at most 33 tail calls (`MAX_TAIL_CALL_CNT`), including failed ones.
 #[inline(always)]
@@ -275,9 +276,10 @@ impl Host<'static> for SkbHost<'_> {
         error == 0
     }
 
-    /// Tries the kernel's helper first, which is faster than two writes. It uses the kernel's offset of the
-    /// IP header, which may be wrong for in-packet VLAN tags, and rejects headers shared with a clone,
-    /// which a write copies first.
+    /// Tries the kernel's helper first, which is faster than two writes.
+    ///
+    /// It uses the kernel's offset of the IP header, which may be wrong for in-packet VLAN tags, and
+    /// rejects headers shared with a clone, which a write copies first.
     #[inline(always)]
     fn set_ce(&mut self, roce: &Roce) -> bool {
         // SAFETY: the program's own context.

@@ -16,8 +16,9 @@ pub const MAX_REBUILT: usize = cnp::V6_LEN;
 
 /// Maps, clock and random source of a hook. `'p` is the lifetime of the parameters.
 pub trait Env<'p> {
-    /// The active parameters; `None` before the first write. Read once per packet, so that a packet never
-    /// sees two versions.
+    /// The active parameters; `None` before the first write.
+    ///
+    /// Read once per packet, so that a packet never sees two versions.
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
     fn sorts_all(&self) -> bool;
@@ -70,8 +71,9 @@ pub trait Env<'p> {
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
     /// Removes the learned pair of `id`.
     fn forget_pair(&mut self, id: &QpId);
-    /// Whether another interface's hook handed this CNP on, see [`TcVerdict::HandOn`]. Queried once per
-    /// CNP, by TC ingress.
+    /// Whether another interface's hook handed this CNP on, see [`TcVerdict::HandOn`].
+    ///
+    /// Queried once per CNP, by TC ingress.
     fn is_handed_on(&mut self) -> bool;
     /// Announces a rate cut to the HTB pacer in user space, if it is running.
     fn announce(&mut self, cut: Cut);

@@ -10,8 +10,7 @@ pub const HTB_MAX_FLOWS: u32 = 32_768;
 
 const _: () = assert!(htb_minor(HTB_MAX_FLOWS / WAYS as u32 - 1, WAYS - 1).is_some());
 
-/// Minor number of the HTB class of the flow in `way` of set `index`; `None` above the 16 bits of a class
-/// ID.
+/// Minor number of the HTB class of a flow; `None` if it exceeds the 16 bits of a class ID.
 #[inline(always)]
 #[must_use]
 pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
@@ -19,8 +18,7 @@ pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
     if minor < 0xffff { Some(minor) } else { None }
 }
 
-/// Set and way of the flow with this HTB class: the inverse of [`htb_minor`]; `None` for a class without a
-/// flow.
+/// Inverse of [`htb_minor`]: set and way of the flow; `None` for a class without a flow.
 #[must_use]
 pub fn htb_place(minor: u32) -> Option<(u32, usize)> {
     let flow = minor.checked_sub(HTB_FIRST_FLOW).filter(|_| minor < 0xffff)?;

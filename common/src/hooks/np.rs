@@ -20,8 +20,9 @@ pub(super) const FAST: u32 = 1;
 /// TTL and hop limit of CNPs.
 pub const CNP_TTL: u8 = 64;
 
-/// Whether both addresses of the packet belong to single hosts, so that a CNP can use them with source and
-/// destination swapped.
+/// Whether both addresses of the packet belong to single hosts.
+///
+/// Only then can a CNP use them with source and destination swapped.
 #[inline(always)]
 #[must_use]
 pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {

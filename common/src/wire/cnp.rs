@@ -82,8 +82,9 @@ pub enum Verdict {
     BadIcrc,
 }
 
-/// Hides the packet's values from the compiler, so that it reads them from memory. Bytes kept in registers
-/// would index the CRC table with bounds that Linux 6.1's verifier has lost.
+/// Hides the packet's values from the compiler, so that it reads them from memory.
+///
+/// Bytes kept in registers would index the CRC table with bounds that Linux 6.1's verifier has lost.
 #[inline(always)]
 fn in_memory<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
     opaque(packet)

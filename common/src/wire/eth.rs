@@ -24,8 +24,9 @@ impl EtherType {
     pub const SLOW: Self = Self(0x8809);
     /// MAC control: pauses, and PFC ([`crate::wire::pfc`]).
     pub const MAC_CONTROL: Self = Self(0x8808);
-    /// RoCEv1: an InfiniBand GRH directly over Ethernet. Without an IP header it has no ECN, so it passes
-    /// unchanged.
+    /// RoCEv1: an InfiniBand GRH directly over Ethernet.
+    ///
+    /// Without an IP header it has no ECN, so it passes unchanged.
     pub const ROCE_V1: Self = Self(0x8915);
 
     /// Whether this is the length of an 802.3 frame: an LLC header follows, as in STP and IS-IS.

@@ -128,8 +128,10 @@ impl Crc {
     }
 }
 
-/// ICRC of a packet over IPv4. `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the
-/// trailer is not read.
+/// ICRC of a packet over IPv4.
+///
+/// `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the trailer is not
+/// read.
 ///
 /// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
 /// `l3` or is too short for UDP, BTH and ICRC.

@@ -144,8 +144,9 @@ impl Ipv6Repr {
     }
 }
 
-/// The header's second octet with its ECN bits, in the middle, set to `ecn`. Neither a checksum nor the ICRC covers
-/// them.
+/// The header's second octet with its ECN bits, in the middle, set to `ecn`.
+///
+/// Neither a checksum nor the ICRC covers them.
 #[inline(always)]
 pub(crate) const fn set_ecn_octet(octet: u8, ecn: Ecn) -> u8 {
     (octet & 0b1100_1111) | (ecn.bits() << 4)

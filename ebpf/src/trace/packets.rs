@@ -52,8 +52,9 @@ pub struct Packet {
 #[map]
 static TRACE_SAMPLE: PerCpuArray<Packet> = PerCpuArray::with_max_entries(4, 0);
 
-/// Index of the record for packets that are not sampled; never busy, never logged. With a null pointer
-/// instead the verifier would explore the whole program twice.
+/// Index of the record for packets that are not sampled; never busy, never logged.
+///
+/// With a null pointer instead the verifier would explore the whole program twice.
 const DISCARDED: u32 = 3;
 
 /// The record of one packet.

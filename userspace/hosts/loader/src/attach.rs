@@ -136,8 +136,9 @@ pub struct Info {
     /// Source of `link_rate`.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
-    /// Last rate read from that source, bit/s. A different active rate was set explicitly, and is
-    /// preserved.
+    /// Last rate read from that source, bit/s.
+    ///
+    /// A different active rate was set explicitly, and is preserved.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
     /// Defaults derived from the interface; `None` from versions that did not record them.
@@ -201,10 +202,9 @@ pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
     attach_all(std::slice::from_ref(request), options)?.pop().unwrap_or_else(none)
 }
 
-/// Attaches several interfaces, with one thread per CPU, because most of the time is spent in the kernel's
-/// verifier.
+/// Attaches several interfaces, with one thread per CPU.
 ///
-/// Results are in the order of the requests.
+/// Most of the time is spent in the kernel's verifier. Results are in the order of the requests.
 ///
 /// # Errors
 /// Nothing was attempted: capabilities are missing, or another process holds the lock.
@@ -310,8 +310,9 @@ impl Info {
         PROGRAMS.into_iter().filter(is_wanted).collect()
     }
 
-    /// Opens its maps in `pins`. Checks the recorded layout version first, for a clearer error than a size
-    /// mismatch.
+    /// Opens its maps in `pins`.
+    ///
+    /// Checks the recorded layout version first, for a clearer error than a size mismatch.
     ///
     /// # Errors
     /// The maps have another version's layout.

@@ -83,8 +83,9 @@ impl FqLimits {
     const MOST_BUCKETS_LOG: u32 = 18;
     const MOST_FLOWS_LOG: u32 = 20;
 
-    /// Limits for a table of `flows` flows: a hash bucket for each flow, and room for all packets they may
-    /// have in flight.
+    /// Limits for a table of `flows` flows.
+    ///
+    /// There is a hash bucket for each flow, and room for all packets they may have in flight.
     ///
     /// QPs in the same fq flow wait for each other's departures, so all 32 bits of the hash are used. With
     /// 16 bits, three or four of seven hundred QPs would share one.
@@ -239,8 +240,9 @@ pub(crate) fn install(
     Ok(())
 }
 
-/// Classes of an mq with active queues. A driver may have created thousands more, below which the kernel
-/// lists no qdisc.
+/// Classes of an mq with active queues.
+///
+/// A driver may have created thousands more, below which the kernel lists no qdisc.
 fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<Handle>> {
     let classes = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
@@ -283,8 +285,9 @@ impl Frame {
     }
 }
 
-/// Rate of the port: the link rate. `rpg_max_rate` limits flows, and the port only if the link rate is
-/// unknown.
+/// Rate of the port: the link rate.
+///
+/// `rpg_max_rate` limits flows, and the port only if the link rate is unknown.
 fn port_rate_bps(config: &Config) -> u64 {
     match config.scalars.link_rate_bps {
         0 => config.line_rate_bps(),

@@ -108,8 +108,9 @@ impl PfcSender {
         Ok(PfcPoll::Sent(sent))
     }
 
-    /// Sends XON to every neighbour paused for the egress port `ifindex`. Returns the number of frames
-    /// sent.
+    /// Sends XON to every neighbour paused for the egress port `ifindex`.
+    ///
+    /// Returns the number of frames sent.
     pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
         let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_paused());
         let told = waiting.filter(|((ingress, priority), _)| {
@@ -121,8 +122,9 @@ impl PfcSender {
         told
     }
 
-    /// Updates the list of ingress ports. A port without its own link speed is assumed to have the egress
-    /// port's.
+    /// Updates the list of ingress ports.
+    ///
+    /// A port without its own link speed is assumed to have the egress port's.
     ///
     /// # Errors
     /// A query or map write fails; the next call retries.

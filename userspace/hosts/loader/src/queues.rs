@@ -19,8 +19,10 @@ use crate::Error;
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 /// htb: class of the whole port.
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
-/// htb: a turn is at least one packet. Before GSO splits it, a packet is up to 64 KiB, or what its sender
-/// sends in a millisecond. With shorter turns, weights would count packets instead of bytes.
+/// htb: a turn is at least one packet.
+///
+/// Before GSO splits it, a packet is up to 64 KiB, or what its sender sends in a millisecond. With shorter
+/// turns, weights would count packets instead of bytes.
 const GSO_BYTES: u64 = 65_536;
 /// htb: a rate above that of any parent token bucket, so that the port's class never delays packets.
 const UNLIMITED_BPS: u64 = 800_000_000_000;
@@ -174,8 +176,10 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Re
     Ok(Revised::Yes)
 }
 
-/// Backlog and counters by queue. `None` if the queue does not exist: no traffic class uses it, the port
-/// has no queues, or another process removed them.
+/// Backlog and counters by queue.
+///
+/// `None` if the queue does not exist: no traffic class uses it, the port has no queues, or another process
+/// removed them.
 pub type QueueStats = [Option<Stats>; CLASSES];
 
 /// Reads [`QueueStats`].

@@ -30,8 +30,9 @@ pub(crate) unsafe fn lookup_batch(batch: &mut Batch) -> io::Result<()> {
     unsafe { call(24, batch) }.map(drop)
 }
 
-/// Detaches the program of a pinned link immediately. Removing the pin would detach it only after the last
-/// descriptor is closed, with a delay.
+/// Detaches the program of a pinned link immediately.
+///
+/// Removing the pin would detach it only after the last descriptor is closed, with a delay.
 pub(crate) fn detach_link(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut get = Get { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
@@ -63,10 +64,10 @@ struct Query {
     revision: u64,
 }
 
-/// Program IDs of a TCX hook (`BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`), in execution order (`BPF_PROG_QUERY`,
-/// Linux 6.6).
+/// Program IDs of a TCX hook, in execution order (`BPF_PROG_QUERY`, Linux 6.6).
 ///
-/// Requires CAP_NET_ADMIN; reading program names would require CAP_SYS_ADMIN.
+/// `attach_type` is `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`. Requires CAP_NET_ADMIN; reading program names
+/// would require CAP_SYS_ADMIN.
 pub(crate) fn tcx_programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0_u32; MAX_TCX_PROGRAMS];
     let (target_ifindex, prog_ids) = (ifindex, ids.as_mut_ptr() as u64);

@@ -70,8 +70,9 @@ pub(super) fn out(
     Err(error)
 }
 
-/// Restricts the offloads to restore to those that attaching disabled. The user may disable others from now
-/// on.
+/// Restricts the offloads to restore to those that attaching disabled.
+///
+/// The user may disable others from now on.
 fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
     for owed in &mut record.owed {
         if let UndoStep::Offloads { ifindex, features } = owed {
@@ -83,8 +84,10 @@ fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Erro
     Ok(())
 }
 
-/// Serialises shared-map creation between concurrent attaches: the first creates the maps, the others reuse
-/// them. Other processes are excluded by the lock of the [`StateDir`].
+/// Serialises shared-map creation between concurrent attaches.
+///
+/// The first creates the maps, the others reuse them. Other processes are excluded by the lock of the
+/// [`StateDir`].
 static SHARING: Mutex<()> = Mutex::new(());
 
 /// Context of the steps.

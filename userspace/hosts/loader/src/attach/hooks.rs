@@ -104,8 +104,9 @@ pub(super) fn replace_filter(
     Ok(true)
 }
 
-/// Base of the priorities that the kernel assigns automatically, counting down (`TC_H_MAJ(0x80000000)`,
-/// net/sched/cls_api.c).
+/// Base of the priorities that the kernel assigns automatically, counting down.
+///
+/// `TC_H_MAJ(0x80000000)`, net/sched/cls_api.c.
 const FIRST_AUTOMATIC: u16 = 0x8000;
 
 /// Attaches the XDP program and pins its link; returns its mode, and a note on a fallback.

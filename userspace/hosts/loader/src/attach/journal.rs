@@ -52,15 +52,17 @@ pub(super) enum UndoStep {
         hook: String,
         program: String,
     },
-    /// VLAN stripping features that were disabled: a packet redirected in the driver would lose a stripped
-    /// tag.
+    /// VLAN stripping features that were disabled.
+    ///
+    /// A packet redirected in the driver would lose a stripped tag.
     Stripping {
         ifindex: u32,
         /// Disabled features, by ethtool's names.
         features: Vec<String>,
     },
-    /// Features that inline XDP disables and that stay off after detaching: LRO and hardware GRO of the
-    /// interface and of those below it.
+    /// Offloads that inline XDP disables and that stay off after detaching.
+    ///
+    /// They are LRO and hardware GRO of the interface and of those below it.
     Offloads {
         ifindex: u32,
         /// Features enabled before, by ethtool's names; once attached, only those that attaching disabled.
@@ -184,8 +186,7 @@ impl<S: Store> Journal<S> {
         self.write("noted")
     }
 
-    /// Undoes all steps in reverse order; continues after errors, and keeps the failed steps in the
-    /// journal.
+    /// Undoes all steps in reverse order, and keeps those that fail in the journal.
     ///
     /// `undo` returns a description of what it did, if anything. The step may already be undone, or never
     /// have been taken.

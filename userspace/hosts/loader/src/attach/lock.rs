@@ -96,8 +96,7 @@ fn holder(path: &Path) -> Option<String> {
     Some(format!("{} (process {pid})", name.trim()))
 }
 
-/// PID of the process that holds the lock on file `id` in the text of `/proc/locks` (proc(5)); waiters have
-/// an arrow.
+/// PID of the holder of the lock on file `id` in `/proc/locks` (proc(5)). Waiters have an arrow.
 fn holder_in<'a>(locks: &'a str, id: &str) -> Option<&'a str> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -48,8 +48,9 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     Ok(waiting.into_iter().map(|(record, pending)| (labelled(record.info, &links), pending)).collect())
 }
 
-/// Confirms the pending changes of these interfaces, or of all if the list is empty. Returns the former
-/// values.
+/// Confirms the pending changes of these interfaces, or of all if the list is empty.
+///
+/// Returns the former values.
 ///
 /// # Errors
 /// An interface has no pending change, or a journal cannot be written.

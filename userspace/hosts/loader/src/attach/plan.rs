@@ -232,10 +232,10 @@ fn rp_flows(
     }
 }
 
-/// Upper device with which an interface shares its MAC address: bridge, bond, team, or a VM's synthetic
-/// NIC.
+/// Upper device with which an interface shares its MAC address.
 ///
-/// A VRF is excluded, because it has its own address.
+/// That is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
+/// address.
 fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     let master = netlink.links()?.into_iter().find(|link| link.index == master);
@@ -327,8 +327,9 @@ fn has_tcx() -> bool {
     is_new_enough && !failpoint::is_without_tcx()
 }
 
-/// Link rate (drain rate of queues and initial rate of flows), per-frame overhead on the wire, and source
-/// of the rate.
+/// Link rate, per-frame overhead on the wire, and source of the rate.
+///
+/// Queues drain and flows start at the link rate.
 fn link_rate(
     netlink: &Netlink,
     link: &Link,

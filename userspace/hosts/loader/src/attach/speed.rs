@@ -9,8 +9,9 @@ use super::journal::Store as _;
 use super::state_dir::StateDir;
 use super::{Error, LinkRateFrom};
 
-/// Updates `link_rate` from its source: the speed of the hardware, or the rate of the shaper. Returns the
-/// change, if any.
+/// Updates `link_rate` from its source: the speed of the hardware, or the rate of the shaper.
+///
+/// Returns the change, if any.
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.

@@ -167,8 +167,7 @@ impl StateDir {
         Ok(metadata.dev())
     }
 
-    /// Device number of the file system mounted at the pins' location in this process; `None` if there is
-    /// none.
+    /// Device number of the file system at the pins' location in this process, if any.
     pub(super) fn bpf_dev(&self) -> Option<u64> {
         fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
     }
@@ -309,8 +308,7 @@ pub(super) fn root() -> PathBuf {
         None => PathBuf::from(ROOT),
     }
 }
-/// `/proc` directory of the process whose mount namespace is the system's, if it differs from this
-/// process's.
+/// `/proc` directory of a process in the system's mount namespace, if this process is in another.
 fn outside() -> Option<PathBuf> {
     let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let init = Some(PathBuf::from("/proc/1")).filter(|init| mounts(init).is_some());

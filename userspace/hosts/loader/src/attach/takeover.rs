@@ -55,8 +55,9 @@ impl Info {
         }
     }
 
-    /// Defaults for parameters that the settings do not specify: as detected, not as active in `running`,
-    /// which may have been changed since.
+    /// Defaults for parameters that the settings do not specify.
+    ///
+    /// They are as detected, not as active in `running`, which may have been changed since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,
@@ -120,8 +121,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     Ok(config)
 }
 
-/// Replaces the programs of an attachment by this build's; returns the programs replaced, none if they are
-/// current.
+/// Replaces an attachment's programs by this build's; returns those replaced, none if they are current.
 ///
 /// Each link is switched atomically between two packets. Maps, and with them rates, parameters and
 /// counters, are preserved.

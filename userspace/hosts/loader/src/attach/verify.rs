@@ -104,8 +104,7 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     }
 }
 
-/// Rejects an attachment whose pins are on a BPF file system that this process does not see, while its
-/// programs run.
+/// Rejects an attachment that runs with pins on a BPF file system this process does not see.
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
@@ -146,8 +145,9 @@ fn qdisc_name(handle: Handle) -> &'static str {
     if handle == queues::HANDLE { "queues" } else { "pacer" }
 }
 
-/// Whether every program of an attachment is on its hook. A missing qdisc does not count: it may have been
-/// removed on purpose.
+/// Whether every program of an attachment is on its hook.
+///
+/// A missing qdisc does not count: it may have been removed on purpose.
 pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
     Ok(parts(&Sweep::take()?, record)?
         .iter()

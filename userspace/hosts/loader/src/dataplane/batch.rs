@@ -31,8 +31,9 @@ impl Maps {
     }
 }
 
-/// Reads the elements after `last` into `values`; returns their number, and the cursor if there may be
-/// more.
+/// Reads the elements after `last` into `values`.
+///
+/// Returns their number, and the cursor if there may be more.
 fn read<V: Pod>(
     array: &Array<MapData, V>,
     last: Option<u32>,

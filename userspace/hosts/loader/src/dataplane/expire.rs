@@ -20,8 +20,7 @@ impl Expire {
             .map_err(|source| Error::Program { name: EXPIRE.to_owned(), source: Box::new(source) })
     }
 
-    /// Removes the flows of set `index` that were last used before `before_ns` (CLOCK_MONOTONIC); returns
-    /// how many.
+    /// Removes the flows of set `index` last used before `before_ns` (CLOCK_MONOTONIC); returns how many.
     ///
     /// Checked under the lock, so a flow that has just become active is not removed.
     ///

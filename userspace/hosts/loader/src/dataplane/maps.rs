@@ -109,11 +109,11 @@ impl Maps {
         self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
     }
 
-    /// Activates parameters: writes them to the next slot and switches to it, so that no packet sees a
-    /// partial change.
+    /// Activates parameters, so that no packet sees a partial change.
     ///
-    /// Slots are used in turn, so that none is written while a program may be reading it. If the next slot
-    /// was left less than a second ago, this waits for running programs.
+    /// They are written to the next slot, which then becomes the active one. Slots are used in turn, so
+    /// that none is written while a program may be reading it. If the next slot was left less than a second
+    /// ago, this waits for running programs.
     ///
     /// # Errors
     /// A map write fails; the old parameters remain active.
@@ -274,8 +274,9 @@ impl Maps {
         Ok(times)
     }
 
-    /// Endpoints of connections being set up, with the QPN each announced; `qpn` of the key is the
-    /// communication identifier.
+    /// Endpoints of connections being set up, with the QPN each announced.
+    ///
+    /// `qpn` of the key is the communication identifier.
     pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
         self.cm.iter().map(|end| end.map_err(at("CM")))
     }
@@ -378,8 +379,9 @@ fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapEr
     }
 }
 
-/// Minimum time before a slot of parameters is written again. Programs run for microseconds with soft
-/// interrupts disabled, so none still reads it after that time.
+/// Minimum time before a slot of parameters is written again.
+///
+/// Programs run for microseconds with soft interrupts disabled, so none still reads it after that time.
 const REST_NS: u64 = 1_000_000_000;
 
 /// Waits until every program that may use the old parameters has ended.

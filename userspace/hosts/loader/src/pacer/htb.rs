@@ -36,8 +36,9 @@ const READS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Interval at which unused classes are removed, and flows whose class was removed are checked.
 const PRUNE_NS: u64 = 1_000_000_000;
-/// Interval at which the whole table is scanned for flows without a class: those cut while no loop ran, or
-/// while the ring was full.
+/// Interval at which the whole table is scanned for flows without a class.
+///
+/// They were cut while no loop ran, or while the ring was full.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// Classes removed per batch.
 const PRUNED_AT_ONCE: usize = 64;
@@ -376,10 +377,9 @@ fn flow_minor(handle: Handle) -> Option<u32> {
     (handle.major() == HTB_MAJOR && (HTB_FIRST_FLOW..0xffff).contains(&minor)).then_some(minor)
 }
 
-/// Time at which the rate of a machine advanced to `now_ns` can next change without a CNP; `u64::MAX` =
-/// never.
+/// Time of a machine's next rate change without a CNP; `u64::MAX` = never.
 ///
-/// The byte counter advances no faster than the rate allows.
+/// The machine was advanced to `now_ns`. The byte counter advances no faster than the rate allows.
 fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
     let Due { cut_ns, increase_ns, .. } = machine.due(rp, now_ns);
     let is_at_line = machine.rate_bps >= rp.line_rate_bps;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dcqcn_common::layout::{CLASSES, IngressBytes};
 
-/// Samples stored per queue; samples without arrivals are not counted. At one per millisecond, one second
-/// of arrivals.
+/// Samples stored per queue; samples without arrivals are not counted.
+///
+/// At one per millisecond, one second of arrivals.
 const HISTORY: usize = 1_000;
 
 /// Bytes received for one queue up to one sample, by ingress port.
@@ -60,8 +61,9 @@ impl History {
         self.0.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Share of a queue's `depth_bytes` that arrived on a port: its arrivals among the last `depth_bytes`
-    /// of all arrivals.
+    /// Share of a queue's `depth_bytes` that arrived on a port.
+    ///
+    /// The backlog is the last `depth_bytes` of all arrivals.
     pub(super) fn share(&self, ifindex: u32, queue: usize, depth_bytes: u64) -> Share {
         let Some((looks, last)) = self.0.get(queue).and_then(|looks| Some((looks, looks.back()?))) else {
             return Share { bytes: 0, is_all: depth_bytes == 0 };

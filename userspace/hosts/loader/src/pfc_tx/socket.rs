@@ -52,8 +52,9 @@ impl Port {
 struct Holds(BTreeMap<(u32, usize), BTreeMap<u32, u64>>);
 
 impl Holds {
-    /// Stores the end of `egress`'s pause; returns the time for which to pause the neighbour, the maximum
-    /// of all egress ports.
+    /// Stores the end of `egress`'s pause; returns the time for which to pause the neighbour.
+    ///
+    /// It is the maximum over all egress ports.
     fn set(&mut self, of: (u32, usize), egress: u32, until_ns: Option<u64>, now_ns: u64) -> u64 {
         let wanted = self.0.entry(of).or_default();
         wanted.retain(|_, until_ns| *until_ns > now_ns);
@@ -90,8 +91,7 @@ impl PauseSocket {
         Ok(Self { socket, holds: Mutex::default() })
     }
 
-    /// Pauses a priority of `port`'s neighbour until `until_ns`, or ends the pause, on behalf of the port
-    /// `egress`.
+    /// Pauses a priority of `port`'s neighbour until `until_ns`, or resumes it, on behalf of `egress`.
     pub(super) fn hold(
         &self,
         egress: u32,

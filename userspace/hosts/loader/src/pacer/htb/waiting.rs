@@ -24,8 +24,9 @@ impl Waiting {
         self.0.entry(minor).or_insert(now_ns);
     }
 
-    /// Removes the flows whose class must be created now: all if nothing is queued, otherwise those that
-    /// timed out.
+    /// Removes the flows whose class must be created now.
+    ///
+    /// These are all flows if nothing is queued, otherwise those that timed out.
     pub(super) fn take(&mut self, nothing_in_line: bool, now_ns: u64) -> Vec<u32> {
         let is_next =
             |_: &u32, since_ns: &mut u64| nothing_in_line || now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
