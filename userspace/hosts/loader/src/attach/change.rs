@@ -177,7 +177,7 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
     failpoint::step("parameters are active");
     // The parameters are active even if this fails; the depths are then wrong for a few seconds.
     if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
-        tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve the depths of virtual queues; they are wrong for a few seconds");
+        tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve virtual queue depths");
     }
     Ok(())
 }
