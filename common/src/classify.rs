@@ -29,8 +29,10 @@ pub trait Frame {
     fn reaches(&self, len: usize) -> bool {
         len <= self.frame_len() as usize
     }
-    /// Frame length of a packet that [reaches](Frame::reaches) `len`. If the first fragment of the buffer reaches it,
-    /// the bytes in further fragments are padding, and an implementation may omit them.
+    /// Frame length of a packet that [reaches](Frame::reaches) `len`.
+    ///
+    /// If the first fragment of the buffer reaches it, the bytes in further fragments are padding, and an
+    /// implementation may omit them.
     fn len_reaching(&self, _len: usize) -> u32 {
         self.frame_len()
     }
@@ -82,8 +84,9 @@ pub struct Segments {
 pub const QP_GSI: u32 = 1;
 
 impl Roce {
-    /// Whether this is payload (SEND, WRITE, READ response) of an ordinary QP. Such packets are marked, trigger CNPs
-    /// and are charged to their flow.
+    /// Whether this is payload (SEND, WRITE, READ response) of an ordinary QP.
+    ///
+    /// Such packets are marked, trigger CNPs and are charged to their flow.
     #[inline(always)]
     #[must_use]
     pub const fn congests(&self) -> bool {
@@ -213,8 +216,9 @@ impl Roce {
         Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan })
     }
 
-    /// Source QPN, which only datagrams carry. (Reliable datagrams carry it too, in another header; no hardware
-    /// implements them.)
+    /// Source QPN, which only datagrams carry.
+    ///
+    /// (Reliable datagrams carry it too, in another header; no hardware implements them.)
     #[inline(always)]
     #[must_use]
     pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
@@ -340,7 +344,7 @@ fn dscp_at<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Op
     }
 }
 
-/// The offset is a constant of each call, so the verifier follows it without arithmetic on packet pointers.
+/// The offset is a constant of each call, so the verifier does not see arithmetic on packet pointers.
 #[inline(always)]
 fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Result<Roce, Stat> {
     match ethertype {
@@ -468,7 +472,9 @@ fn is_roce(udp: Udp<'_>) -> Result<(), Stat> {
     }
 }
 
-/// `ip_len` is the packet length in the IP header, which has `header_len` bytes.
+/// Checks UDP and BTH.
+///
+/// `ip_len` is the packet length according to the IP header, which has `header_len` bytes.
 #[inline(always)]
 fn transport<F: Frame>(
     frame: &F,

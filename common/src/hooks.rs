@@ -1,7 +1,8 @@
-//! What each hook does with a packet: the three points of DCQCN, put together from the pure parts.
+//! Packet processing of each hook: the three DCQCN (Data Center Quantized Congestion Notification) roles,
+//! CP, NP and RP.
 //!
-//! The programs in the kernel and the reference engine both run these functions; they differ only in how they implement
-//! [`Env`], [`Host`] and [`Skb`], that is in where packets, maps, time and randomness come from.
+//! The kernel programs and the reference engine both run these functions. They differ only in their
+//! implementations of [`Env`], [`Host`] and [`Skb`]: packets, maps, time and randomness.
 
 mod cp;
 mod host;
@@ -29,7 +30,7 @@ pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;
 pub use pfc::HEARD;
 
-/// XDP, of an inline attachment: marks and forwards everything.
+/// XDP hook of an inline attachment: marks and forwards every packet.
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     let roce = match classify(h) {
@@ -63,7 +64,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     forward(h, p)
 }
 
-/// Sends a packet on, where the port is one of two in line.
+/// Forwards the packet if the attachment is inline; passes it otherwise.
 #[inline(always)]
 fn forward<'p, H: Host<'p>>(h: &mut H, p: &Params) -> XdpVerdict {
     if !h.env().is_inline(p) {
@@ -73,14 +74,18 @@ fn forward<'p, H: Host<'p>>(h: &mut H, p: &Params) -> XdpVerdict {
     XdpVerdict::Redirect(p.port.ifindex[way_out(h, p)])
 }
 
-/// Which of two ports in line a packet leaves by.
+/// Index of the egress port of an inline pair.
 #[inline(always)]
 fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
     (h.ingress_ifindex() == p.port.ifindex[0]) as usize
 }
 
-/// TC, ingress: both ends of a host. CNPs cut the rates of its flows and PFC frames pause them (RP). A CE-marked data packet, or the
-/// first one after a window with marks, makes the hook send a marked copy to the interface's own egress, where it becomes the CNP (NP).
+/// TC ingress hook: RP and NP of a host.
+///
+/// - RP: CNPs cut the rates of local flows, PFC frames pause them.
+/// - NP: a CE-marked data packet, or the first data packet after a window with marks, makes the hook clone
+///   the packet to the interface's own egress, with the private `skb->mark`. The egress hook turns the
+///   clone into the CNP.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let roce = match classify(s) {
@@ -93,7 +98,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             return TcVerdict::Pass;
         }
     };
-    // A CNP that arrived by another interface is counted there.
+    // A CNP handed on by another interface was counted there.
     let is_handed_on = roce.is_cnp() && s.env().is_handed_on();
     let Some(p) = s.env().params() else {
         return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
@@ -127,7 +132,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     TcVerdict::Pass
 }
 
-/// TC, egress: a marked clone becomes the CNP; other RoCE is classified, marked (CP) and paced (RP).
+/// TC egress hook: turns NP clones into CNPs; classifies, marks (CP) and paces (RP) other RoCE packets.
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let (p, roce) = match look(s) {
@@ -150,7 +155,8 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     if p.config.scalars.cp_enable != 0 {
         match cp::congestion_point(s, p, &roce, class, 0) {
             Marking::Drop => return TcVerdict::Drop,
-            // A packet this host made itself has no port to go back to: its sender is told by its own stack.
+            // A locally generated packet has no ingress port to send a fast CNP to; this host's own stack
+            // notifies the sender.
             Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
                 if roce.congests() && is_between_hosts(s, &roce) {
                     np::notify(s, p, &roce, true, np::FAST);
@@ -163,7 +169,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return rp::pace(s, p, &roce, class);
     }
     if pairing::is_management(&roce) {
-        // What a process writes is no message of this host's connection manager.
+        // Datagrams from user-space sockets are not messages of this host's connection manager.
         if s.is_from_process() {
             s.env().count(Stat::RpFromProcess);
         } else {
@@ -173,7 +179,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     TcVerdict::Pass
 }
 
-/// The parameters and the packet, if it is one to do something about; else why not, which is counted.
+/// Parameters and classified packet, or the reason to pass it.
+///
+/// That is the counter of its class, already incremented, or `None` without parameters.
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     match classify(s) {
@@ -185,11 +193,12 @@ fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     }
 }
 
-/// The same packet, without what the verifier knows of the way that led to it: it would follow all that comes once for each
-/// depth of tags and version of IP.
+/// Hides the parsed offsets from the verifier.
+///
+/// It would otherwise explore the rest of the program once per VLAN depth and IP version.
 #[inline(always)]
 fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
-    /// Larger than any offset of an IP header.
+    /// Above every possible offset of the IP header.
     const V6: u32 = 32;
     let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
     let (vlan, packets) = (h.env().opaque(roce.vlan), h.env().opaque(roce.packets));
@@ -235,7 +244,7 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     }
 }
 
-/// What a DSCP means on the port.
+/// Traffic class of a DSCP on this port.
 #[inline(always)]
 fn class_of(p: &Params, dscp: usize) -> DscpClass {
     p.classes[dscp % DSCPS]
@@ -258,7 +267,7 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
     }
 }
 
-/// Puts a packet that is not RoCE, or not looked into, where its DSCP belongs, if the port has queues.
+/// Assigns a packet that is not RoCE, or not parsed, to the class of its DSCP if the port has queues.
 #[inline(always)]
 fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
     if !s.env().sorts_all() {
@@ -281,8 +290,10 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
 const TC_PRIO_CONTROL: u32 = 7;
 const TC_PRIO_MAX: u32 = 15;
 
-/// Whether a frame keeps the link itself running, and must not wait behind data: PFC, LACP, STP, ARP, and what its sender calls so.
-/// Only of this host's own: no bridge forwards such a frame, and a neighbour must not gain a strict queue by imitating one.
+/// Whether a frame keeps the link running and must not queue behind data.
+///
+/// These are PFC, LACP, STP, ARP, and `TC_PRIO_CONTROL`. Only locally generated frames count: bridges do
+/// not forward such frames, and a neighbour must not reach a strict queue by imitating one.
 #[inline(always)]
 fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
     if s.ingress_ifindex() != 0 {
@@ -296,7 +307,7 @@ fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
         || s.header(0).is_some_and(|eth| is_control(Ethernet::new(eth).ethertype()))
 }
 
-/// Enters an event in the log, if there is to be one.
+/// Logs an event, if the event log is enabled.
 #[inline(always)]
 pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id: QpId, values: [u64; 2]) {
     if p.event_interval_ns != 0 {
@@ -305,7 +316,7 @@ pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id
     }
 }
 
-/// Whether one more is within a limit, which then has one less to give.
+/// Admits one more event under a rate limit and charges it; false if the limit is reached.
 #[inline(always)]
 pub(crate) fn within<'p, H: Host<'p>>(h: &mut H, which: Time, limit: &Limit) -> bool {
     if limit.gap_ns == 0 {

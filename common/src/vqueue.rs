@@ -1,8 +1,9 @@
-//! The virtual queue: depth of a queue that drains at a given rate.
+//! Virtual queue: the depth of a queue that drains at a given rate.
 //!
-//! TC and XDP programs cannot read a qdisc's backlog. One 64-bit number per class, the time at which the queue would be
-//! empty, is equivalent: depth = (empty_at − now) · rate. It is in ticks of 1/64 ns, because a 64-byte frame takes 0.64
-//! ns at 800 Gbit/s. It may wrap (after nine years of uptime), because only differences are used.
+//! TC and XDP programs cannot read a qdisc's backlog. Instead, they store one 64-bit number per class, the
+//! time at which the queue would be empty: depth = (empty_at − now) · rate. Its unit is 1/64 ns, because a
+//! 64-byte frame takes 0.64 ns at 800 Gbit/s. It may wrap (after nine years of uptime), because only
+//! differences are used.
 
 /// log2 of ticks per nanosecond.
 const TICK_SHIFT: u32 = 6;
@@ -23,13 +24,16 @@ pub struct Drain {
     pub batch_ticks: u64,
 }
 
-/// State of a queue that is private to one CPU.
+/// Per-CPU state of a queue.
 ///
-/// If each packet of every CPU changed a shared number, its cache line would move between cores with each packet. So a
-/// CPU publishes its packets in batches, as soon as they would exceed [`Drain::batch_ticks`]: as a burst at the arrival
-/// of the first one, with the queue at least as long as this CPU saw it. All bytes are published eventually. With `n`
-/// CPUs, a CPU misses at most n − 1 unpublished batches, and overestimates by at most n batches (and the packets that
-/// ended them). A single CPU is exact, and so are all CPUs if a batch is less than a packet.
+/// Updating a shared number for every packet would move its cache line between cores. So a CPU publishes
+/// its packets in batches, as soon as they would exceed [`Drain::batch_ticks`]. A batch counts as a burst
+/// at the arrival of its first packet, and the published queue is at least as long as this CPU saw it. All
+/// bytes are published eventually.
+///
+/// With `n` CPUs, a CPU misses at most n − 1 unpublished batches, and overestimates by at most n batches
+/// (and the packets that ended them). A single CPU is exact, and so are all CPUs if a batch is less than a
+/// packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {

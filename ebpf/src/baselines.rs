@@ -1,7 +1,8 @@
-//! What the data plane's cost is compared with: programs that do nothing, only parse, or only pace. And what tests need next to it.
+//! Baselines for benchmarks (programs that do nothing, only parse, or only pace) and helper programs for
+//! tests.
 //!
-//! An object of its own, which no host ever gets. `feed_tc` and `feed_xdp` stand before a program under measurement and
-//! give each packet the next queue pair of a list: a test run repeats one packet.
+//! A separate object that is never deployed. `feed_tc` and `feed_xdp` precede a program under measurement
+//! and give each packet the next QPN of a list, because a test run repeats one packet.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -37,44 +38,45 @@ use dcqcn_common::wire::{ipv4, udp};
 use crate::lock::locked;
 use crate::packet::{context_field, header};
 
-/// Nothing, in XDP.
+/// Empty XDP program.
 #[xdp(frags)]
 pub fn empty_xdp(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-/// Index of the interface that [`redirect_xdp`] sends packets out of; loopback unless told before loading.
+/// Interface that [`redirect_xdp`] sends packets out of; set before loading, loopback by default.
 #[unsafe(no_mangle)]
 pub static REDIRECT_TO: u32 = 1;
 
-/// Sends each packet out of an interface and does nothing else, in XDP.
+/// Redirects every packet to [`REDIRECT_TO`], in XDP.
 #[xdp(frags)]
 pub fn redirect_xdp(_ctx: XdpContext) -> u32 {
-    // SAFETY: a constant of the object, which only the loader changes; read as one that the compiler does not know.
+    // SAFETY: a constant of the object, changed only before loading; volatile, because the compiler must
+    // not assume its value.
     let to = unsafe { (&raw const REDIRECT_TO).read_volatile() };
-    // SAFETY: plain numbers.
+    // SAFETY: plain integers.
     unsafe { bpf_redirect(to, 0) as u32 }
 }
 
-/// Takes every packet, in XDP.
+/// Drops every packet, in XDP.
 #[xdp(frags)]
 pub fn drop_xdp(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_DROP
 }
 
-/// Nothing, in TC.
+/// Empty TC program.
 #[classifier]
 pub fn empty_tc(_ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Ends its chain, in TC.
+/// Ends the program chain, in TC.
 #[classifier]
 pub fn pass_tc(_ctx: TcContext) -> i32 {
     TC_ACT_OK
 }
 
-/// Puts the tag of VLAN 5 next to each packet, as a VLAN interface does.
+/// Adds a tag of VLAN 5 outside each packet, as a VLAN interface does.
 #[classifier]
 pub fn push_tag(ctx: TcContext) -> i32 {
     const VLAN: u16 = 0x8100;
@@ -112,7 +114,7 @@ impl Frame for XdpFrame {
     }
 }
 
-/// The data plane's classifier and nothing else, in XDP.
+/// Only the data plane's classifier, in XDP.
 #[xdp(frags)]
 pub fn parse_xdp(ctx: XdpContext) -> u32 {
     let _ = black_box(classify(&mut XdpFrame(ctx)).is_ok());
@@ -155,7 +157,7 @@ impl Frame for SkbFrame {
     }
 }
 
-/// The data plane's classifier and nothing else, in TC.
+/// Only the data plane's classifier, in TC.
 #[classifier]
 pub fn parse_tc(ctx: TcContext) -> i32 {
     let _ = black_box(classify(&mut SkbFrame(ctx)).is_ok());
@@ -166,7 +168,7 @@ pub fn parse_tc(ctx: TcContext) -> i32 {
 #[map]
 pub static SEEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// The least that counts a packet which is not for us: its kind, at fixed offsets, and one more in this CPU's counter.
+/// Minimal counter of packets that are not UDP: protocol at fixed offsets, and a per-CPU counter.
 #[classifier]
 pub fn count_tcp(ctx: TcContext) -> i32 {
     let frame = SkbFrame(ctx);
@@ -180,11 +182,11 @@ pub fn count_tcp(ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Sends a copy of each packet out of its interface and does nothing else.
+/// Sends a clone of each packet out of its interface, in TC.
 #[classifier]
 pub fn clone_tc(ctx: TcContext) -> i32 {
     let skb: *mut __sk_buff = ctx.as_ptr().cast();
-    // SAFETY: the program's own context and interface. A copy that does not go is not made again.
+    // SAFETY: the program's own context and interface. A failed clone is not retried.
     unsafe { bpf_clone_redirect(skb, (*skb).ifindex, 0) };
     TC_ACT_UNSPEC
 }
@@ -201,17 +203,17 @@ pub struct EdtFlow {
 
 dcqcn_common::entries!(EdtFlow: QpId);
 
-/// The minimal pacer's flows, looked up as the data plane's are; as many as the loader says.
+/// Flows of the minimal pacer, with the data plane's lookup; sized by the loader.
 #[map]
 pub static EDT: Array<Set<EdtFlow>> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, BPF_F_MMAPABLE);
 
-/// 50 Gb/s: 0.16 ns a byte.
+/// 50 Gb/s: 0.16 ns per byte.
 const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
-/// Of the hash.
+/// Keys of the hash.
 const KEYS: HashKeys = HashKeys::new(0);
 /// fq's horizon.
 const HORIZON_NS: u64 = 10_000_000_000;
-/// The mask of the numbers of [`EDT`]'s sets.
+/// Mask of set indices in [`EDT`].
 #[unsafe(no_mangle)]
 pub static EDT_MASK: u32 = DEFAULT_FLOWS / WAYS as u32 - 1;
 
@@ -227,7 +229,7 @@ fn is_roce(packet: &[u8; HEADERS_LEN]) -> bool {
         && packet[36..38] == udp::ROCE_V2_PORT.to_be_bytes()
 }
 
-/// The least that paces RoCE by queue pair: fixed offsets, the data plane's table, earliest departure times.
+/// Minimal RoCE pacer: fixed offsets, the data plane's table, one flow per QP, earliest departure times.
 #[classifier]
 pub fn edt_tc(ctx: TcContext) -> i32 {
     let frame = SkbFrame(ctx);
@@ -247,7 +249,8 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     let bytes = frame.frame_len() as u64;
     let hash = FlowId { src: [0; 4], receiver: id }.hash(&KEYS);
     let departure_ns = locked(
-        // SAFETY: a constant of the object, which only the loader changes; read as one that the compiler does not know.
+        // SAFETY: a constant of the object, changed only before loading; volatile, because the compiler
+        // must not assume its value.
         EDT.get_ptr_mut(set_index(hash, unsafe { (&raw const EDT_MASK).read_volatile() })),
         #[inline(always)]
         |set| {
@@ -274,18 +277,19 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// When the minimal marker's queue is empty.
+/// Time at which the minimal marker's queue will be empty.
 #[map]
 pub static EMPTY_AT_NS: Array<u64> = Array::with_max_entries(1, 0);
 
-/// 100 kb/s: 80 us a byte.
+/// 100 kb/s: 80 us per byte.
 const DRAIN_NS_PER_BYTE: u64 = 80_000;
 /// Offsets of TOS and checksum.
 const TOS_AT: usize = 15;
 const CHECKSUM_AT: usize = 14 + ipv4::CHECKSUM_AT;
 
-/// The least that marks RoCE by a virtual queue: fixed offsets, one queue that all CPUs share, no threshold; and the kernel's function for
-/// writing, as a program that writes by itself has TCP's packets copied.
+/// Minimal RoCE marker: fixed offsets, one virtual queue shared by all CPUs, no threshold.
+///
+/// Writes through the kernel's helper: for a program that writes directly, the kernel copies TCP's packets.
 #[classifier]
 pub fn mark_tc(ctx: TcContext) -> i32 {
     let frame = SkbFrame(ctx);
@@ -310,7 +314,7 @@ pub fn mark_tc(ctx: TcContext) -> i32 {
     let Some(empty_at_ns) = EMPTY_AT_NS.get_ptr_mut(0) else {
         return TC_ACT_UNSPEC;
     };
-    // SAFETY: a map value. Other CPUs change it under us: every access is atomic.
+    // SAFETY: a map value. Other CPUs change it concurrently: every access is atomic.
     let is_queued = unsafe {
         let seen_ns = empty_at_ns.read_volatile();
         let next_ns = seen_ns.max(now_ns).wrapping_add(lasts_ns);
@@ -336,28 +340,28 @@ pub fn mark_tc(ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Queue pairs of the packets to come, in order; a power of two.
+/// Number of QPNs in the feeding order; a power of two.
 const ORDER_LEN: u32 = 1 << 20;
 
-/// What a fed packet becomes.
+/// Fields written into each fed packet.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Feed {
-    /// TOS, and the IPv4 checksum that belongs to it.
+    /// TOS, and the matching IPv4 checksum.
     tos: u8,
     _pad: u8,
     checksum: [u8; 2],
 }
 
-/// The destination queue pairs, big endian in the lower three bytes.
+/// Destination QPNs in feeding order, in the lower three bytes.
 #[map]
 pub static ORDER: Array<u32> = Array::with_max_entries(ORDER_LEN, 0);
 
-/// What else changes.
+/// Other fields written into each fed packet.
 #[map]
 pub static FEED: Array<Feed> = Array::with_max_entries(1, 0);
 
-/// How many packets each CPU has fed.
+/// Packets fed by each CPU.
 #[map]
 pub static FED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 
@@ -369,7 +373,7 @@ pub static NEXT_XDP: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub static NEXT_TC: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
-/// Gives the packet between `data` and `data_end` the next queue pair, and its TOS back.
+/// Writes the next QPN into the packet between `data` and `data_end`, and restores its TOS.
 #[inline(always)]
 fn feed(data: usize, data_end: usize) {
     let (Some(fed), Some(feed)) = (FED.get_ptr_mut(0), FEED.get(0)) else {
@@ -389,24 +393,24 @@ fn feed(data: usize, data_end: usize) {
     [packet[24], packet[25]] = feed.checksum;
 }
 
-/// Feeds a program in TC.
+/// Feeds [`NEXT_TC`].
 #[classifier]
 pub fn feed_tc(ctx: TcContext) -> i32 {
     let frame = SkbFrame(ctx);
     let (data, data_end) = frame.bounds();
     feed(data, data_end);
-    // SAFETY: what is called takes the same context and returns in this program's stead.
+    // SAFETY: the called program takes the same context and returns in place of this one.
     unsafe { NEXT_TC.tail_call(&frame.0, 0) };
     TC_ACT_UNSPEC
 }
 
-/// Feeds a program in XDP.
+/// Feeds [`NEXT_XDP`].
 #[xdp(frags)]
 pub fn feed_xdp(ctx: XdpContext) -> u32 {
     let frame = XdpFrame(ctx);
     let (data, data_end) = frame.bounds();
     feed(data, data_end);
-    // SAFETY: what is called takes the same context and returns in this program's stead.
+    // SAFETY: the called program takes the same context and returns in place of this one.
     unsafe { NEXT_XDP.tail_call(&frame.0, 0) };
     xdp_action::XDP_PASS
 }

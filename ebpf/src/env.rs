@@ -1,4 +1,4 @@
-//! What XDP and TC hooks share: parameters, counters, tables, time and randomness.
+//! Environment shared by the XDP and TC hooks: parameters, counters, tables, time and randomness.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 use core::ptr::NonNull;
@@ -21,8 +21,9 @@ use crate::maps::{
 };
 use crate::trace::PacketTrace;
 
-/// Empties the places of flows in set `index` of `table` that were used last before `before_ns`; returns how many, and counts
-/// them where the table's new flows are counted.
+/// Removes the flows of set `index` of `table` that were last used before `before_ns`; returns how many.
+///
+/// They are also counted, on the hook that counts the table's new flows.
 #[inline(always)]
 pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
     let (expired, hook, stat) = if table == Table::Rp as u32 {
@@ -57,7 +58,7 @@ pub enum Hook {
 pub struct Env {
     counters: NonNull<Counters>,
     now_ns: u64,
-    /// Where in [`SIBLINGS`](crate::maps::SIBLINGS) a CNP goes next.
+    /// Index in [`SIBLINGS`](crate::maps::SIBLINGS) from which a CNP is handed on.
     pub next_sibling: u32,
     pub trace: PacketTrace,
 }
@@ -77,7 +78,7 @@ impl Env {
         unsafe { self.counters.as_mut() }
     }
 
-    /// Counts that a set was not to be had.
+    /// Counts a set whose lock could not be taken.
     #[inline(always)]
     fn had<R>(&mut self, result: Option<R>) -> Option<R> {
         if result.is_none() {
@@ -98,7 +99,7 @@ impl hooks::Env<'static> for Env {
         sorts_all()
     }
 
-    /// Fixed when the object is loaded; a program under test reads its parameters.
+    /// Constant after loading, except under test, where the parameters decide.
     #[inline(always)]
     fn is_inline(&self, p: &Params) -> bool {
         mode() == Mode::Inline as u32 || p.port.ifindex[1] != 0
@@ -132,11 +133,11 @@ impl hooks::Env<'static> for Env {
         }
     }
 
-    /// By way of a map: of what it reads there the verifier believes anything.
+    /// Passes `value` through a map: the verifier knows nothing of values read from there.
     #[inline(always)]
     fn opaque(&mut self, value: u32) -> u32 {
         let detour = &raw mut self.counters().detour;
-        // SAFETY: a field of what is there.
+        // SAFETY: a field of a live reference.
         unsafe {
             detour.write_volatile(value.into());
             detour.read_volatile() as u32
@@ -169,15 +170,15 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64> {
         let (queue, own) = (QUEUE.get_ptr_mut(index)?, SHARES.get_ptr_mut(index)?);
-        // SAFETY: a map value; its first field is the number. Other CPUs change it under us: every access is atomic.
+        // SAFETY: a map value. Other CPUs change `empty_at` concurrently: every access is atomic.
         let empty_at = unsafe { &raw mut (*queue).empty_at };
         // SAFETY: as above.
         let seen = unsafe { empty_at.read_volatile() };
         // SAFETY: this CPU's value of a per-CPU map; programs run with bottom halves off, so none interrupts another here.
         let next = update(seen, unsafe { *own });
-        // Tried once: where another CPU is faster, the batch is told with the next packet.
+        // Tried once: if another CPU wins, the batch is published with the next packet.
         //
-        // SAFETY: as above. Ordering: the result is used, so Relaxed would be compiled wrongly (LLVM #210280).
+        // SAFETY: as above. Ordering: the result is used, so Relaxed would be miscompiled (LLVM #210280).
         let is_told = next.empty_at != seen
             && unsafe {
                 atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
@@ -197,8 +198,9 @@ impl hooks::Env<'static> for Env {
         if let Some(came) =
             INGRESS_BYTES.get_ptr_mut(ingress_ifindex).or_else(|| INGRESS_BYTES.get_ptr_mut(0))
         {
-            // SAFETY: this CPU's value of a per-CPU map with memory of its own from the start; programs run with bottom halves off.
-            // An entry that is removed at this moment may be another port's already, which counts a packet too many then.
+            // SAFETY: this CPU's value of a per-CPU map; its memory is type-stable, and programs run with
+            // bottom halves off. If the entry is removed concurrently it may already belong to another
+            // port, which then counts one packet too many.
             unsafe { (*came)[queue % CLASSES] += bytes };
         }
     }
@@ -210,7 +212,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn time(&self, which: Time) -> u64 {
-        // SAFETY: a map value. Other CPUs write to it: what is read is one of the times they wrote.
+        // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values.
         TIMES_NS.get_ptr(which as u32).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
     }
 
@@ -231,7 +233,7 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn is_handed_on(&mut self) -> bool {
         if let Some(handed) = HANDED.get_ptr_mut(0) {
-            // SAFETY: this CPU's slot, which only the programs of TC ingress use, one at a time.
+            // SAFETY: this CPU's slot, used only by the TC ingress programs, one at a time.
             self.next_sibling = unsafe { core::mem::take(&mut *handed) };
         }
         self.next_sibling != 0
@@ -239,18 +241,18 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn set_named(&mut self, id: &QpId, qpn: u32) {
-        // Without memory the connection stays unknown, as one not seen.
+        // On failure the connection stays unknown, as if it had not been seen.
         let _ = CM.insert(id, qpn, 0);
     }
 
     #[inline(always)]
     fn pair(&self, id: &QpId) -> Option<Pair> {
         let entry = ENTRY.get_ptr_mut(0)?;
-        // SAFETY: this CPU's value of a per-CPU map, which is not in use while another program runs on it. Of the tables only
-        // numbers are copied out; were the entry replaced in the meantime, they would be another valid pair's, or one of each, which
-        // is put right by the next packet.
+        // SAFETY: this CPU's value of a per-CPU map, not used by another program that interrupts this one.
+        // Only integers are copied out of the tables. A concurrent replacement may yield another valid
+        // pair, or a mix of two; the next packet corrects that.
         unsafe {
-            // Those of the controller are of every VLAN.
+            // Pairs configured by the controller apply to every VLAN.
             (*entry).0 = QpId { vlan: 0, ..*id };
             let key = &(*entry).0;
             let entered = PAIRS.get(key).copied();
@@ -268,7 +270,7 @@ impl hooks::Env<'static> for Env {
         let Some(entry) = ENTRY.get_ptr_mut(0) else {
             return;
         };
-        // SAFETY: as in `pair`. Without memory it stays unknown, and the next packet tries again.
+        // SAFETY: as in `pair`. On failure the pair stays unknown, and the next packet retries.
         unsafe {
             *entry = (*id, pair);
             let (key, value) = &*entry;
@@ -281,7 +283,7 @@ impl hooks::Env<'static> for Env {
         let Some(entry) = ENTRY.get_ptr_mut(0) else {
             return;
         };
-        // SAFETY: as in `pair`. An entry that is gone already is as good.
+        // SAFETY: as in `pair`. It does not matter if the entry was already removed.
         unsafe {
             (*entry).0 = *id;
             let key = &(*entry).0;
@@ -302,7 +304,7 @@ impl hooks::Env<'static> for Env {
         let Some(log) = EVENTS.get_ptr_mut(0) else {
             return;
         };
-        // SAFETY: a map value; the controller writes to it by the same function only.
+        // SAFETY: a map value; the controller accesses it only through the same function.
         if !unsafe { events::record::<Memory>(log, interval_ns, event) } {
             self.count(Stat::EventLost);
         }
@@ -331,20 +333,20 @@ impl hooks::Env<'static> for Env {
     }
 }
 
-/// Memory as the programs share it.
+/// Memory shared by programs on all CPUs.
 struct Memory;
 
-/// Ordering: the results are used, so Relaxed would be compiled wrongly (LLVM #210280).
+/// Ordering: the results are used, so Relaxed would be miscompiled (LLVM #210280).
 impl Atomic for Memory {
     #[inline(always)]
     unsafe fn increment(at: *mut u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(at, 1) }
     }
 
     #[inline(always)]
     unsafe fn swap(at: *mut u64, value: u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { atomic_xchg::<u64, { AtomicOrdering::AcqRel }>(at, value) }
     }
 }

@@ -1,13 +1,13 @@
-//! A set of the NP table under its lock.
+//! Locked access to a set of the NP table.
 
 use dcqcn_common::flow::lock::{free, take_as_seen};
 use dcqcn_common::flow::{Entry, Set};
 
-/// Runs `f` on a set that nobody else uses in the meantime; `None` if there is no such set, or it was not to be had.
+/// Runs `f` on a set under its lock; `None` if there is no such set or the lock is contended.
 #[inline(always)]
 pub fn locked<T: Entry, R>(set: Option<*mut Set<T>>, f: impl FnOnce(&mut Set<T>) -> R) -> Option<R> {
     let set = set?;
-    // SAFETY: a map value; its first field is the lock, and the rest is ours while it is held.
+    // SAFETY: a map value. `lock` is only accessed atomically, and the other fields only while it is held.
     unsafe {
         let lock = &raw mut (*set).lock;
         if take_as_seen(lock, 0) != Ok(()) {

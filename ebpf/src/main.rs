@@ -1,7 +1,7 @@
 //! XDP and TC entry points.
 //!
-//! All that is decided about a packet is decided in `dcqcn_common::hooks`; this crate says where packets, maps, time and
-//! randomness come from in the kernel. Every program passes what it does not understand.
+//! All decisions about a packet are made in `dcqcn_common::hooks`; this crate provides packets, maps, time
+//! and randomness in the kernel. Every program passes packets it does not understand.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]

@@ -1,5 +1,6 @@
-//! The programs of `main.rs` with the packet trace. A separate object, because tracing costs every packet time and the
-//! verifier instructions.
+//! The programs of `main.rs` with the packet trace.
+//!
+//! A separate object, because tracing costs time per packet and verifier instructions.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]

@@ -1,11 +1,13 @@
-//! Bounds of the packet in the context.
+//! Access to the packet's bytes and to context fields.
 
 /// Reads a context field at its constant offset.
 ///
-/// The verifier rejects a load from a context pointer to which an offset was added before, as the compiler does when several places
-/// read one field. Of packet pointers it also requires the width:
-/// In the kernel's headers the field has 32 bits, and the compiler, believing that, may spill or extend it as such; the
-/// verifier then takes the pointer for a number. So the load is written by hand and its result has 64 bits.
+/// The load is written by hand, and its result has 64 bits, for two reasons:
+///
+/// - The verifier rejects a load through a context pointer to which an offset was added, which the compiler
+///   does if several places read the same field.
+/// - The kernel's headers give packet pointers 32 bits. Relying on that, the compiler may spill or extend
+///   them as 32-bit values, and the verifier then treats the pointer as a scalar.
 macro_rules! context_field {
     ($ctx:expr, $ty:ty, $field:ident) => {{
         let field: usize;
@@ -24,14 +26,14 @@ macro_rules! context_field {
 }
 pub(crate) use context_field;
 
-/// A header of `N` bytes at `at` in the packet from `data` to `data_end`, if it lies inside.
+/// A header of `N` bytes at `at` in the packet from `data` to `data_end`, if it is inside.
 #[inline(always)]
 pub fn header<'a, const N: usize>(data: usize, data_end: usize, at: usize) -> Option<&'a mut [u8; N]> {
     let start = data + at;
     if start + N > data_end {
         return None;
     }
-    // SAFETY: inside the packet, as just checked. Callers give it the lifetime of their borrow of the context, and all
-    // that moves packets takes the context mutably.
+    // SAFETY: inside the packet, as checked above. Callers restrict the lifetime to their borrow of the
+    // context, and every function that moves the packet takes the context mutably.
     Some(unsafe { &mut *(start as *mut [u8; N]) })
 }

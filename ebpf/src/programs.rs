@@ -1,33 +1,34 @@
-//! The programs, by name.
+//! Program entry points.
 
 use aya_ebpf::macros::{classifier, xdp as xdp_hook};
 use aya_ebpf::programs::{TcContext, XdpContext};
 
 use crate::{skb, xdp};
 
-/// Inline: marks and forwards.
+/// XDP, inline attachments: marks and forwards.
 #[xdp_hook(frags)]
 #[inline(always)]
 pub fn dcqcn_xdp(ctx: XdpContext) -> u32 {
     xdp::run(&ctx)
 }
 
-/// Feeds CNPs to the rate machines; answers CE-marked data with CNPs.
+/// TC ingress: applies CNPs to the rate machines; answers CE-marked data with CNPs.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_ingress(ctx: TcContext) -> i32 {
     skb::run_ingress(&ctx)
 }
 
-/// Makes clones into CNPs; marks and paces the rest.
+/// TC egress: turns clones into CNPs; marks and paces other packets.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_egress(ctx: TcContext) -> i32 {
     skb::run_egress(&ctx)
 }
 
-/// Empties the places of idle flows in one set of a flow table. Attached to nothing: the controller runs it, with what it
-/// is to do in the context's `cb`. Returns how many flows it removed.
+/// Removes idle flows from one set of a flow table; returns how many.
+///
+/// Not attached: the controller runs it, with the arguments in the context's `cb`.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_expire(ctx: TcContext) -> i32 {

@@ -1,4 +1,4 @@
-//! TC, ingress and egress.
+//! TC ingress and egress hooks.
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
@@ -51,8 +51,11 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     verdict
 }
 
-/// Has the programs of the other interfaces look at a CNP, from that at `next` on; returns if there is none. A program's tail calls
-/// are at most 33 (`MAX_TAIL_CALL_CNT`), failed ones too.
+/// Tail-calls the other interfaces' TC ingress programs, starting at index `next`.
+///
+/// Returns if no slot is populated.
+///
+/// A program may make at most 33 tail calls (`MAX_TAIL_CALL_CNT`), including failed ones.
 #[inline(always)]
 fn hand_on(ctx: &TcContext, env: &mut Env, next: u32) {
     let Some(handed) = HANDED.get_ptr_mut(0) else {
@@ -60,10 +63,11 @@ fn hand_on(ctx: &TcContext, env: &mut Env, next: u32) {
     };
     for place in 0..MOST_SIBLINGS {
         if place >= next {
-            // A place that the verifier knows becomes a jump in the program's text, and each change of the array then waits for
-            // RCU once for each such jump in each program (`bpf_arch_poke_desc_update`): seconds where there are many.
+            // A tail call with a constant index is patched into the program's text. Each change of the
+            // array then waits for an RCU grace period per such call in each program
+            // (`bpf_arch_poke_desc_update`): seconds, if there are many.
             let index = hooks::Env::opaque(env, place);
-            // SAFETY: this CPU's slot; nothing of this program is in use when another takes its place.
+            // SAFETY: this CPU's slot; a successful tail call does not return to this program.
             unsafe {
                 *handed = place + 1;
                 SIBLINGS.tail_call(ctx, index);
@@ -96,7 +100,7 @@ pub fn run_expire(ctx: &TcContext) -> i32 {
     expire(table, index, (u64::from(before_high) << 32) | u64::from(before_low)) as i32
 }
 
-/// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): the time is CLOCK_MONOTONIC's.
+/// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): a CLOCK_MONOTONIC timestamp.
 const DELIVERY_MONO: u32 = 1;
 
 /// `SOCK_DGRAM` of the kernel's include/linux/net.h.
@@ -107,7 +111,7 @@ const AF_INET6: u8 = 10;
 /// `PACKET_OTHERHOST` of the kernel's uapi/linux/if_packet.h.
 const PACKET_OTHERHOST: u32 = 3;
 
-/// Passing means "go on with the next program", so that others on the same hook still run.
+/// Passing continues with the next program, so that other programs on the same hook still run.
 #[inline(always)]
 fn verdict(verdict: TcVerdict) -> i32 {
     let (ifindex, neigh) = match verdict {
@@ -125,7 +129,7 @@ fn verdict(verdict: TcVerdict) -> i32 {
         return TC_ACT_REDIRECT;
     }
     if neigh {
-        // SAFETY: without parameters the kernel looks the neighbour up by itself.
+        // SAFETY: without parameters the kernel resolves the neighbour.
         unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
     } else {
         // SAFETY: plain numbers.
@@ -134,13 +138,13 @@ fn verdict(verdict: TcVerdict) -> i32 {
 }
 
 impl SkbHost<'_> {
-    /// The context's own structure, which the BPF crate keeps behind methods for most fields.
+    /// The raw context; `TcContext` has methods for few of its fields.
     #[inline(always)]
     fn raw(&self) -> *mut __sk_buff {
         self.ctx.as_ptr().cast()
     }
 
-    /// Runs a hook, with the packet trace around it.
+    /// Runs a hook inside the packet trace.
     #[inline(always)]
     fn traced(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
         let Some(trace) = PacketTrace::begin(hook, self) else {
@@ -156,7 +160,7 @@ impl SkbHost<'_> {
         verdict
     }
 
-    /// Gives a program under test a packet of the length it is to see.
+    /// Under test, resizes the packet to the requested length; stores length 0 on failure.
     #[inline(always)]
     fn resize_under_test(&mut self) {
         let Some(test) = test() else {
@@ -170,14 +174,15 @@ impl SkbHost<'_> {
         }
     }
 
-    /// Whether the kernel would send it on: its Ethernet address is this host's, its IP address is not. Where nothing is forwarded
-    /// the kernel does not say whose an address is.
+    /// Whether the kernel would forward the packet: its MAC address is this host's, its IP address is not.
+    ///
+    /// False if forwarding is disabled, because then the FIB lookup does not report local addresses.
     #[inline(always)]
     fn is_forwarded(&self, roce: &Roce) -> bool {
         let Some((src, dst)) = roce.addresses(self) else {
             return false;
         };
-        // SAFETY: numbers, all of which may be zero; and the program's own context.
+        // SAFETY: a structure of integers, valid if zeroed; and the program's own context.
         let (mut route, ifindex) = unsafe { (core::mem::zeroed::<bpf_fib_lookup>(), (*self.raw()).ifindex) };
         route.ifindex = ifindex;
         route.l4_protocol = udp::IP_PROTOCOL;
@@ -191,7 +196,7 @@ impl SkbHost<'_> {
             route.__bindgen_anon_4.ipv4_dst = dst[3];
         }
         let len = size_of::<bpf_fib_lookup>() as i32;
-        // SAFETY: the program's own context, and a structure of this length. An error is negative.
+        // SAFETY: the program's own context, and a structure of this length. Errors are negative.
         let found = unsafe { lookup(self.raw().cast(), &raw mut route, len, 0) };
         found >= 0
             && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED)
@@ -254,8 +259,8 @@ impl Host<'static> for SkbHost<'_> {
         unsafe { (*self.raw()).ingress_ifindex }
     }
 
-    /// Through the helper: a program that writes directly has every cloned packet copied before it runs, and TCP sends
-    /// nothing but clones.
+    /// Uses the helper: for a program that writes directly, the kernel unclones every packet first, and TCP
+    /// sends only clones.
     #[inline(always)]
     fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool {
         // SAFETY: the program's own context, `N` bytes on the stack.
@@ -271,8 +276,10 @@ impl Host<'static> for SkbHost<'_> {
         error == 0
     }
 
-    /// By the kernel's helper, faster than two writes. It uses the kernel's offset of the IP header, which a tag inside the
-    /// packet may make wrong, and rejects a header shared with a clone, which a write copies first.
+    /// Tries the kernel's helper first, which is faster than two writes.
+    ///
+    /// It uses the kernel's offset of the IP header, which may be wrong for in-packet VLAN tags, and
+    /// rejects headers shared with a clone, which a write copies first.
     #[inline(always)]
     fn set_ce(&mut self, roce: &Roce) -> bool {
         // SAFETY: the program's own context.
@@ -313,8 +320,9 @@ impl Skb<'static> for SkbHost<'_> {
 
     #[inline(always)]
     fn set_departure(&mut self, departure_ns: u64) {
-        // SAFETY: the program's own context. The helper says what clock the time is of, so that the stamp survives a veth
-        // pair; but it refuses a packet with its VLAN tag inside, where the bare field has to do (fq needs no more).
+        // SAFETY: the program's own context. The helper records the timestamp's clock, so that it survives
+        // a veth pair. It rejects packets with an in-packet VLAN tag; for those only the field is set,
+        // which is enough for fq.
         unsafe {
             if bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
                 (*self.raw()).tstamp = departure_ns;
@@ -332,11 +340,13 @@ impl Skb<'static> for SkbHost<'_> {
         unsafe { bpf_set_hash(self.raw(), hash) };
     }
 
-    /// Soft-RoCE makes a socket for each queue pair and binds it to nothing, so that its port stays 0. A process cannot send from
-    /// such a one: its socket gets a port with its first datagram. A raw socket has its protocol there, and asks for rights.
+    /// Soft-RoCE's sockets are not bound, so their source port stays 0.
+    ///
+    /// A user-space datagram socket gets a port with its first datagram at the latest. In a raw socket
+    /// (which needs `CAP_NET_RAW`) the field holds the protocol.
     #[inline(always)]
     fn is_from_process(&self) -> bool {
-        // SAFETY: the program's own context, and what the kernel says of the socket of its packet.
+        // SAFETY: the program's own context, and socket fields read through pointers the kernel provides.
         unsafe {
             let sk = (*self.raw()).__bindgen_anon_2.sk;
             if sk.is_null() || (*sk).src_port == 0 {
@@ -349,7 +359,7 @@ impl Skb<'static> for SkbHost<'_> {
 
     #[inline(always)]
     fn is_for_other_host(&self, roce: &Roce) -> bool {
-        // A test run's packets are for nobody it knows.
+        // The addresses of test packets are not configured on this host.
         if test().is_some() {
             return false;
         }
@@ -382,7 +392,8 @@ impl Skb<'static> for SkbHost<'_> {
         let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
             return false;
         };
-        // SAFETY: this CPU's value of a per-CPU map, at least as long. Only this hook uses it, and none interrupts it while it does.
+        // SAFETY: this CPU's value of a per-CPU map, at least `N` bytes long. Only this hook uses it, and
+        // it does not interrupt itself.
         let bytes = unsafe { &mut *scratch.cast::<[u8; N]>() };
         if !build(self, bytes) {
             return false;
@@ -394,8 +405,8 @@ impl Skb<'static> for SkbHost<'_> {
 
     #[inline(always)]
     fn set_tag_priority(&mut self, pcp: u8) {
-        // SAFETY: the program's own context. The helpers leave a packet they cannot change as it was; the tag goes back
-        // with its own protocol and number.
+        // SAFETY: the program's own context. The helpers leave a packet that they cannot change as it was.
+        // The tag is pushed again with its protocol and VLAN ID.
         unsafe {
             let skb = self.raw();
             if (*skb).vlan_present == 0 {

@@ -1,4 +1,4 @@
-//! XDP, of inline attachments.
+//! XDP hook of inline attachments.
 
 use aya_ebpf::bindings::{xdp_action, xdp_md};
 use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_get_buff_len};
@@ -42,7 +42,8 @@ fn verdict(verdict: XdpVerdict) -> u32 {
                 unsafe { (*test).redirect_ifindex = ifindex };
                 xdp_action::XDP_REDIRECT
             }
-            // SAFETY: plain numbers. On failure it returns XDP_ABORTED: there is nowhere else to send the packet.
+            // SAFETY: plain integers. Returns XDP_ABORTED on failure, because there is no other interface
+            // to send the packet to.
             None => unsafe { bpf_redirect(ifindex, 0) as u32 },
         },
     }
@@ -61,8 +62,10 @@ impl XdpHost<'_> {
 }
 
 impl XdpHost<'_> {
-    /// Length of the piece that can be read. A difference, and not a sum with what a packet says of itself: to the verifier of Linux 6.1
-    /// a number whose bytes were swapped may be any.
+    /// Length of the first fragment, the only part that can be read directly.
+    ///
+    /// Computed as a difference, not as a sum with a length from the packet: to Linux 6.1's verifier a
+    /// byte-swapped number has no bounds.
     #[inline(always)]
     fn first_piece(&self) -> usize {
         self.data_end().wrapping_sub(self.data())
@@ -76,7 +79,7 @@ impl Frame for XdpHost<'_> {
         unsafe { bpf_xdp_get_buff_len(self.ctx.ctx) as u32 }
     }
 
-    /// Most packets are in one piece, and of those nobody has to be asked.
+    /// Most packets have one fragment, for which no helper call is needed.
     #[inline(always)]
     fn reaches(&self, len: usize) -> bool {
         len <= self.first_piece() || len <= self.frame_len() as usize

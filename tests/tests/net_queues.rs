@@ -134,7 +134,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
         says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
-        says(&lab.ok("detach a0")?, "of a0 is again");
+        says(&lab.ok("detach a0")?, "of a0 restored");
         assert_eq!(shown()?, before);
         lab.ok(&format!("attach a0 --config {}", file.display()))?;
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
@@ -142,13 +142,10 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert_eq!(shown()?, before);
     }
     lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
-    says(
-        &lab.refused(1, "attach a0 --role switch --queues --flows 64")?,
-        "has the classes of htb 9: already",
-    );
+    says(&lab.refused(1, "attach a0 --role switch --queues --flows 64")?, "already has classes (htb 9:)");
     lab.host.command("tc qdisc del dev a0 root")?;
     let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
-    says(&lab.refused(1, host)?, "want the same place");
+    says(&lab.refused(1, host)?, "both replace the root qdisc");
     Ok(())
 }
 

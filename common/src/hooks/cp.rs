@@ -1,4 +1,4 @@
-//! CP, the congestion point: the virtual queue of a class, and the mark that its depth calls for.
+//! CP (congestion point): virtual queues and ECN marking by their depth.
 
 use super::{Env, Host};
 use crate::classify::{Roce, Segments};
@@ -7,7 +7,7 @@ use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
 use crate::wire::ecn::Ecn;
 
-/// What the congestion point did.
+/// Result of the congestion point.
 #[derive(PartialEq, Eq)]
 pub(super) enum Marking {
     Unmarked,
@@ -15,7 +15,9 @@ pub(super) enum Marking {
     Drop,
 }
 
-/// The depth above which a packet of class `tc` is dropped because it cannot be marked (`drop_not_ect`); `u64::MAX` = none.
+/// Depth above which a packet of class `tc` is dropped because it cannot be marked (`drop_not_ect`).
+///
+/// `u64::MAX` = never.
 #[inline(always)]
 #[must_use]
 pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
@@ -25,7 +27,7 @@ pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
     if is_unmarkable && wred.enabled != 0 { wred.kmax_bytes } else { u64::MAX }
 }
 
-/// CP: puts the packet into its class's virtual queue and marks it by the depth it met.
+/// Adds the packet to its class's virtual queue and marks it according to the depth it met.
 #[inline(always)]
 pub(super) fn congestion_point<'p, H: Host<'p>>(
     h: &mut H,
@@ -34,7 +36,8 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     class: DscpClass,
     port: u32,
 ) -> Marking {
-    // First of all, because reading the clock waits for all before it, and nothing for it.
+    // First, because reading the clock waits for all earlier instructions, and no later instruction waits
+    // for it.
     let now_ns = h.env().now_ns();
     let tc = class.tc();
     let ecn = roce.ecn();
@@ -58,7 +61,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         }
     }
     let depth_bytes = match backlog_bytes {
-        // It will be dropped, and takes no room in the virtual queue.
+        // To be dropped, so not added to the virtual queue.
         Some(bytes) if bytes > deepest_bytes => bytes,
         _ => {
             let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { deepest_bytes };

@@ -1,4 +1,4 @@
-//! What a hook needs from where it runs: packet, maps, clock, random source.
+//! Environment of a hook: packet, maps, clock and random source.
 
 use crate::classify::{Frame, Roce};
 use crate::events::Event;
@@ -11,81 +11,85 @@ use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
 use crate::wire::{cnp, ipv4, ipv6};
 
-/// Most bytes [`Skb::rebuild`] is requested.
+/// Maximum number of bytes that [`Skb::rebuild`] writes.
 pub const MAX_REBUILT: usize = cnp::V6_LEN;
 
-/// Maps, clock and random source of a hook. `'p` is how long parameters live.
+/// Maps, clock and random source of a hook. `'p` is the lifetime of the parameters.
 pub trait Env<'p> {
-    /// The parameters active; `None` before the first were written. Asked once for each packet, so that it sees no two.
+    /// The active parameters; `None` before the first write.
+    ///
+    /// Read once per packet, so that a packet never sees two versions.
     fn params(&self) -> Option<&'p Params>;
-    /// Whether packets that are not RoCE may have a class of the port's queues. For TC, egress.
+    /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
     fn sorts_all(&self) -> bool;
-    /// Whether the port is one of two in line, as these say. For XDP.
+    /// Whether the parameters describe an inline pair of ports. XDP only.
     fn is_inline(&self, p: &Params) -> bool;
-    /// Monotonic time, the same for the whole packet; first read before any lock is taken.
+    /// Monotonic time, constant for a packet. Must first be read before any lock is taken.
     fn now_ns(&mut self) -> u64;
     /// A uniform random number.
     fn random_u32(&mut self) -> u32;
-    /// The same number, as one that the verifier knows nothing of.
+    /// Returns `value` unchanged, as a number of which the verifier knows nothing.
     fn opaque(&mut self, value: u32) -> u32;
-    /// Counts one.
+    /// Increments a counter.
     fn count(&mut self, stat: Stat);
-    /// Counts `n`.
+    /// Adds `n` to a counter.
     fn count_many(&mut self, stat: Stat, n: u64);
-    /// The counters of a traffic class, below [`CLASSES`](crate::layout::CLASSES).
+    /// Counters of traffic class `tc`, below [`CLASSES`](crate::layout::CLASSES).
     fn class(&mut self, tc: usize) -> &mut ClassCounters;
-    /// The counters of PFC.
+    /// PFC counters.
     fn pauses(&mut self) -> &mut PauseCounters;
-    /// Updates a virtual queue, its "empty at" atomically, and this CPU's share of it, and returns the depth `update` saw.
-    /// `None`: no such queue.
+    /// Updates a virtual queue and this CPU's share of it, and returns the depth that `update` computed.
+    ///
+    /// "Empty at" is updated atomically. `None` if the queue does not exist.
     fn queue(&mut self, index: u32, update: impl Fn(u64, Share) -> Enqueued) -> Option<u64>;
-    /// Counts `bytes` that came by the interface `ingress_ifindex` into the queue `queue`, below
+    /// Adds `bytes` received on interface `ingress_ifindex` to queue `queue`, below
     /// [`CLASSES`](crate::layout::CLASSES).
     fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64);
-    /// What really waits in the queue `index`, if the controller ever read it.
+    /// Backlog of queue `index` as last sampled by the controller, if ever.
     fn backlog(&self, index: u32) -> Option<Backlog>;
-    /// A set of the RP table.
+    /// Set `index` of the RP table.
     fn rp_set(&mut self, index: u32) -> Option<Shared>;
-    /// A place to reckon in.
+    /// Per-CPU scratch space for the debt computation (the BPF stack is 512 bytes).
     fn debt(&mut self) -> &mut Debt;
-    /// A place for whom a place in the RP table is looked for.
+    /// Per-CPU scratch space for the key of an RP table search (the BPF stack is 512 bytes).
     fn wanted(&mut self) -> &mut FlowId;
-    /// Runs `f` on a set of the NP table under its lock; `None` if it is not to be had.
+    /// Runs `f` on set `index` of the NP table under its lock; `None` if the lock is contended.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// A time that all CPUs share; 0 before it is set.
+    /// A timestamp shared by all CPUs; 0 before it is set.
     fn time(&self, which: Time) -> u64;
-    /// Sets it; of two CPUs' times either may stay.
+    /// Sets a shared timestamp; if two CPUs write concurrently, either value may win.
     fn set_time(&mut self, which: Time, at_ns: u64);
-    /// The QPN that the end `id` of a connection in the making named for itself; `id.qpn` is that end's name for the connection
-    /// (communication identifier), all 32 bits of it.
+    /// QPN that endpoint `id` of a connection being set up announced for itself.
+    ///
+    /// `id.qpn` is that endpoint's communication identifier, all 32 bits of it.
     fn named(&self, id: &QpId) -> Option<u32>;
-    /// Keeps in mind what QPN an end named.
+    /// Stores the QPN that an endpoint announced.
     fn set_named(&mut self, id: &QpId, qpn: u32);
-    /// Who is at the other end of `id`, where it is known: by the controller, or else learned.
+    /// Remote QP of `id`: as configured by the controller, otherwise as learned.
     fn pair(&self, id: &QpId) -> Option<Pair>;
-    /// Learns who is at the other end of `id`, and forgets somebody not requested recently if there is no room.
+    /// Stores the learned remote QP of `id`; evicts the least recently used pair if the table is full.
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
-    /// Forgets what was learned of `id`.
+    /// Removes the learned pair of `id`.
     fn forget_pair(&mut self, id: &QpId);
-    /// Whether another interface's hook handed this CNP on, after [`TcVerdict::HandOn`]. Queried once per CNP, by TC ingress.
+    /// Whether another interface's hook handed this CNP on, see [`TcVerdict::HandOn`].
+    ///
+    /// Queried once per CNP, by TC ingress.
     fn is_handed_on(&mut self) -> bool;
-    /// Tells the HTB pacer, if one listens.
+    /// Announces a rate cut to the HTB pacer in user space, if it is running.
     fn announce(&mut self, cut: Cut);
-    /// Enters an event in the log, at most one per `interval_ns` (not 0) of its kind; otherwise counts it as lost.
+    /// Logs an event, at most one per `interval_ns` (not 0) and kind; counts the others as lost.
     fn record(&mut self, interval_ns: u64, event: Event);
 }
 
-/// Where a hook runs: its packet and its [`Env`].
+/// A hook's packet and its [`Env`].
 pub trait Host<'p>: Frame {
-    /// What it has next to the packet.
     type Env: Env<'p>;
-    /// What it has next to the packet.
     fn env(&mut self) -> &mut Self::Env;
-    /// The interface the packet came in on; 0 = this host made it.
+    /// Interface the packet arrived on; 0 = generated by this host.
     fn ingress_ifindex(&self) -> u32;
-    /// Overwrites `N` bytes at `at`; false if the kernel refuses.
+    /// Overwrites `N` bytes at `at`; false if the kernel rejects the write.
     fn write<const N: usize>(&mut self, at: usize, bytes: &[u8; N]) -> bool;
-    /// Sets CE in the IP header of an ECT packet; false if the kernel refuses.
+    /// Sets CE in the IP header of an ECT packet; false if the kernel rejects the write.
     #[inline(always)]
     fn set_ce(&mut self, roce: &Roce) -> bool
     where
@@ -95,14 +99,15 @@ pub trait Host<'p>: Frame {
     }
 }
 
-/// Writes CE into the IP header; false if the kernel refuses.
+/// Writes CE into the IP header; false if the kernel rejects the write.
 #[inline(always)]
 pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
     set_tos(h, roce, Ecn::CE.apply(roce.tos))
 }
 
-/// Writes the IPv4 TOS, with the checksum, or the IPv6 traffic class; false if the kernel refuses. The ICRC covers neither
-/// (IBTA specification, annex A17.3.3).
+/// Writes the IPv4 TOS, with the checksum, or the IPv6 traffic class; false if the kernel rejects the write.
+///
+/// The ICRC covers neither (IBTA specification, annex A17).
 #[inline(always)]
 pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool {
     let Some(&[first, second]) = h.header(roce.l3) else {
@@ -122,7 +127,7 @@ pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool 
     h.write(roce.l3 + 1, &[tos]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }
 
-/// What a TC hook has beyond that: the socket buffer.
+/// The socket buffer of a TC hook.
 pub trait Skb<'p>: Host<'p> {
     /// `skb->mark`.
     fn mark(&self) -> u32;
@@ -132,50 +137,55 @@ pub trait Skb<'p>: Host<'p> {
     fn priority(&self) -> u32;
     /// Sets `skb->priority`.
     fn set_priority(&mut self, priority: u32);
-    /// The earliest departure time it has, of whatever clock; 0 = none.
+    /// Earliest departure time of the packet, on whatever clock; 0 = none.
     fn departure(&self) -> u64;
     /// Sets the earliest departure time.
     fn set_departure(&mut self, departure_ns: u64);
-    /// Sets `skb->hash`, by which fq tells flows of one socket apart.
+    /// Sets `skb->hash`, by which fq distinguishes flows of one socket.
     fn set_hash(&mut self, hash: u32);
-    /// Whether a process sent it through a datagram socket of its own. Soft-RoCE's sockets are the kernel's, and are bound to no
-    /// port.
+    /// Whether a user-space process sent it through a datagram socket.
+    ///
+    /// Soft-RoCE uses kernel sockets, which are bound to no port.
     fn is_from_process(&self) -> bool;
-    /// Whether its destination MAC address is neither that of the interface it came in on nor a group's, or the kernel forwards it by its
-    /// IP address.
+    /// Whether the packet is not addressed to this host.
+    ///
+    /// Either its destination MAC is unicast and not that of the ingress interface, or the kernel would
+    /// forward its IP address.
     fn is_for_other_host(&self, roce: &Roce) -> bool;
-    /// Sends a copy with this `skb->mark` out of the hook's own interface, through its egress hook.
+    /// Sends a clone with this `skb->mark` out of the hook's own interface, through its egress hook.
     fn clone_out(&mut self, mark: u32) -> bool;
-    /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]. They are built first, while the packet is as it was,
-    /// and not in the program's own 512 bytes; false if that or the kernel refuses.
+    /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]; false if `build` or the
+    /// kernel fails.
+    ///
+    /// `build` runs before the packet is changed, and outside the 512-byte BPF stack.
     fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
     -> bool;
-    /// Sets the priority of the VLAN tag that the kernel keeps next to the packet, if there is one.
+    /// Sets the priority of the VLAN tag that the kernel stores outside the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }
 
-/// What the XDP hook decides.
+/// Verdict of the XDP hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpVerdict {
-    /// On to the host.
+    /// Pass to the host's stack.
     Pass,
-    /// Gone.
+    /// Drop.
     Drop,
-    /// Out of this interface.
+    /// Redirect to this interface.
     Redirect(u32),
 }
 
-/// What the TC hooks decide.
+/// Verdict of a TC hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcVerdict {
-    /// On its way.
+    /// Continue with the next program.
     Pass,
-    /// Gone.
+    /// Drop.
     Drop,
-    /// Out of this interface, layer 2 as it stands.
+    /// Redirect to this interface, layer 2 header unchanged.
     Redirect(u32),
-    /// Out of this interface, to the neighbour the routes say.
+    /// Redirect to this interface and resolve the next hop by the routing table.
     RedirectNeigh(u32),
-    /// To the next interface of this host that has reaction points; on to the host where there is none. TC ingress only.
+    /// Tail-call the next interface of this host that has an RP; pass if there is none. TC ingress only.
     HandOn,
 }

@@ -1,16 +1,16 @@
-//! The classes of the HTB pacer, by the place of a flow in its table.
+//! HTB pacer classes, numbered by a flow's slot in the RP table.
 
 use crate::layout::WAYS;
 
-/// First class of the HTB pacer that belongs to a QP; those below are fixed.
+/// First HTB class that belongs to a QP; lower minor numbers are fixed.
 pub const HTB_FIRST_FLOW: u32 = 0x100;
 
-/// Flows that the HTB pacer has classes for: its RP table is not larger.
+/// Maximum number of flows with an HTB class; with this pacer the RP table is not larger.
 pub const HTB_MAX_FLOWS: u32 = 32_768;
 
 const _: () = assert!(htb_minor(HTB_MAX_FLOWS / WAYS as u32 - 1, WAYS - 1).is_some());
 
-/// Minor number of the HTB class of the flow in `way` of set `index`; `None` beyond the 16 bits a class has.
+/// Minor number of the HTB class of a flow; `None` if it exceeds the 16 bits of a class ID.
 #[inline(always)]
 #[must_use]
 pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
@@ -18,7 +18,7 @@ pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
     if minor < 0xffff { Some(minor) } else { None }
 }
 
-/// Set and way of the flow whose HTB class has this minor number: the inverse of [`htb_minor`]; `None` for a class of no flow.
+/// Inverse of [`htb_minor`]: set and way of the flow; `None` for a class without a flow.
 #[must_use]
 pub fn htb_place(minor: u32) -> Option<(u32, usize)> {
     let flow = minor.checked_sub(HTB_FIRST_FLOW).filter(|_| minor < 0xffff)?;

@@ -1,4 +1,4 @@
-//! NP, the notification point: which marks are answered, and how a clone becomes the CNP.
+//! NP (notification point): the CNP limiter, and the rewrite of a cloned data packet as a CNP.
 
 use super::{Env, Skb, TcVerdict, class_of, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
@@ -14,37 +14,41 @@ use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::Ipv6;
 use crate::wire::udp::Udp;
 
-/// Lowest bit of the private mark: the clone was made by a congestion point (fast CNP), not by the receiver's NP.
+/// Lowest bit of the private mark: the clone was made by a CP (fast CNP), not by the receiver's NP.
 pub(super) const FAST: u32 = 1;
 
 /// TTL and hop limit of CNPs.
 pub const CNP_TTL: u8 = 64;
 
-/// Whether a CNP with the packet's addresses, the other way round, could come from one host and reach one.
+/// Whether both addresses of the packet belong to single hosts.
+///
+/// Only then can a CNP use them with source and destination swapped.
 #[inline(always)]
 #[must_use]
 pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
-    // The lowest bit of an Ethernet address's first byte is a group's (IEEE 802.3 §3.2.3), which sends nothing.
+    // The lowest bit of the first byte marks a group address (IEEE 802.3 §3.2.3), which is never a source.
     let has_hosts = |[dst, .., src]: &[u8; 7]| (dst | src) & 1 == 0;
     frame.header(0).is_some_and(has_hosts)
         && roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
 }
 
-/// Whether this host may answer in the name of the one the packet is for: its addresses become the CNP's own. Never for a
-/// group; for another host where that is requested.
+/// Whether this host may send the CNP, whose source address is the packet's destination.
+///
+/// Never for a group address; for another host only with `np_other_host`.
 #[inline(always)]
 pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
     is_between_hosts(s, roce) && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
 }
 
-/// How long after the last pending mark of the port unmarked packets look for one of their own flow. It only saves them the look-up:
-/// a flow's own mark expires much sooner.
+/// Time after the port's last pending mark during which unmarked packets are looked up.
+///
+/// This only saves lookups: a flow's own mark expires much sooner.
 const PENDING_NS: u64 = 1_000_000_000;
 
-/// Interval between updates of the port's last pending mark: all CPUs read its cache line.
+/// Minimum interval between updates of the port's last pending mark, because all CPUs read its cache line.
 const PENDING_SLACK_NS: u64 = PENDING_NS / 10;
 
-/// Records that a mark of the port is pending.
+/// Records that the port has a pending mark.
 #[inline(always)]
 fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
     let pending_ns = s.env().time(Time::NpPending);
@@ -53,7 +57,7 @@ fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
     }
 }
 
-/// Whether an unmarked packet is worth a look for a mark before it that is pending: one has been, of whatever flow, recently.
+/// Whether an unmarked packet needs a lookup, because some flow of the port had a pending mark recently.
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     let pending_ns = s.env().time(Time::NpPending);
@@ -62,21 +66,22 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     }
     let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
     if !is_recent {
-        // So that the clock is not read for every packet from now on.
+        // Avoids reading the clock for every later packet.
         s.env().set_time(Time::NpPending, 0);
     }
     is_recent
 }
 
-/// NP: asks the CNP limiter and, if it agrees, sends the clone that will become the CNP. An unmarked packet only stands for
-/// marks before it.
+/// Checks the CNP limiter and, if it admits the CNP, sends the clone that becomes it.
+///
+/// An unmarked packet answers earlier marks of its flow only.
 #[inline(always)]
 pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, kind: u32) {
     let now_ns = s.env().now_ns();
     let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
         return;
     };
-    // Asked before the interval begins: a CNP that is not sent must not use one up.
+    // Checked before the flow's interval starts: a CNP that is not sent must not consume the interval.
     let cnps_used_up_to_ns = s.env().time(Time::Cnps);
     let is_limited = p.cnps.gap_ns != 0;
     let admitted = if is_limited { p.cnps.admit(cnps_used_up_to_ns, now_ns) } else { Some(0) };
@@ -143,7 +148,7 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         #[inline(always)]
         |set| {
             let flow = &mut set.ways[way % WAYS];
-            // Another CPU may have evicted the flow in the meantime.
+            // Another CPU may have evicted the flow since.
             if flow.id == id && flow.last_cnp_ns == now_ns {
                 flow.restore_interval(last_cnp_ns);
             }
@@ -151,13 +156,13 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
     );
 }
 
-/// Whom the NP keeps a data packet's CNP interval for, under a `cnp_limit`.
+/// Key of the CNP interval of a data packet, according to `cnp_limit`.
 #[inline(always)]
 #[must_use]
 pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<FlowId> {
     let id = roce.flow(frame)?;
     Some(match cnp_limit {
-        // A datagram QP hears many senders: there the QP is the sender's.
+        // A datagram QP receives from many senders, so the key is the sender's QP.
         CNP_LIMIT_QP => match roce.source_qpn(frame) {
             Some(qpn) => {
                 FlowId { src: id.receiver.addr, receiver: QpId { addr: id.src, qpn, ..id.receiver } }
@@ -174,7 +179,7 @@ pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<Fl
 pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> TcVerdict {
     let fast = s.mark() & FAST != 0;
     s.set_mark(0);
-    // The clone is the project's own: if it cannot become a CNP it must not travel as a second data packet.
+    // If the clone cannot become a CNP it must not leave as a duplicate data packet.
     if !rewrite_as_cnp(s, p, roce) {
         s.env().count(Stat::NpCnpFailed);
         return TcVerdict::Drop;
@@ -184,8 +189,8 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     if !fast {
         return TcVerdict::Pass;
     }
-    // Back to where the data came from. A routed packet carries the router's own MAC address by now, so that its sender's
-    // is no longer known; a bridged one still carries both.
+    // Send it back to the ingress interface. A routed packet already carries this router's MAC, so the
+    // sender's is unknown and must be resolved; a bridged packet still carries both.
     let Some(mac) = s.header::<6>(0) else {
         return TcVerdict::Drop;
     };
@@ -196,8 +201,10 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     }
 }
 
-/// The QPN that sends to `receiver`, if the pair known of that is with the host that sent this packet. The number may have been
-/// used again for a connection of which nothing was seen: the pair's QPN is then a number of another host.
+/// QPN of the sender to `receiver`, if the known pair is with the host that sent this packet.
+///
+/// `receiver`'s QPN may have been reused for a connection whose setup was not seen. The pair then names a
+/// QPN of another host.
 #[inline(always)]
 fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<u32> {
     let pair = s.env().pair(receiver)?;

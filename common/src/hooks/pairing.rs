@@ -1,7 +1,7 @@
-//! Which two QPs belong together, learned from the messages that connect them.
+//! Pairs of connected QPs, learned from connection management (CM) messages.
 //!
-//! REQ and REP each name their sender's QP; who sees both, on a host or on the way between two, knows the pair. DREQ,
-//! DREP and REJ end it. (IBTA vol. 1, 12.6; see [`crate::wire::cm`].)
+//! REQ and REP each carry their sender's QPN, so an observer of both, at a host or on the path, learns the
+//! pair. DREQ, DREP and REJ end it. (IBTA vol. 1, 12.6; see [`crate::wire::cm`].)
 
 use super::{Env, Host, record, within};
 use crate::classify::{QP_GSI, Roce};
@@ -15,18 +15,18 @@ use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use crate::wire::ext::Deth;
 
-/// How many pairs are learned: 1,000 a second, and 8,192 at once, as when a large job starts.
+/// Rate limit of learning: 1,000 pairs per second, with bursts of 8,192, as when a large job starts.
 pub const LEARNING: Limit = Limit::new(1_000, 8_192);
 
 /// Whether a packet carries a management datagram of the general services interface.
 #[inline(always)]
 #[must_use]
 pub(super) fn is_management(roce: &Roce) -> bool {
-    // The class first: it tells the verifier that nothing else gets here.
+    // Check the class first: from it the verifier derives that no other packet gets here.
     roce.class == Class::Datagram && roce.dest_qpn == QP_GSI && roce.opcode == Opcode::UD_SEND_ONLY
 }
 
-/// Learns from a management datagram, if it is one of connection management.
+/// Learns QP pairs from a management datagram, if it is a CM message.
 #[inline(always)]
 pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let at = roce.bth() + Bth::LEN + Deth::LEN;
@@ -66,7 +66,8 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
             }
         }
         Attribute::DREQ => forget(h, &QpId { addr: dst, qpn, vlan }, src),
-        // These name no QP, only the connection, and an end that sent a REJ may not have named itself.
+        // These carry no QPN, only communication identifiers, and the sender of a REJ may not have
+        // announced its QPN.
         Attribute::DREP | Attribute::REJ => {
             if let Some(qpn) = h.env().named(&receiver) {
                 forget(h, &QpId { addr: dst, qpn, vlan }, src);
@@ -76,7 +77,7 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     }
 }
 
-/// Enters what the messages say is at the other end of `id`, unless a more trusted source says something else.
+/// Stores the pair of `id` learned from CM, unless a more trusted source reported another one.
 #[inline(always)]
 fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if let Some(known) = h.env().pair(id) {
@@ -90,7 +91,7 @@ fn learn<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     enter(h, p, id, pair);
 }
 
-/// Enters a pair, if not too many were recently: whoever makes them up is to push out the true ones slowly at most.
+/// Stores a pair within the [`LEARNING`] limit, so that forged messages evict valid pairs only slowly.
 #[inline(always)]
 pub(super) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pair) {
     if within(h, Time::Pairs, &LEARNING) {
@@ -101,8 +102,9 @@ pub(super) fn enter<'p, H: Host<'p>>(h: &mut H, p: &Params, id: &QpId, pair: Pai
     }
 }
 
-/// Removes the pair of `id` and the QP at `other_addr`, as far as messages made it known, and only if it is theirs: nobody else
-/// ends a connection.
+/// Removes the pair of `id` and the QP at `other_addr`, in both directions.
+///
+/// Only pairs learned from CM between exactly these two hosts, so that no third host can end a connection.
 #[inline(always)]
 fn forget<'p, H: Host<'p>>(h: &mut H, id: &QpId, other_addr: [u32; 4]) {
     let source = PairSource::Cm as u32;

@@ -1,4 +1,5 @@
-//! PFC: the frames by which a neighbour pauses what is sent to it, and how long they hold a packet.
+//! PFC (priority flow control): frames with which the neighbour pauses this port, and the delay of paused
+//! packets.
 
 use super::{Env, Host, within};
 use crate::layout::Time;
@@ -9,11 +10,12 @@ use crate::stats::Stat;
 use crate::wire::eth::Ethernet;
 use crate::wire::pfc::{GROUP, OPCODE, Pfc};
 
-/// How many frames count: 200,000 a second, and 2,000 at once. At 800 Gb/s the longest pause lasts 42 us, and is requested again
-/// some 50,000 times a second.
+/// Rate limit of PFC frames: 200,000 per second, with bursts of 2,000.
+///
+/// At 800 Gb/s the longest pause lasts 42 us and is refreshed about 50,000 times a second.
 pub const HEARD: Limit = Limit::new(200_000, 2_000);
 
-/// A MAC control frame has come in: what it pauses is paused.
+/// Handles a received MAC control frame: updates the pauses if it is PFC.
 #[inline(always)]
 pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
     let Some(bytes) = read(h) else {
@@ -44,7 +46,7 @@ pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
     each!(0 1 2 3 4 5 6 7);
 }
 
-/// A MAC control frame goes out.
+/// Counts a transmitted MAC control frame if it is PFC.
 #[inline(always)]
 pub(super) fn tell<'p, H: Host<'p>>(h: &mut H) {
     if let Some(bytes) = read(h) {
@@ -52,7 +54,7 @@ pub(super) fn tell<'p, H: Host<'p>>(h: &mut H) {
     }
 }
 
-/// The PFC frame, if it is one; counts it if it only seems to be.
+/// Reads a PFC frame. Counts a truncated or misaddressed one as malformed; `None` for another opcode.
 #[inline(always)]
 fn read<'p, H: Host<'p>>(h: &mut H) -> Option<[u8; Pfc::LEN]> {
     h.pull(Ethernet::LEN + Pfc::LEN);
@@ -75,11 +77,13 @@ fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
     }
 }
 
-/// What [`held_until`] says of a packet that is dropped.
+/// Result of [`held_until`] for a packet that must be dropped.
 pub(super) const DROPPED: u64 = u64::MAX;
 
-/// Up to when the neighbour's pauses hold packets of a class, within the pacing horizon; 0 = they do not, or no longer because
-/// there is no end to them.
+/// End of the neighbour's pauses of a class, capped at the pacing horizon.
+///
+/// 0 = not paused, or the PFC watchdog ignores the pauses of a storm. [`DROPPED`] = the watchdog drops the
+/// packet.
 #[inline(always)]
 pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, class: DscpClass, now_ns: u64) -> u64 {
     if !class.may_be_paused() {

@@ -1,4 +1,4 @@
-//! RP, the reaction point: what a CNP does to the rate of its flow, and when a packet leaves.
+//! RP (reaction point): CNPs cut the rate of their flow, and packets are delayed to that rate.
 
 use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce, Segments};
@@ -10,9 +10,10 @@ use crate::params::{DscpClass, PACER_FQ, PACER_HTB, Params};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};
 
-/// RP: what a CNP for one of this host's QPs does to its rate. A QP's CNPs need not come back by the interface that its data
-/// leaves by: one for a flow that is not known here is handed on. It is counted as unknown where it came in, and as handled where
-/// its flow is.
+/// Handles a CNP for one of this host's QPs.
+///
+/// CNPs may return by another interface than the one their data leaves by, so a CNP for an unknown flow is
+/// handed on. It is counted as unknown where it arrived, and as handled where its flow is.
 #[inline(always)]
 pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> TcVerdict {
     if p.config.scalars.rp_enable == 0 {
@@ -62,18 +63,20 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     };
     let mut way = set.way_of(fingerprint);
     if way == WAYS {
-        // On its way back a CNP may have got another tag: it is for the only flow that is called the same otherwise.
+        // A CNP may return with another VLAN tag: look for a unique flow with the same addresses and QPN.
         let wanted = h.env().wanted();
         *wanted = id;
         match flow::in_any_vlan(set, wanted) {
-            // Hidden and bounded: else the compiler indexes with a copy that Linux 6.1 does not know to be bounded.
+            // Hidden and bounded: otherwise the compiler indexes with a copy that Linux 6.1 does not know
+            // to be bounded.
             Some(found) => way = h.env().opaque(found as u32) as usize % WAYS,
             None => return Stat::RpCnpUnknownFlow,
         }
         fingerprint = set.fingerprint(way);
         is_other_vlan = true;
     }
-    // After the look-up: the ICRC costs more than everything else, and a CNP for no flow of this interface needs none.
+    // After the lookup: the ICRC costs more than everything else, and a CNP for another interface's flow
+    // does not need it.
     if !has_icrc(h, roce) {
         return Stat::RpCnpInvalid;
     }
@@ -89,7 +92,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             if is_other_vlan {
                 h.env().count(Stat::RpCnpOtherVlan);
             }
-            // The controller keeps the classes; fq needs nobody.
+            // The controller sets the rates of HTB classes; fq needs no notification.
             if p.config.scalars.pacer == PACER_HTB {
                 h.env().announce(Cut { set: index, way: way as u32 });
             }
@@ -106,14 +109,14 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     }
 }
 
-/// The CNP, if it is one but for its ICRC.
+/// The CNP, if all of it but the ICRC is valid.
 #[inline(always)]
 fn peek_cnp<F: Frame>(frame: &mut F, roce: &Roce) -> Option<Cnp> {
     frame.pull(roce.l3 + if roce.v6 { cnp::V6_LEN } else { cnp::V4_LEN });
     if roce.v6 { cnp::peek_v6(frame.header(roce.l3)?) } else { cnp::peek_v4(frame.header(roce.l3)?) }
 }
 
-/// Whether the ICRC of a CNP is right.
+/// Whether the ICRC of a CNP is correct.
 #[inline(always)]
 fn has_icrc<F: Frame>(frame: &F, roce: &Roce) -> bool {
     if roce.v6 {
@@ -123,22 +126,23 @@ fn has_icrc<F: Frame>(frame: &F, roce: &Roce) -> bool {
     }
 }
 
-/// What the RP table says of a packet.
+/// Departure of a packet according to the RP table.
 #[derive(Clone, Copy)]
 struct Schedule {
-    /// When it leaves.
+    /// Earliest departure time.
     departure_ns: u64,
-    /// Bits below.
+    /// [`CUT`] and [`BEYOND`].
     flags: u32,
 }
 
-/// [`Schedule::flags`]: the flow was cut, and so has a class of its own in HTB.
+/// [`Schedule::flags`]: the flow was cut, so it has its own HTB class.
 const CUT: u32 = 1;
-/// [`Schedule::flags`]: its turn is beyond the pacing horizon.
+/// [`Schedule::flags`]: the departure is beyond the pacing horizon.
 const BEYOND: u32 = 2;
 
-/// RP: counts a packet with data on its flow's rate machine and has it leave no sooner than the rate allows; has one without
-/// leave no sooner than those ahead of it.
+/// Charges a data packet to its flow's rate machine and delays it to the flow's rate.
+///
+/// Packets without data are delayed only as long as earlier packets of their sequence.
 #[inline(always)]
 pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: DscpClass) -> TcVerdict {
     let rp = &p.rp;
@@ -146,7 +150,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
-    // Whatever queue pair it names, it is none's.
+    // Sent by a user-space UDP socket: it belongs to no QP, whatever its BTH says.
     if s.is_from_process() {
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
@@ -162,7 +166,8 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     };
     set.fetch_home(hash);
     let now_ns = s.env().now_ns();
-    // A datagram names both its ends: a CNP will name the sender's QPN only. Several QPs here may send to one there.
+    // A datagram carries both QPNs, its CNP only the sender's: learn the pair. Several local QPs may send
+    // to one remote QP.
     if let Some(qpn) = roce.source_qpn(s)
         && let Some(id) = roce.flow(s)
     {
@@ -180,7 +185,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), fingerprint));
     if seen.is_none() {
-        // A flow that finds its home taken lives next door, if that is empty, and needs no search there.
+        // On a collision, try the neighbouring way before searching the set.
         way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
         seen = set.look(way, fingerprint);
     }
@@ -197,17 +202,19 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     };
     let turn = match held {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
-        // Between the look and the lock another CPU gave its place away. So it was out of use, and nothing of it waits.
+        // Evicted by another CPU between lookup and lock: the slot was idle, so the flow has no packets
+        // queued.
         Err(LookupError::Evicted) => {
             s.env().count(Stat::TableBusy);
             return TcVerdict::Pass;
         }
         Err(LookupError::Contended) => {
-            // Another CPU, its virtual machine stopped perhaps, has the flow. Sent at once, the packet would overtake those of
-            // its flow that wait, and be requested again with all that follow.
+            // Another CPU, perhaps a descheduled vCPU, holds the flow. Without a delay the packet would
+            // overtake queued packets of its flow, which would be retransmitted with all that follow.
             s.env().count(Stat::TableBusy);
             let FlowPeek { last_ns, next_ns, active } = set.glance(way);
-            // A pause does not hold it: nobody would know, and what follows its early end would overtake it.
+            // Ignores PFC pauses: the delay could not be recorded, and packets sent after an early XON
+            // would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
             Schedule { departure_ns: turn_ns.max(now_ns), flags: if active { CUT } else { 0 } }
         }
@@ -231,11 +238,12 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     match scalars.pacer {
         PACER_FQ => {
-            // All of soft-RoCE's packets are one flow to fq, or share a few, and there each waits for the departures of those
-            // before it. The two sequences of a queue pair are independent of each other too.
+            // To fq all packets of soft-RoCE are one flow, or share a few, and would wait for each other's
+            // departures. A QP's two sequences are independent of each other too.
             s.set_hash(hash ^ roce.class.stream() as u32);
             let must_wait = turn.departure_ns > now_ns;
-            // Soft-RoCE stamps each packet when it makes it (Linux 6.12 on): fq would have it overtake those before it.
+            // Soft-RoCE (Linux 6.12+) timestamps packets on creation; fq would let those overtake earlier,
+            // delayed ones.
             if must_wait || s.departure() != 0 {
                 s.set_departure(turn.departure_ns);
             }
@@ -243,7 +251,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
                 s.env().count(waits);
             }
         }
-        // All of the flow goes by its class, which keeps the order by itself.
+        // All packets of the flow use its class, which keeps them in order.
         PACER_HTB if turn.flags & CUT != 0 => match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
@@ -256,7 +264,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     TcVerdict::Pass
 }
 
-/// A packet's turn in its flow; its queue is held until `held_ns`.
+/// Departure of a packet within its flow; `held_ns` is the end of PFC pauses of its class.
 #[inline(always)]
 fn take_turn<'p, S: Skb<'p>>(
     s: &mut S,
@@ -271,7 +279,7 @@ fn take_turn<'p, S: Skb<'p>>(
     let stream = roce.class.stream();
     let debt = s.env().debt();
     let (departure_ns, beyond) = if roce.congests() {
-        // The stream last: the verifier would follow the machine once for each.
+        // Select the stream last: otherwise the verifier explores the rate machine once per stream.
         match flow.on_send_many(p, now_ns, packets, frame_bytes, debt) {
             Departure::At(departure_ns) => {
                 let departure_ns = flow.hold_until(departure_ns, held_ns);
@@ -298,15 +306,17 @@ fn take_turn<'p, S: Skb<'p>>(
     Schedule { departure_ns, flags: beyond | cut }
 }
 
-/// The place of a flow that is not at home: its own, or, for a packet with data, one that is out of use. `None`: it gets none.
+/// Way of a flow that is in neither its primary nor its neighbouring way.
+///
+/// That is its existing slot or, for a data packet, an idle one. `None` if there is no slot.
 #[inline(always)]
 fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, fingerprint: u64) -> Option<usize> {
     let (now_ns, congests) = (s.env().now_ns(), roce.congests());
     let id = roce.flow(s)?;
-    // By way of a map, as a program's own 512 bytes are few.
+    // In a map, because the BPF stack is only 512 bytes.
     let wanted = s.env().wanted();
     *wanted = id;
-    // Whoever has packets waiting, or a rate to remember, keeps its place.
+    // Flows with queued packets or a reduced rate are not evicted.
     match flow::enter(set, wanted, fingerprint, &p.rp, if congests { now_ns } else { 0 }) {
         Ok(Slot { way, silent_since_ns }) => {
             if let Some(silent_since_ns) = silent_since_ns {

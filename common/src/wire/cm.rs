@@ -1,8 +1,8 @@
-//! Connection management (CM) datagrams (IBTA vol. 1, 12.6), by which two QPs learn of each other.
+//! Connection management (CM) datagrams (IBTA vol. 1, 12.6), with which two QPs exchange their numbers.
 //!
-//! They are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A network element
-//! that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and DREP its end. "Local" and
-//! "remote" in the messages refer to the message's sender.
+//! They are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A
+//! network element that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and
+//! DREP its end. "Local" and "remote" in the messages refer to the message's sender.
 
 use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, put16, put24, put32, put64, sub, sub_mut, view};
 
@@ -21,7 +21,7 @@ pub const METHOD_SEND: u8 = 0x03;
 /// Length of the MAD header; field offsets of messages in the standard count from here.
 const HEADER: usize = 24;
 
-/// Which message of the class a datagram is: the attribute identifier of its header.
+/// Message type: the attribute identifier of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute(pub u16);
 
@@ -48,7 +48,7 @@ view! {
 }
 
 impl Mad<'_> {
-    /// Whether the header is that of a connection management message, of any kind.
+    /// Whether this is a connection management message, of any type.
     #[inline(always)]
     pub(crate) const fn is_cm(&self) -> bool {
         self.0[0] == BASE_VERSION
@@ -63,7 +63,7 @@ impl Mad<'_> {
         be64::<8, _>(self.0)
     }
 
-    /// Kind of message, if [`Mad::is_cm`].
+    /// Message type, if [`Mad::is_cm`].
     #[inline(always)]
     pub(crate) const fn attribute(&self) -> Attribute {
         Attribute(be16::<16, _>(self.0))
@@ -78,7 +78,7 @@ impl Mad<'_> {
 pub enum CmMessage {
     /// Request for a connection.
     Req(Req),
-    /// Message receipt acknowledgement: an answer will take longer.
+    /// Message receipt acknowledgement: the reply will take longer.
     Mra(Mra),
     /// Reject.
     Rej(Rej),

@@ -82,16 +82,18 @@ pub enum Verdict {
     BadIcrc,
 }
 
-/// Hides the packet from the compiler, except as memory: bytes kept in registers would index the CRC table with bounds
-/// that Linux 6.1's verifier has lost.
+/// Hides the packet's values from the compiler, so that it reads them from memory.
+///
+/// Bytes kept in registers would index the CRC table with bounds that Linux 6.1's verifier has lost.
 #[inline(always)]
 fn in_memory<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
     opaque(packet)
 }
 
-/// Writes a CNP over IPv4 from `src`, which met congestion, to `dst`, which caused it, with header checksum and ICRC.
+/// Writes a CNP over IPv4, with header checksum and ICRC.
 ///
-/// DF is set and the identification is 0, which RFC 6864 allows for packets that are never fragmented.
+/// `src` is the receiver of the marked data, `dst` its sender. DF is set and the identification is 0, which
+/// RFC 6864 allows for packets that are never fragmented.
 #[inline(always)]
 pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRepr) {
     let ip = Ipv4Repr {
@@ -112,11 +114,11 @@ pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRe
     *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 
-/// Writes a CNP over IPv6 from `src`, which met congestion, to `dst`, which caused it, with its ICRC. The flow label is
-/// 0.
+/// Writes a CNP over IPv6, with its ICRC.
 ///
-/// The UDP checksum is 0 over IPv6 too, as RoCE hardware and Linux's `rdma_rxe` send it: the ICRC protects what the
-/// checksum would, which is the case RFC 6935 and RFC 6936 make for tunnels.
+/// `src` is the receiver of the marked data, `dst` its sender. The flow label is 0. The UDP checksum is 0
+/// over IPv6 too, as sent by RoCE hardware and Linux's `rdma_rxe`: the ICRC protects what the checksum
+/// would, as RFC 6935 and RFC 6936 argue for tunnels.
 #[inline(always)]
 pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRepr) {
     let ip = Ipv6Repr {

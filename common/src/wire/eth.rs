@@ -24,10 +24,12 @@ impl EtherType {
     pub const SLOW: Self = Self(0x8809);
     /// MAC control: pauses, and PFC ([`crate::wire::pfc`]).
     pub const MAC_CONTROL: Self = Self(0x8808);
-    /// RoCEv1: an InfiniBand GRH directly over Ethernet. It has no IP header, hence no ECN; it is left unchanged.
+    /// RoCEv1: an InfiniBand GRH directly over Ethernet.
+    ///
+    /// Without an IP header it has no ECN, so it passes unchanged.
     pub const ROCE_V1: Self = Self(0x8915);
 
-    /// Whether it is the length of an 802.3 frame: an LLC header follows, as in STP and IS-IS.
+    /// Whether this is the length of an 802.3 frame: an LLC header follows, as in STP and IS-IS.
     #[inline(always)]
     pub(crate) const fn is_length(self) -> bool {
         self.0 < 0x0600
@@ -58,7 +60,7 @@ impl Ethernet<'_> {
         *sub::<6, 6, 14>(self.0)
     }
 
-    /// What follows: a protocol, or the TPID of a tag.
+    /// EtherType of the payload, or the TPID of a tag.
     #[inline(always)]
     pub fn ethertype(&self) -> EtherType {
         EtherType(load::be16_at::<12, _>(self.0))
@@ -72,7 +74,7 @@ pub struct EthernetRepr {
     pub dst: MacAddr,
     /// Source address.
     pub src: MacAddr,
-    /// What follows.
+    /// EtherType of the payload, or a TPID.
     pub ethertype: EtherType,
 }
 
@@ -94,7 +96,7 @@ impl EthernetRepr {
 }
 
 view! {
-    /// What follows a TPID: the tag control information and the next type (802.1Q, clause 9.6).
+    /// VLAN tag after its TPID: tag control information and next type (802.1Q, clause 9.6).
     VlanTag, 4
 }
 
@@ -117,7 +119,7 @@ impl VlanTag<'_> {
         be16::<0, _>(self.0) & 0x0fff
     }
 
-    /// What follows: a protocol, or the TPID of another tag.
+    /// EtherType of the payload, or the TPID of another tag.
     #[inline(always)]
     pub(crate) fn ethertype(&self) -> EtherType {
         EtherType(load::be16_at::<2, _>(self.0))
@@ -133,7 +135,7 @@ pub struct VlanTagRepr {
     pub dei: bool,
     /// VLAN identifier, 0 to 4095.
     pub vid: u16,
-    /// What follows.
+    /// EtherType of the payload, or a TPID.
     pub ethertype: EtherType,
 }
 

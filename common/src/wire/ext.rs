@@ -34,7 +34,7 @@ impl Deth<'_> {
         be32::<0, _>(self.0)
     }
 
-    /// The sender's queue pair, 24 bits.
+    /// The sender's QPN, 24 bits.
     #[inline(always)]
     pub const fn src_qpn(&self) -> u32 {
         be24::<5, _>(self.0)
@@ -46,7 +46,7 @@ impl Deth<'_> {
 pub struct DethRepr {
     /// Queue key.
     pub q_key: u32,
-    /// The sender's queue pair, 24 bits.
+    /// The sender's QPN, 24 bits.
     pub src_qpn: u32,
 }
 

@@ -51,12 +51,14 @@ const fn mask_transport<const N: usize>(mut mask: [u8; N], udp: usize) -> [u8; N
     mask
 }
 
-/// Bytes that one step takes.
+/// Bytes per step.
 const STEP: usize = 4;
 
-/// The CRC of each byte value, followed by 0 to 3 zero bytes: four bytes take one step ("slicing-by-4", Kounavis and Berry, A
-/// Systematic Approach to Building High Performance, Software-Based, CRC Generators, ISCC 2005). `static`, not `const`, so that BPF
-/// programs read one copy in `.rodata`.
+/// CRC of each byte value followed by 0 to 3 zero bytes, so that a step processes four bytes
+/// ("slicing-by-4").
+///
+/// Kounavis and Berry, A Systematic Approach to Building High Performance, Software-Based, CRC Generators,
+/// ISCC 2005. `static`, not `const`, so that BPF programs read one copy in `.rodata`.
 static TABLES: [[u32; 256]; STEP] = {
     let mut tables = [[0; 256]; STEP];
     let mut value = 0;
@@ -126,8 +128,10 @@ impl Crc {
     }
 }
 
-/// ICRC of a packet over IPv4. `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the
-/// trailer is not read.
+/// ICRC of a packet over IPv4.
+///
+/// `l3` starts with the IP header and may extend beyond the packet (Ethernet padding); the trailer is not
+/// read.
 ///
 /// `None` if this is not version 4, has options (whose masking the annex leaves open), or its total length exceeds
 /// `l3` or is too short for UDP, BTH and ICRC.
@@ -164,8 +168,9 @@ pub fn seal(l3: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// ICRC of a packet of known length, as one array, for programs: `mask` over its headers, then `REST` bytes.
-/// Not inlined in BPF: its spilled values would take stack that the rate machine needs.
+/// ICRC of a packet of known length, for BPF programs: `mask` over its headers, then `REST` bytes.
+///
+/// Not inlined in BPF, because its spilled values would use stack that the rate machine needs.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline)]
 pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(

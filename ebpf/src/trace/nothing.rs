@@ -1,11 +1,11 @@
-//! No packet trace: the object attached by default.
+//! Packet trace stub of the object attached by default.
 
 use dcqcn_common::classify::Frame;
 use dcqcn_common::stats::Stat;
 
 use crate::env::Hook;
 
-/// A packet without a record.
+/// A packet that is not traced.
 pub struct PacketTrace;
 
 impl PacketTrace {

@@ -1,8 +1,8 @@
-//! The packet trace: addresses, QPN, counters, delay and verdict of sampled packets, logged through aya-log.
+//! Packet trace: addresses, QPN, counters, delay and verdict of sampled packets, logged through aya-log.
 //!
-//! The counters a hook increments say how it classified the packet and whether it marked, delayed or ignored it, so the record
-//! holds their bits; `dcqcn events --packets` prints their names. One packet in [`ONE_IN`] is recorded, at most [`PER_SECOND`]
-//! per second, hook and CPU.
+//! The counters that a hook increments show how it classified the packet, and whether it marked, delayed or
+//! ignored it. The record holds them as bits; `dcqcn events --packets` prints their names. One packet in
+//! [`ONE_IN`] is recorded, at most [`PER_SECOND`] per second, hook and CPU.
 
 use aya_ebpf::Global;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
@@ -14,11 +14,11 @@ use dcqcn_common::wire::bth::Bth;
 
 use crate::env::Hook;
 
-/// Sampling: one packet in this many. Set before the object is loaded.
+/// Sampling interval in packets. Set before the object is loaded.
 #[unsafe(no_mangle)]
 static ONE_IN: Global<u32> = Global::new(1);
 
-/// Most records per second, hook and CPU.
+/// Maximum records per second, hook and CPU.
 const PER_SECOND: u32 = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -28,13 +28,13 @@ const _: () = assert!(Stat::COUNT <= 64);
 /// The record of the packet that a hook is processing on this CPU.
 #[repr(C)]
 pub struct Packet {
-    /// Start of the second that `recorded` counts.
+    /// Start of the second counted in `recorded`.
     since_ns: u64,
     recorded: u32,
     hook: u32,
-    /// Bits by [`Stat`].
+    /// Incremented counters, one bit per [`Stat`].
     counted: u64,
-    /// Until departure.
+    /// Time until departure.
     delay_ns: u64,
     src: [u32; 4],
     dst: [u32; 4],
@@ -44,7 +44,7 @@ pub struct Packet {
     bytes: u32,
     verdict: i32,
     is_roce: u32,
-    /// Set while the hook runs. A clone that the program sends through its own hook meanwhile is not recorded.
+    /// Set while the hook runs, so that a clone sent through the same hook in the meantime is not recorded.
     is_busy: u32,
 }
 
@@ -52,21 +52,22 @@ pub struct Packet {
 #[map]
 static TRACE_SAMPLE: PerCpuArray<Packet> = PerCpuArray::with_max_entries(4, 0);
 
-/// The record of all packets that are not sampled; never busy, never logged. With a null pointer in its place the verifier
-/// would follow the whole program twice.
+/// Index of the record for packets that are not sampled; never busy, never logged.
+///
+/// With a null pointer instead the verifier would explore the whole program twice.
 const DISCARDED: u32 = 3;
 
 /// The record of one packet.
 pub struct PacketTrace(*mut Packet);
 
 impl PacketTrace {
-    /// The record that is discarded. `None` never happens; the verifier requires the check.
+    /// The discarded record. `None` never happens; the verifier requires the check.
     #[inline(always)]
     pub fn none() -> Option<Self> {
         TRACE_SAMPLE.get_ptr_mut(DISCARDED).map(Self)
     }
 
-    /// Starts the record of a packet, if it is sampled; otherwise the one that is discarded.
+    /// Starts the record of a packet if it is sampled; returns the discarded record otherwise.
     #[inline(always)]
     pub fn begin<F: Frame>(hook: Hook, frame: &mut F) -> Option<Self> {
         let packet = TRACE_SAMPLE.get_ptr_mut(hook as u32)?;
@@ -89,7 +90,7 @@ impl PacketTrace {
         unsafe { (*self.0).counted |= 1 << stat as u32 };
     }
 
-    /// Completes the record with the departure time (0 = at once) and the verdict, and logs it.
+    /// Completes the record with the departure time (0 = immediately) and the verdict, and logs it.
     #[inline(always)]
     pub fn end(&self, departure_ns: impl FnOnce() -> u64, verdict: i32) {
         let packet = self.0;
@@ -178,6 +179,6 @@ extern "C" fn dcqcn_trace_packet(packet: *mut Packet) -> u64 {
 
 #[inline(always)]
 fn octets(address: &[u32; 4]) -> [u8; 16] {
-    // SAFETY: the same bytes, in the order of the wire.
+    // SAFETY: plain bytes, in wire order.
     unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(*address) }
 }

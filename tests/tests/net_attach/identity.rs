@@ -254,7 +254,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         assert!(problems(&lab, name)?.is_empty(), "{name}");
         lab.ok(&format!("detach {name}"))?;
     }
-    says(&lab.refused(1, &format!("attach lo --flows 64 {ATTACH}"))?, "no Ethernet");
+    says(&lab.refused(1, &format!("attach lo --flows 64 {ATTACH}"))?, "not an Ethernet interface");
     Ok(())
 }
 
@@ -280,7 +280,7 @@ fn journal_of_another_bpf_mount_is_left_alone() -> Result<()> {
         pair.a.run(|| attach::detach("a0"))?.unwrap_err().to_string(),
         pair.a.attachment("a0").err().context("opened")?.to_string(),
     ] {
-        assert!(refused.contains("kept by a container"), "{refused}");
+        assert!(refused.contains("pinned in a container"), "{refused}");
     }
     pair.a.run(attach::gc)??;
     assert_eq!(fs::read_to_string(&journal)?, shared);

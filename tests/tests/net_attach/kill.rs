@@ -50,7 +50,7 @@ fn attach_killed(tc: Tc) -> Result<()> {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
-                    2 => says(&lab.ok("gc")?, "attaching it was not finished"),
+                    2 => says(&lab.ok("gc")?, "attaching it was interrupted"),
                     _ => served(&lab, tc, FLOWS)?,
                 }
             }

@@ -32,7 +32,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         let above = lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
         says(
             &above,
-            "link rate 1gbit as given, above the 20mbit of the tbf shaper on a0, which holds all the same",
+            "link rate 1gbit as given, above the 20mbit of the tbf shaper on a0, which still applies",
         );
         assert!(show(&lab.host)?.contains("rate 20Mbit"));
         lab.ok("detach a0")?;

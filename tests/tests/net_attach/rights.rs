@@ -60,7 +60,7 @@ fn lock_holder_named_other_netns_free() -> Result<()> {
     other.ok("set a0 rpg_ai_rate=20mbit")?;
     let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
     says(&refused, &format!("process {}", std::process::id()));
-    says(&refused, "wait for it or end it");
+    says(&refused, "wait for it or stop it");
     // Readers do not wait.
     says(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
     says(&lab.ok("status")?, "attached");

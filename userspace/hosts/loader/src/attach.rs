@@ -1,8 +1,8 @@
-//! Attaching, detaching and finding what is attached.
+//! Attaching, detaching and finding attachments.
 //!
-//! What is attached lives in the kernel: programs, maps and links are pinned, and outlive this process. A journal says what was
-//! chosen ([`Info`]) and what is to be restored. Each change is written there before it is made, so that whoever comes after a
-//! process that was killed can undo what it did.
+//! An attachment lives in the kernel: its programs, maps and links are pinned and outlive this process. A
+//! journal stores the choices made ([`Info`]) and the steps to undo. Each step is journaled before it is
+//! taken, so that a later command can undo the work of a process that was killed.
 
 mod bound;
 mod change;
@@ -63,151 +63,151 @@ use state_dir::StateDir;
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
-/// What to attach, and how.
+/// A request to attach an interface.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The interface.
     pub iface: String,
-    /// Role, the other end of an attachment in line, profile, parameters, pacer, XDP mode, table sizes.
+    /// Role, other interface of an inline pair, profile, parameters, pacer, XDP mode, table sizes.
     pub settings: Settings,
 }
 
-/// What may be done, and whether it is done at all.
+/// Safety checks that the caller overrides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// A qdisc may be replaced though RDMA queue pairs may end by that.
+    /// Replace a qdisc even if that may kill active RDMA queue pairs (QPs).
     pub interrupt: bool,
-    /// What cannot be restored is abandoned.
+    /// Abandon undo steps that fail.
     pub force: bool,
-    /// Programs may run on a PREEMPT_RT kernel that does not serialise them on a CPU.
+    /// Attach on a PREEMPT_RT kernel that does not serialise programs on a CPU.
     pub realtime: bool,
 }
 
-/// What was chosen when attaching.
+/// Properties of an attachment, as chosen when it was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Info {
-    /// The interface's name, as it was when it was last looked at.
+    /// Name of the interface when it was last read.
     pub iface: String,
-    /// Its index, by which it is known.
+    /// Index of the interface, which identifies it.
     pub ifindex: u32,
-    /// Its network namespace (`SO_NETNS_COOKIE`).
+    /// Network namespace (`SO_NETNS_COOKIE`).
     #[serde(default)]
     pub netns_cookie: u64,
     /// The other interface of an inline attachment.
     pub inline_peer: Option<String>,
-    /// The index of that one.
+    /// Index of the other interface.
     #[serde(default)]
     pub peer_ifindex: Option<u32>,
-    /// Its role.
+    /// Role.
     pub role: Role,
-    /// The profile that it was attached with, never `auto`; `None` from versions that did not record it.
+    /// Effective profile, never `auto`; `None` from versions that did not record it.
     #[serde(default)]
     pub profile: Option<Profile>,
     /// `none`, `fq` or `htb`.
     pub pacer: String,
-    /// The qdisc of the port's queues: `none`, `ets` or `htb`.
+    /// Qdisc of the port's queues: `none`, `ets` or `htb`.
     #[serde(default = "no_queues")]
     pub queues: String,
-    /// `driver` or `skb`; `none` unless it is inline.
+    /// `driver` or `skb`; `none` unless inline.
     pub xdp_mode: String,
-    /// `tcx` (Linux 6.6) or `clsact`; `none` where the role needs no TC.
+    /// `tcx` (Linux 6.6) or `clsact`; `none` if the role needs no TC program.
     pub tc_mode: String,
-    /// The programs attached: `xdp`, or `ingress` and `egress`.
+    /// Attached programs: `xdp`, or `ingress` and `egress`.
     pub programs: Vec<String>,
     /// Table sizes.
     pub rp_flows: u32,
     /// Table sizes.
     pub np_flows: u32,
-    /// Version of dcqcn that attached.
+    /// Version of dcqcn that made the attachment.
     pub version: String,
-    /// Which object the programs come from; empty from versions that did not say.
+    /// Hash of the object that the programs come from; empty from versions that did not record it.
     #[serde(default)]
     pub object: String,
-    /// One packet in so many is told of (`dcqcn events --packets`); none if it is not set.
+    /// Sampling interval of the packet trace (`dcqcn events --packets`) in packets; `None` without a trace.
     #[serde(default)]
     pub log_packets: Option<u32>,
-    /// Version of the layout of its maps; 0 from versions that did not say.
+    /// Version of the map layout; 0 from versions that did not record it.
     #[serde(default)]
     pub layout_version: u32,
-    /// CLOCK_BOOTTIME when it was attached.
+    /// CLOCK_BOOTTIME when attached.
     pub attached_at_ns: u64,
-    /// What was chosen, and why.
+    /// Choices made and their reasons, as text.
     pub notes: Vec<String>,
-    /// Where `link_rate` is from.
+    /// Source of `link_rate`.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
-    /// The rate that was found there last, bit/s. If another one is active somebody has set it, and it stays.
+    /// Last rate read from that source, bit/s.
+    ///
+    /// A different active rate was set explicitly, and is preserved.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
-    /// What settings that say nothing of it have; `None` from versions that did not say.
+    /// Defaults derived from the interface; `None` from versions that did not record them.
     #[serde(default)]
     pub unsaid: Option<Unsaid>,
 }
 
-/// Parameters that an interface has by what it is, as far as nothing else is said, as they were when attaching.
+/// Parameter defaults derived from the interface when attaching; used if the settings do not specify them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsaid {
-    /// Rate of the link in bit/s, found or given; 0 = not known. If it was found, what is found later counts.
+    /// Link rate in bit/s, detected or specified; 0 = unknown. A detected rate is updated later.
     pub link_rate_bps: u64,
-    /// Bytes that the wire adds to a frame.
+    /// Bytes per frame that the wire adds.
     pub wire_overhead_bytes: u64,
     /// `np_other_host`.
     pub other_host: bool,
-    /// The profile by the link's speed. A later speed does not change it.
+    /// Profile selected by link speed. A later change of speed does not change it.
     #[serde(default)]
     pub profile: Profile,
 }
 
-/// What versions without queues have.
+/// Default for journals of versions without queues.
 fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
 
-/// Where the rate of a link is from.
+/// Source of a link rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
-    /// From whoever attached.
+    /// Specified by the user.
     #[default]
     Given,
-    /// The speed of hardware.
+    /// Link speed of the hardware.
     Speed,
     /// A shaper on the interface.
     Shaper,
-    /// What a virtual interface says.
+    /// Speed reported by a virtual interface.
     Virtual,
 }
 
-/// Something attached.
+/// An attachment and its maps.
 pub struct Attachment {
-    /// What was chosen.
+    /// Its properties.
     pub info: Info,
     /// Its maps.
     pub maps: Maps,
 }
 
-/// Attaches, and says what was chosen.
+/// Attaches an interface; returns the properties chosen.
 ///
 /// # Errors
-/// Nothing is left behind when it fails.
+/// The attachment is impossible, or a step fails. All steps taken are undone.
 pub fn attach(request: &Request) -> Result<Info, Error> {
     attach_with(request, Options::default())
 }
 
-/// As [`attach`], with what may be done.
-///
-/// # Errors
-/// As [`attach`].
+/// As [`attach`], with options.
 pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
     let none = || Err(Error::NotAttached { iface: request.iface.clone() });
     attach_all(std::slice::from_ref(request), options)?.pop().unwrap_or_else(none)
 }
 
-/// Attaches several interfaces, as many at a time as there are CPUs: the kernel's verifier takes most of the time, of one CPU
-/// each. Their results are in the order of the requests.
+/// Attaches several interfaces, with one thread per CPU.
+///
+/// Most of the time is spent in the kernel's verifier. Results are in the order of the requests.
 ///
 /// # Errors
-/// Nothing was tried: rights are missing, or somebody else keeps the lock.
+/// Nothing was attempted: capabilities are missing, or another process holds the lock.
 pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<Info, Error>>, Error> {
     probe::check(options.realtime)?;
     let place = StateDir::here()?;
@@ -215,7 +215,8 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     gc::elsewhere(&place);
     let _lock = place.lock()?;
     let netlink = Netlink::connect()?;
-    // One after the other: what is half attached now was left by somebody, and not by a thread of these.
+    // Sequential: at this point a partial attachment was left by another process, not by a thread of this
+    // call.
     let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&place)?);
     let mut make_way = |request| make_way(&place, &netlink, request, &links, &mut journals, &mut taken);
     let ways: Vec<_> = requests.iter().map(&mut make_way).collect();
@@ -235,8 +236,10 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-/// Attaches one interface whose way is clear, with the lock held; `sibling` is its place among those that hand CNPs on to each other,
-/// `inherited` what an earlier attachment of it still owes.
+/// Attaches one interface after [`make_way`], with the lock held.
+///
+/// `sibling` is its index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
+/// attachment.
 fn attach_locked(
     place: &StateDir,
     request: &Request,
@@ -249,8 +252,9 @@ fn attach_locked(
     execute::out(plan, &netlink, place, inherited)
 }
 
-/// Clears the way of a request, with the lock held; `taken` are the interfaces of those before it. Returns what an earlier
-/// attachment still owes.
+/// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.
+///
+/// `taken` collects the interfaces of all requests. Returns undo steps that failed.
 fn make_way(
     place: &StateDir,
     netlink: &Netlink,
@@ -274,10 +278,7 @@ fn make_way(
     Ok(inherited)
 }
 
-/// Says what attaching would choose and do, and changes nothing.
-///
-/// # Errors
-/// As [`attach`].
+/// Returns the choices and steps that attaching would make; changes nothing.
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
     probe::check(options.realtime)?;
     let place = StateDir::here()?;
@@ -293,26 +294,28 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
 }
 
 impl Info {
-    /// What its programs are loaded for.
+    /// Mode the programs are loaded in.
     fn mode(&self) -> Mode {
         if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
     }
 
-    /// Which programs it has.
+    /// Object the programs come from.
     fn which(&self) -> Programs {
         self.log_packets.map_or(Programs::Plain, |one_in| Programs::PacketTrace { one_in })
     }
 
-    /// The names its programs have in the object.
+    /// Names of its programs in the object.
     fn program_names(&self) -> Vec<&'static str> {
         let is_wanted = |name: &&str| self.programs.iter().any(|program| name.ends_with(program.as_str()));
         PROGRAMS.into_iter().filter(is_wanted).collect()
     }
 
-    /// Opens its maps, which are in `pins`. Another layout is told from its version: the sizes of maps would be told first.
+    /// Opens its maps in `pins`.
+    ///
+    /// Checks the recorded layout version first, for a clearer error than a size mismatch.
     ///
     /// # Errors
-    /// They are another version's.
+    /// The maps have another version's layout.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         match self.layout_version {
             LAYOUT_VERSION => Ok(Maps::pinned(pins)?),
@@ -320,7 +323,7 @@ impl Info {
         }
     }
 
-    /// Refuses switches whose program is not attached.
+    /// Rejects parameters that enable a function whose program is not attached.
     fn check(&self, config: &Config) -> Result<(), Error> {
         let s = &config.scalars;
         let egress_or_inline = if self.inline_peer.is_some() { "xdp" } else { "egress" };
@@ -343,7 +346,7 @@ impl Info {
     }
 }
 
-/// Pins the program that removes idle flows, in the place of an older one.
+/// Pins the program that removes idle flows, replacing an older one.
 fn pin_expire(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     let path = pins.join(EXPIRE);
     match fs::remove_file(&path) {
@@ -356,16 +359,15 @@ fn pin_expire(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })
 }
 
-/// The name a link has in an error or a note, by its index.
+/// Name of the interface with this index.
 fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
     links.iter().find(|link| link.index == ifindex).map(|link| link.name.as_str())
 }
 
-/// The file system that attachments live on, as this process sees it; mounted if need be. Two that are equal are the
-/// same.
+/// Device number of the BPF file system with the pins, mounted if necessary.
 ///
 /// # Errors
-/// It cannot be mounted: that needs CAP_SYS_ADMIN, once after a boot.
+/// It cannot be mounted, which requires CAP_SYS_ADMIN once after boot.
 pub fn file_system() -> Result<u64, Error> {
     StateDir::here()?.file_system()
 }

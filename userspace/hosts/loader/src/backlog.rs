@@ -1,7 +1,6 @@
-//! Real queue depth: what waits in an interface's qdisc, read over netlink and handed to the congestion point.
+//! Real queue depth: samples qdisc backlogs over netlink for the congestion point.
 //!
-//! TC and XDP programs cannot see it. With `queue_source = backlog` the depth that decides on marking is the last one read
-//! here.
+//! TC and XDP programs cannot read them. With `queue_source = backlog`, marking uses the last sample.
 
 use std::time::Duration;
 
@@ -15,13 +14,10 @@ use nix::errno::Errno;
 use crate::dataplane::Maps;
 use crate::{Error, queues};
 
-/// How often the backlog is to be read.
+/// Sampling period.
 pub const PERIOD: Duration = Duration::from_millis(1);
 
-/// Reads the backlog of the interface, for each traffic class, if the parameters want it.
-///
-/// # Errors
-/// The kernel refuses.
+/// Reads the interface's backlog per traffic class; `None` unless `queue_source = backlog`.
 pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Option<[Backlog; CLASSES]>> {
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
@@ -31,10 +27,10 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
         let of_queue = |queue: u8| by_queue.get(usize::from(queue)).copied().flatten().unwrap_or_default();
         config.tc_to_queue.map(|queue| u64::from(of_queue(queue).backlog_bytes))
     } else if config.scalars.priority_major == 0 {
-        // One short exchange. The kernel lists qdiscs only of the whole namespace.
+        // A single short query: a qdisc dump would cover the whole namespace.
         let whole = match netlink.qdisc_stats(ifindex, Handle::ROOT) {
             Ok(stats) => u64::from(stats.backlog_bytes),
-            // Nothing waits where there is no qdisc.
+            // Without a qdisc there is no backlog.
             Err(net::Error::Refused { refusal, .. }) if refusal.errno == Errno::ENOENT => 0,
             Err(error) => return Err(error),
         };
@@ -42,15 +38,15 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     } else {
         depths(config, &netlink.qdiscs(ifindex)?, &netlink.classes(ifindex)?)
     };
-    // Read last: it is no older than this.
+    // Read last, so that the sample is not older than its timestamp.
     let read_at_ns = monotonic_ns();
     Ok(Some(depths.map(|bytes| Backlog { bytes, read_at_ns })))
 }
 
-/// Reads the backlog of the interface and tells it, if the parameters active want it; false if they do not.
+/// Reads the interface's backlog and stores it in the map; false unless `queue_source = backlog`.
 ///
 /// # Errors
-/// The kernel refuses; the next call tries again.
+/// A query or map write fails; the next call retries.
 pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Error> {
     let backlogs = read(netlink, ifindex, &maps.params()?.config)?;
     for (index, backlog) in (0..).zip(backlogs.iter().flatten()) {
@@ -59,15 +55,17 @@ pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Er
     Ok(backlogs.is_some())
 }
 
-/// The depth of each traffic class: that of the qdisc class its queue has, where `priority_major` says so and there is one,
-/// otherwise that of the whole interface.
+/// Depth of each traffic class.
+///
+/// It is that of its queue's class below `priority_major`, otherwise that of the whole interface.
 fn depths(config: &Config, qdiscs: &[Qdisc], classes: &[Class]) -> [u64; CLASSES] {
     let root = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT);
     let whole = root.map_or(0, |qdisc| u64::from(qdisc.stats.backlog_bytes));
     let major = u16::try_from(config.scalars.priority_major).unwrap_or(0);
     config.tc_to_queue.map(|queue| {
         let handle = Handle::new(major, u16::from(queue) + 1);
-        // What waits in a class waits in the qdisc below it, which the class does not always count.
+        // Packets of a class are queued in its child qdisc, which the class's own backlog does not always
+        // include.
         let below = qdiscs.iter().find(|qdisc| qdisc.parent == handle).map(|qdisc| &qdisc.stats);
         let class = classes.iter().find(|class| class.handle == handle).map(|class| &class.stats);
         below.or(class).filter(|_| major != 0).map_or(whole, |stats| u64::from(stats.backlog_bytes))

@@ -1,4 +1,4 @@
-//! The data plane as the controller sees it: the embedded object loaded, and its maps by type.
+//! Loads the embedded object and provides typed access to its maps.
 
 mod batch;
 mod depths;
@@ -26,7 +26,7 @@ pub use sizes::Sizes;
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
-/// The hooks that they are for, as people and programs read them.
+/// Names of their hooks in output and files.
 pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
@@ -51,23 +51,19 @@ pub const MAPS: [&str; 18] = [
     "SIBLINGS",
     "HANDED",
 ];
-/// The one of them that is a variable to the programs, and so is called by its section in the object.
+/// The map that programs access as a variable; in the object it is named after its section.
 const ACTIVE: &str = "ACTIVE";
 const ACTIVE_SECTION: &str = ".bss.active";
 
-/// What the object calls the map of this name.
+/// Name of a map in the object.
 fn in_object(name: &str) -> &str {
     if name == ACTIVE { ACTIVE_SECTION } else { name }
 }
 
-/// Those of them that all attachments of a network namespace have in common: who is connected with whom, and who else may know the
-/// flow of a CNP.
+/// Maps shared by all attachments of a network namespace: QP pairs, and the programs to hand CNPs on to.
 pub const SHARED: [&str; 4] = ["LEARNED", "CM", "SIBLINGS", "HANDED"];
 
-/// Pins what is shared from one directory of pins in another, for [`load`] to take; false if it is not there.
-///
-/// # Errors
-/// What the kernel says.
+/// Pins the shared maps of one pin directory in another, to be reused by [`load`]; false if one is missing.
 pub(crate) fn share(from: &Path, to: &Path) -> Result<bool, Error> {
     for name in SHARED {
         let failed = |source| Error::Map { name, source };
@@ -84,23 +80,23 @@ pub(crate) fn share(from: &Path, to: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Global of the object that tells of packets: one in so many is told of.
+/// Global variable of the trace object: its sampling interval.
 const ONE_IN: &str = "ONE_IN";
 
-/// Which object is loaded.
+/// Selects the object to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Programs {
-    /// The programs for work.
+    /// Regular programs.
     Plain,
-    /// Those that tell, through aya-log, of one packet in so many.
+    /// Programs with the packet trace, logged through aya-log.
     PacketTrace {
-        /// In how many, at least 1.
+        /// Sampling interval in packets, at least 1.
         one_in: u32,
     },
 }
 
 impl Programs {
-    /// The object they are in.
+    /// ELF object of these programs.
     pub(crate) const fn object(self) -> &'static [u8] {
         match self {
             Self::Plain => OBJECT,
@@ -109,11 +105,9 @@ impl Programs {
     }
 }
 
-/// Loads an object; of its programs those in `wanted` (names of [`PROGRAMS`]) and `EXPIRE`, the others stay where they are.
-/// With `pins`, maps are pinned there, or taken from there if they exist.
+/// Loads an object, and of its programs those in `wanted` (names of [`PROGRAMS`]) and `EXPIRE`.
 ///
-/// # Errors
-/// What the kernel says.
+/// With `pins`, maps are pinned there, or reused if already pinned.
 pub fn load(
     programs: Programs,
     sizes: Sizes,
@@ -126,10 +120,7 @@ pub fn load(
     Ok(ebpf)
 }
 
-/// The first half of [`load`]: the maps, pinned or taken.
-///
-/// # Errors
-/// What the kernel says.
+/// First half of [`load`]: creates and pins the maps, or reuses pinned ones.
 pub(crate) fn make_maps(
     programs: Programs,
     sizes: Sizes,
@@ -148,8 +139,8 @@ pub(crate) fn make_maps(
     if let Programs::PacketTrace { one_in } = &programs {
         loader.override_global(ONE_IN, one_in, true);
     }
-    // The map of a variable is filled when it is opened, also one that programs are using: with what it has, then. Whoever changes an
-    // attachment holds the lock of its namespace, so nothing comes between.
+    // Opening the map of a variable initialises it, even if programs are using it; so initialise it with
+    // its current value. The namespace's lock prevents changes in between.
     let active = pins.map(|pins| pins.join(ACTIVE)).filter(|pin| pin.exists());
     let active = active.map(|pin| maps::active(&pin)).transpose()?;
     if let Some(active) = &active {
@@ -161,10 +152,7 @@ pub(crate) fn make_maps(
     loader.load(programs.object()).map_err(|source| Error::Load { source: Box::new(source) })
 }
 
-/// The second half of [`load`]: the programs, which takes nearly all of the time.
-///
-/// # Errors
-/// What the kernel says.
+/// Second half of [`load`]: loads the programs, which takes nearly all of the time.
 pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]) -> Result<(), Error> {
     verify(ebpf, wanted).map_err(|error| match (programs, error) {
         (Programs::PacketTrace { .. }, Error::Program { name, source }) => {
@@ -173,14 +161,14 @@ pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]
         (_, error) => error,
     })?;
     for (program, info) in ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?))) {
-        // Counted since Linux 5.16.
+        // Available since Linux 5.16.
         let instructions = info.verified_instruction_count();
-        tracing::debug!(program, instructions, "loaded; instructions are those the verifier went through");
+        tracing::debug!(program, instructions, "program verified");
     }
     Ok(())
 }
 
-/// Has the kernel verify the programs, all at the same time: that is nearly all that loading takes.
+/// Loads the programs in parallel, because verification takes nearly all of the time.
 fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -191,7 +179,7 @@ fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
                 match program {
                     Program::Xdp(program) => program.load(),
                     Program::SchedClassifier(program) => program.load(),
-                    // The object has none of another kind.
+                    // The object has no other program types.
                     _ => Ok(()),
                 }
                 .map_err(|source| Error::Program { name: name.to_owned(), source: Box::new(source) })
@@ -205,19 +193,19 @@ fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
     })
 }
 
-/// The XDP program of a loaded object.
+/// XDP program of a loaded object.
 ///
 /// # Errors
-/// The object has none.
+/// The object does not have one.
 pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
     let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
     program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))
 }
 
-/// A TC program of a loaded object.
+/// TC program of a loaded object.
 ///
 /// # Errors
-/// The object has none of that name.
+/// The object does not have a TC program of that name.
 pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, Error> {
     ebpf.program_mut(name).ok_or(Error::Missing(name))?.try_into().map_err(|_| Error::Missing(name))
 }

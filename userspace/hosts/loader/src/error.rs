@@ -1,4 +1,4 @@
-//! Why attaching, detaching or changing fails.
+//! Errors of attaching, detaching and changing parameters.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,326 +10,326 @@ use dcqcn_netlink::tc::Handle;
 
 use crate::dataplane;
 
-/// Why attaching, detaching or changing fails; each names the thing and the next step.
+/// Error of attaching, detaching or changing parameters. Each names the object and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing to work on.
+    /// The interface is not attached.
     #[error("{iface} is not attached; `dcqcn status` lists what is, `dcqcn attach {iface}` attaches it")]
     NotAttached {
-        /// The interface.
+        /// Interface.
         iface: String,
     },
-    /// The journal is shared with a process whose BPF file system is another one.
+    /// The journal is shared with a process that uses another BPF file system.
     #[error(
-        "cannot manage {iface} from here: its programs are kept by a container, or by another mount of the BPF file system; \
+        "cannot manage {iface} from here: its programs are pinned in a container, or in another mount of the BPF file system; \
          run `dcqcn` in that container, or `dcqcn detach {iface} --force` here"
     )]
     KeptElsewhere {
-        /// The interface.
+        /// Interface.
         iface: String,
     },
-    /// Somebody was faster.
+    /// The interface is already attached.
     #[error(
         "{iface} is already attached as {role}; `dcqcn set {iface} KEY=VALUE` changes it, \
          `dcqcn detach {iface}` removes it"
     )]
     AlreadyAttached {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// Its role.
+        /// Role.
         role: String,
     },
-    /// One end of an inline pair was named, the other keeps the state.
+    /// The second interface of an inline pair was given; the first identifies the attachment.
     #[error("{iface} is attached inline with {first}: use `{first}`")]
     InlinePeer {
-        /// The interface named.
+        /// Interface given.
         iface: String,
-        /// The one that keeps the state.
+        /// First interface of the pair.
         first: String,
     },
-    /// Somebody was killed attaching or detaching.
+    /// An attach or detach was killed.
     #[error(
-        "{iface} is {state}, and nobody is at it any more: `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` puts \
-         back what there was"
+        "{iface} is {state}: an earlier command was interrupted; `dcqcn attach {iface}` starts over, `dcqcn detach {iface}` \
+         rolls it back"
     )]
     Unfinished {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// How far it is.
+        /// State, as text.
         state: &'static str,
     },
-    /// A change waits for somebody to confirm it.
+    /// A change is pending confirmation.
     #[error(
         "{iface} has a change that is reverted in {} s unless it is confirmed: `dcqcn confirm {iface}` keeps it, \
          `dcqcn confirm {iface} --revert` reverts it now; or change it further with `--confirm`",
         left.as_secs()
     )]
     Pending {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// How long there is.
+        /// Time left to confirm.
         left: Duration,
     },
-    /// Nothing is there to be confirmed.
+    /// No change is pending confirmation.
     #[error("no change is pending{iface}; `dcqcn log` lists confirmed and reverted changes")]
     NothingPending {
-        /// " on " and the interface, if one was named.
+        /// " on " and the interface, if one was given.
         iface: String,
     },
-    /// Not everything could be restored.
+    /// Some steps could not be undone.
     #[error(
         "{iface}: {first}; not yet restored: {left}; `dcqcn detach {iface}` retries, `--force` abandons it"
     )]
     Left {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// What is left, as text.
+        /// Steps left, as text.
         left: String,
-        /// The first reason.
+        /// First error.
         first: Box<Self>,
     },
-    /// Attached by an earlier version, whose journal has another form.
+    /// Attached by an earlier version with another journal format.
     #[error(
-        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` puts everything back, then attach again",
+        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` rolls it back; then attach again",
         path.display()
     )]
     Earlier {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// Its description.
+        /// Its journal.
         path: PathBuf,
     },
-    /// A later version has written it.
+    /// The journal was written by a later version.
     #[error(
-        "{} has format {found}, this dcqcn knows 1: use the dcqcn that attached it",
+        "{} has format {found}, this dcqcn supports 1; use the dcqcn that attached it",
         path.display()
     )]
     Format {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The format.
+        /// Format number.
         found: u64,
     },
-    /// Somebody keeps the lock.
+    /// Another process holds the lock.
     #[error(
-        "{holder} has held the lock on {what} ({}) for {} s; wait for it or end it",
+        "{holder} has held the lock on {what} ({}) for {} s; wait for it or stop it",
         path.display(),
         waited.as_secs()
     )]
     Locked {
-        /// What it is for.
+        /// Protected state.
         what: &'static str,
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Who has it.
+        /// Process that holds it.
         holder: String,
-        /// How long was waited.
+        /// Time waited.
         waited: Duration,
     },
-    /// Replacing a root qdisc ends soft-RoCE's queue pairs.
+    /// Replacing a root qdisc would kill soft-RoCE QPs.
     #[error(
-        "{iface} carries {queue_pairs} queue pairs of {device}. From Linux 6.12 on soft-RoCE ends those whose packet a \
-         qdisc drops, and {what} drops what waits: end the RDMA traffic first{next}; or say `--interrupt`"
+        "{iface} has {queue_pairs} active QPs on {device}; {what} drops queued packets, which kills soft-RoCE QPs on Linux \
+         6.12+: stop the RDMA traffic first{next}; or pass `--interrupt`"
     )]
     Interrupts {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// What would drop packets.
+        /// Operation that would drop packets.
         what: &'static str,
-        /// How many are connected.
+        /// Number of connected QPs.
         queue_pairs: usize,
-        /// Their device.
+        /// RDMA device.
         device: Box<str>,
-        /// Another way out.
+        /// Alternative, as text.
         next: Box<str>,
     },
-    /// A shaper that the pacer can neither go below nor replace.
+    /// The pacer can neither be placed below a shaper nor replace it.
     #[error(
-        "{iface} is shaped by {kind} {handle}: for the pacer to go below it, put an fq below each of its classes \
-         (`tc qdisc replace dev {iface} parent {class} fq`), which is then kept; or attach with `--pacer none`"
+        "cannot pace {iface} below its shaper ({kind} {handle}); put an fq below each of its classes (`tc qdisc replace dev \
+         {iface} parent {class} fq`), or attach with `--pacer none`"
     )]
     Shaper {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// Kind of its root qdisc.
+        /// Kind of the root qdisc.
         kind: String,
-        /// Its handle.
+        /// Handle of the root qdisc.
         handle: Handle,
-        /// A class of it.
+        /// One of its classes.
         class: Handle,
     },
-    /// Missing rights.
+    /// Capabilities are missing.
     #[error(
         "this needs {missing}: run it as root, or grant the capability (`setcap`, systemd AmbientCapabilities=)"
     )]
     Capability {
-        /// Names of the capabilities that are missing.
+        /// Names of the missing capabilities.
         missing: String,
     },
-    /// Kernel too old.
+    /// The kernel is too old.
     #[error("kernel {found} is too old: {feature} needs Linux {since} or later")]
     Kernel {
-        /// The running kernel.
+        /// Running kernel.
         found: String,
-        /// What it lacks.
+        /// Missing feature.
         feature: &'static str,
-        /// Since when there is that.
+        /// First version with the feature.
         since: &'static str,
     },
     /// Not an Ethernet device.
-    #[error("{iface} has no Ethernet address: RoCEv2 is looked for on Ethernet interfaces, veth included")]
+    #[error("{iface} is not an Ethernet interface, which RoCEv2 needs (veth is one)")]
     NotEthernet {
-        /// The interface.
+        /// Interface.
         iface: String,
     },
-    /// Rates need a link rate.
-    #[error("the link speed of {iface} is not known: give it, for example `--set link_rate=10gbit`")]
+    /// The link rate is unknown.
+    #[error("the link rate of {iface} is unknown; set it, for example `--set link_rate=10gbit`")]
     LinkRate {
-        /// The interface.
+        /// Interface.
         iface: String,
     },
-    /// A rate above what the link can do.
+    /// The requested rate exceeds the link's.
     #[error(
-        "link_rate = {} is above the {} that {iface} has: lower it",
+        "link_rate = {} exceeds the {} link of {iface}; lower it",
         Quantity(*asked_bps, Unit::BitsPerSecond),
         Quantity(*link_bps, Unit::BitsPerSecond)
     )]
     AboveLink {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// What was requested.
+        /// Requested rate, bit/s.
         asked_bps: u64,
-        /// What the link has.
+        /// Link rate, bit/s.
         link_bps: u64,
     },
     /// The kernel lacks the qdisc of the pacer.
     #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--pacer auto`", qdisc.to_uppercase())]
     Pacer {
-        /// The qdisc.
+        /// Qdisc.
         qdisc: &'static str,
     },
     /// The kernel lacks the qdisc of the queues.
     #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues auto`", qdisc.to_uppercase())]
     Queues {
-        /// The qdisc.
+        /// Qdisc.
         qdisc: &'static str,
     },
-    /// A switch needs a program that this attachment has not.
+    /// A parameter needs a program that the role does not attach.
     #[error(
         "{key} = true needs the {program} program, which role {role} does not attach; detach and attach again with {remedy}"
     )]
     Role {
-        /// The parameter.
+        /// Parameter.
         key: &'static str,
-        /// The program.
+        /// Program.
         program: &'static str,
-        /// The role.
+        /// Role.
         role: String,
-        /// What to attach with.
+        /// Option to attach with.
         remedy: &'static str,
     },
-    /// There is a daemon for it.
-    #[error("{iface} is served by another `dcqcn run`: end that one first")]
+    /// Another daemon serves the interface.
+    #[error("{iface} is served by another `dcqcn run`; stop it first")]
     Served {
-        /// The interface.
+        /// Interface.
         iface: String,
     },
-    /// Something an attachment keeps for as long as it lives.
+    /// A property that cannot be changed without attaching again.
     #[error(
         "{iface} is attached with {what} = {found}, which cannot become {asked} in place: `dcqcn detach {iface}`, \
          then attach again"
     )]
     Anew {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// What is asked to be another.
+        /// Property.
         what: &'static str,
-        /// What is asked.
+        /// Requested value.
         asked: String,
-        /// What it is.
+        /// Current value.
         found: String,
     },
-    /// A combination that cannot work.
+    /// An unsupported request, as text.
     #[error("{0}")]
     Unsupported(String),
-    /// Parameters refused.
+    /// Invalid parameters.
     #[error("{0}")]
     Invalid(#[from] Invalid),
-    /// The kernel refused a program on the interface.
+    /// The kernel rejected attaching a program.
     #[error("cannot attach {program} to {iface}: {source}{next}")]
     Attach {
-        /// The program.
+        /// Program.
         program: &'static str,
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// Why.
+        /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What to do.
+        /// Next step.
         next: &'static str,
     },
-    /// A mode for XDP, which only inline attachments have.
+    /// An XDP mode was given for an attachment that is not inline.
     #[error(
         "xdp_mode = {mode} is for inline attachments only: {iface} gets no XDP program; remove it, or attach with `--inline`"
     )]
     XdpUnused {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// The mode requested.
+        /// Requested mode.
         mode: String,
     },
-    /// Another XDP program is there.
+    /// Another XDP program is attached.
     #[error(
-        "cannot attach xdp to {iface}: the XDP program {name} (program {id}, {mode}) is there, and an interface has one: take \
-         it off (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
+        "cannot attach xdp to {iface}: it already has the XDP program {name} (program {id}, {mode}); remove that one \
+         (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"
     )]
     XdpTaken {
-        /// The interface.
+        /// Interface.
         iface: String,
-        /// Name of the program, empty if it is not told; that of libxdp's dispatcher is `xdp_dispatcher`.
+        /// Name of the program, empty if unknown; that of libxdp's dispatcher is `xdp_dispatcher`.
         name: String,
-        /// Its number.
+        /// Program ID.
         id: u32,
-        /// Where it runs.
+        /// XDP mode.
         mode: &'static str,
     },
-    /// Links or qdiscs.
+    /// Netlink error.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// Programs or maps.
+    /// Error of programs or maps.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),
-    /// A file of the attachment.
+    /// File error.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A journal that cannot be read.
     #[error(
-        "{}: {source}; `dcqcn detach IFACE --force` removes what it stands for, but for a root qdisc",
+        "{}: {source}; `dcqcn detach IFACE --force` removes the attachment, except for a root qdisc",
         path.display()
     )]
     Info {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The BPF file system cannot be mounted.
     #[error("cannot mount a BPF file system on {}: {source}; it needs CAP_SYS_ADMIN", path.display())]
     Mount {
-        /// Where.
+        /// Mount point.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Mounted, but not to be seen from here.
+    /// Mounted, but not visible to this process.
     #[error("{} is not a BPF file system; mount one there: `mount -t bpf bpf {}`", path.display(), path.display())]
     NoBpfFs {
-        /// Where.
+        /// Mount point.
         path: PathBuf,
     },
 }

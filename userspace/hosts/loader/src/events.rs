@@ -1,4 +1,4 @@
-//! What happened, for whoever wants to know: the data plane's event log.
+//! The data plane's event log.
 
 mod log;
 mod reader;

@@ -1,6 +1,6 @@
-//! The data plane in the kernel: the eBPF object, its maps by type, attaching it to interfaces, its event log and its pacer.
+//! Loader of the data plane: eBPF objects, typed maps, attaching to interfaces, event log and pacer.
 //!
-//! What is attached outlives the process that attached it: [`attach`] finds it again.
+//! Attachments outlive the process that made them; [`attach`] finds them again.
 
 pub mod attach;
 pub mod backlog;

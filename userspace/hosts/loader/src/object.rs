@@ -1,9 +1,9 @@
-//! The eBPF objects, embedded: the `dcqcn` binary is all there is to copy to another host.
+//! Embedded eBPF objects, so that the `dcqcn` binary is the only file to deploy.
 
-/// The same programs, which tell of packets: for [`crate::attach::Info::log_packets`].
+/// ELF file of the programs with the packet trace, see [`crate::attach::Info::log_packets`].
 pub(crate) static TRACE_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dcqcn-trace"));
 
-/// The ELF file of the `dcqcn-ebpf` crate, aligned for aya's parser.
+/// ELF file of the `dcqcn-ebpf` crate, aligned for aya's parser.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dcqcn-ebpf"));
 
 #[cfg(test)]
@@ -13,14 +13,15 @@ mod tests {
 
     use super::*;
 
-    /// Classes of instructions, and operations of the two that jump (include/uapi/linux/bpf_common.h and bpf.h).
+    /// Instruction classes, and operations of the two jump classes (include/uapi/linux/bpf_common.h and
+    /// bpf.h).
     const BPF_JMP: u8 = 5;
     const BPF_JMP32: u8 = 6;
     const BPF_JA: u8 = 0x00;
     const BPF_CALL: u8 = 0x80;
     const BPF_EXIT: u8 = 0x90;
 
-    /// The instructions that may follow the instruction `at`, and whether each is reached by a branch.
+    /// Possible successors of instruction `at`, and whether each is reached by a branch.
     fn successors(instructions: &[bpf_insn], at: usize) -> Vec<(usize, bool)> {
         let bpf_insn { code, off, imm, .. } = instructions[at];
         let to = |offset: i64| usize::try_from(at as i64 + 1 + offset).unwrap();
@@ -34,7 +35,7 @@ mod tests {
         }
     }
 
-    /// Loops that are closed by falling through, in the order of `check_cfg` of Linux 6.1 (kernel/bpf/verifier.c).
+    /// Loops closed by fall-through, in the order of `check_cfg` of Linux 6.1 (kernel/bpf/verifier.c).
     fn loops_without_branch(instructions: &[bpf_insn]) -> Vec<(usize, usize)> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {
@@ -65,10 +66,10 @@ mod tests {
         found
     }
 
-    /// Bytes of stack of a function: its accesses relative to the frame pointer, and the addresses it takes.
+    /// Stack bytes of a function: accesses relative to the frame pointer, and addresses derived from it.
     fn stack_bytes(instructions: &[bpf_insn]) -> i64 {
         const FRAME: u8 = 10;
-        /// `rX = r10`, and `rX += IMM` behind it.
+        /// `rX = r10`, and a following `rX += IMM`.
         const MOV64_REGISTER: u8 = 0xbf;
         const ADD64: u8 = 0x07;
         let mut deepest = 0;
@@ -91,8 +92,10 @@ mod tests {
         deepest
     }
 
-    /// A program and a function that it calls have 512 bytes together, each rounded up to 32 (`check_max_stack_depth` of Linux 6.1; later
-    /// kernels round to 16).
+    /// A program and a function it calls share 512 bytes of stack.
+    ///
+    /// Each frame is rounded up to 32 bytes (`check_max_stack_depth` of Linux 6.1; later kernels round to
+    /// 16).
     #[test]
     fn programs_fit_the_stack_of_linux_6_1() {
         const PROGRAMS: [&str; 4] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"];

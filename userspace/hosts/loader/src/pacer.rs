@@ -1,7 +1,7 @@
-//! Who holds packets back until their departure time.
+//! Pacers, which delay packets until their departure time.
 //!
-//! `fq` takes the time from the packet. Where the kernel has no fq, HTB has one class per QP, chosen by the packet's
-//! priority; the classes and their rates are kept by [`htb`].
+//! `fq` reads the departure time from the packet. On kernels without fq, HTB has one class per QP, selected
+//! by the packet's priority; [`htb`] maintains the classes and their rates.
 
 pub mod htb;
 
@@ -16,21 +16,21 @@ use crate::Error;
 
 /// Major number of the HTB pacer's qdisc.
 pub(crate) const HTB_MAJOR: u16 = 0xdc00;
-/// The port as a whole: no flow leaves faster than the line.
+/// Class of the whole port, limited to the line rate.
 const PORT: Handle = Handle::new(HTB_MAJOR, 0xffff);
-/// What has no class of its own: flows never cut, and everything that is not RoCE.
+/// Class of all other traffic: flows never cut, and packets that are not RoCE.
 const REST: Handle = Handle::new(HTB_MAJOR, 1);
 
-/// Where this pacer's own fq and mq are to be told from others'.
+/// Handles that distinguish our fq and mq from others.
 const FQ: Handle = Handle::new(0xdc01, 0);
 const MQ: Handle = Handle::new(0xdc02, 0);
-/// fq's own default horizon; the programs stay below it.
+/// Default horizon of fq; the programs stay below it.
 const FQ_HORIZON_NS: u64 = 10_000_000_000;
 
-/// The pacer for `choice`, and why.
+/// Selects the pacer for `choice`; returns the reason as text.
 ///
 /// # Errors
-/// The kernel lacks what was requested.
+/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {
@@ -42,14 +42,14 @@ pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoic
         PacerChoice::Htb if !kernel_has_qdisc("htb")? => Err(Error::Pacer { qdisc: "htb" }),
         PacerChoice::Fq => pacer(PacerChoice::Fq, "pacer fq, as requested"),
         PacerChoice::Htb => {
-            pacer(PacerChoice::Htb, "pacer htb, as requested: `dcqcn run` must keep its classes")
+            pacer(PacerChoice::Htb, "pacer htb, as requested: `dcqcn run` must maintain its classes")
         }
         PacerChoice::Auto if kernel_has_qdisc("fq")? => {
-            pacer(PacerChoice::Fq, "pacer fq: departure times are kept by the qdisc itself")
+            pacer(PacerChoice::Fq, "pacer fq: the qdisc enforces departure times")
         }
         PacerChoice::Auto if kernel_has_qdisc("htb")? => pacer(
             PacerChoice::Htb,
-            "pacer htb: this kernel has no fq; start `dcqcn run` on the interface, it keeps a class per QP",
+            "pacer htb: this kernel has no fq; start `dcqcn run` on the interface to maintain a class per QP",
         ),
         PacerChoice::Auto => pacer(
             PacerChoice::None,
@@ -58,34 +58,37 @@ pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoic
     }
 }
 
-/// Limits of an fq that paces.
+/// Limits of a pacing fq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqLimits {
-    /// Packets it holds.
+    /// Maximum packets in the qdisc.
     pub limit: u32,
-    /// Packets each flow holds.
+    /// Maximum packets per flow.
     pub flow_limit: u32,
-    /// Bits of a packet's hash by which those without a TCP socket are distinguished.
+    /// Mask of the packet hash, which identifies flows of packets without a TCP socket.
     pub orphan_mask: u32,
-    /// Base-2 logarithm of the hash buckets its flows are found in.
+    /// Base-2 logarithm of the number of hash buckets.
     pub buckets_log: u32,
 }
 
 impl FqLimits {
-    /// Packets soft-RoCE has under way for a queue pair at most (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`).
+    /// Maximum packets in flight per soft-RoCE QP (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`).
     const PER_QP: u32 = 64;
-    /// With fq's default of 100 the ACKs and READ responses of soft-RoCE are dropped, for which it has no back-pressure.
+    /// fq's default of 100 would drop ACKs and READ responses of soft-RoCE, which have no back-pressure.
     const PER_FLOW: u32 = 20_000;
-    /// fq's own defaults, that is its least: packets, and hash buckets as a power of two.
+    /// Minimum packets, and minimum hash buckets as a power of two: fq's defaults.
     const LEAST: u32 = 40_000;
     const LEAST_LOG: u32 = 10;
-    /// The most buckets it takes, and the most flows that are of use: powers of two.
+    /// Maximum buckets that fq accepts, and maximum flows that are useful: powers of two.
     const MOST_BUCKETS_LOG: u32 = 18;
     const MOST_FLOWS_LOG: u32 = 20;
 
-    /// What a table of so many flows needs. Packets of queue pairs that share a flow of fq wait for each other's departures, so all 32
-    /// bits of their hash count: of 16, seven hundred queue pairs would share three or four. There are buckets for as many flows as the
-    /// table has, and room for all that those may have under way.
+    /// Limits for a table of `flows` flows.
+    ///
+    /// There is a hash bucket for each flow, and room for all packets they may have in flight.
+    ///
+    /// QPs in the same fq flow wait for each other's departures, so all 32 bits of the hash are used. With
+    /// 16 bits, three or four of seven hundred QPs would share one.
     #[must_use]
     pub const fn of(flows: u32) -> Self {
         let most = 1 << Self::MOST_FLOWS_LOG;
@@ -101,7 +104,7 @@ impl FqLimits {
     }
 }
 
-/// As tc-fq(8) takes them.
+/// Syntax of tc-fq(8).
 impl fmt::Display for FqLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, flow_limit, orphan_mask, buckets_log } = self;
@@ -110,24 +113,24 @@ impl fmt::Display for FqLimits {
     }
 }
 
-/// Where the pacer goes.
+/// Position of the pacer in the qdisc tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// There is one, which stays as it is.
+    /// A suitable pacer exists and is kept.
     Kept(String),
-    /// In the place of what is at the root, or below a shaper, which goes on shaping.
+    /// Replaces the root qdisc, or is placed below a shaper, which is kept.
     At(Handle),
-    /// An fq for each transmit queue, below an `mq`: the one that is there, or one of ours in the place of the kernel's default.
+    /// An fq per transmit queue below an `mq`: the existing one, or one that replaces the kernel's default.
     Queues {
-        /// The `mq`'s handle.
+        /// Handle of the `mq`.
         mq: Handle,
-        /// It is to be made.
+        /// Whether to create it.
         make: bool,
     },
 }
 
 impl Placement {
-    /// Where something is replaced, and kind and handle of what is put there.
+    /// Parent of the replaced qdisc, and kind and handle of the new one.
     #[must_use]
     pub(crate) fn replaces(&self, pacer: PacerChoice) -> Option<(Handle, &'static str, Handle)> {
         match self {
@@ -141,10 +144,10 @@ impl Placement {
     }
 }
 
-/// Where the pacer goes on this interface, so that what somebody configured there goes on working.
+/// Position of the pacer on this interface that preserves the user's qdisc configuration.
 ///
 /// # Errors
-/// It cannot; the error says what can be done.
+/// There is none; the error names alternatives.
 pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
     let qdiscs = netlink.qdiscs(link.index)?;
     let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
@@ -164,7 +167,7 @@ pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Resul
             let below = Handle::new(root.handle.major(), 1);
             if is_fq && is_fq_at(below) { kept("the fq below the tbf") } else { Ok(Placement::At(below)) }
         }
-        "fq" if is_fq && configured => kept("the fq that is there"),
+        "fq" if is_fq && configured => kept("the existing fq"),
         "mq" if is_fq => {
             let queues = queues(netlink, link.index, &qdiscs)?;
             if configured && queues.into_iter().all(is_fq_at) {
@@ -193,10 +196,7 @@ pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Resul
     }
 }
 
-/// Puts the pacer where it goes; what is there has been saved.
-///
-/// # Errors
-/// The kernel refuses.
+/// Installs the pacer; the replaced qdisc was saved before.
 pub(crate) fn install(
     netlink: &Netlink,
     ifindex: u32,
@@ -234,13 +234,15 @@ pub(crate) fn install(
             for class in port_classes(line_bps, frame) {
                 netlink.replace_htb_class(ifindex, &class)?;
             }
-            notes.push(format!("htb {root} holds the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
+            notes.push(format!("htb {root} limits the port to {}", Quantity(line_bps, Unit::BitsPerSecond)));
         }
     }
     Ok(())
 }
 
-/// The classes of an mq whose queues are in use. A driver may have made thousands more, and the kernel lists no qdisc below those.
+/// Classes of an mq with active queues.
+///
+/// A driver may have created thousands more, below which the kernel lists no qdisc.
 fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<Handle>> {
     let classes = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
@@ -266,24 +268,26 @@ fn fq(flows: u32) -> QdiscSpec {
     }
 }
 
-/// The frames of a port.
+/// Frame sizes of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Frame {
-    /// The interface's MTU.
+    /// MTU of the interface.
     mtu_bytes: u32,
-    /// What the wire adds to each (`wire_overhead`).
+    /// Overhead per frame on the wire (`wire_overhead`).
     overhead_bytes: u16,
 }
 
 impl Frame {
-    /// With the overhead that the parameters specify.
+    /// Frame with the parameters' overhead, and MTU 0.
     fn of(config: &Config) -> Self {
         let overhead_bytes = u16::try_from(config.scalars.wire_overhead_bytes).unwrap_or(u16::MAX);
         Self { mtu_bytes: 0, overhead_bytes }
     }
 }
 
-/// The rate of the port: the link's. `rpg_max_rate` is a flow's, and holds the port only where the link's is not known.
+/// Rate of the port: the link rate.
+///
+/// `rpg_max_rate` limits flows, and the port only if the link rate is unknown.
 fn port_rate_bps(config: &Config) -> u64 {
     match config.scalars.link_rate_bps {
         0 => config.line_rate_bps(),
@@ -291,19 +295,19 @@ fn port_rate_bps(config: &Config) -> u64 {
     }
 }
 
-/// The classes every port has, for a line of this rate: the port as a whole, and what has no class of its own.
+/// Fixed classes of a port: the whole port, and traffic without its own class.
 fn port_classes(line_bps: u64, frame: Frame) -> [HtbClass; 2] {
     let root = Handle::new(HTB_MAJOR, 0);
     let port = class(PORT, line_bps, frame);
-    // All of its rate is guaranteed.
+    // The full rate is guaranteed.
     let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
-    // First in line: what a flow sent before its first cut leaves before what it sends after, but for the first packets of a new
-    // class (`htb/waiting.rs`).
+    // Highest priority: packets sent before a flow's first cut leave before later ones, except for the
+    // first packets of a new class (see `htb/waiting.rs`).
     let rest = HtbClass { priority: 0, ..class(REST, line_bps, frame) };
     [port, rest]
 }
 
-/// A class below [`PORT`] that sends at `rate_bps` and no faster.
+/// A class below [`PORT`] limited to `rate_bps`.
 fn class(handle: Handle, rate_bps: u64, frame: Frame) -> HtbClass {
     HtbClass {
         priority: 1,

@@ -1,4 +1,4 @@
-//! What the programs tell of packets, where they were attached with `--log-packets`.
+//! Packet trace of programs attached with `--log-packets`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use log::{Log, Metadata, Record};
 use crate::Error;
 use crate::attach::{self, Info};
 
-/// Lines that were told and not yet taken.
+/// Logged lines not yet read.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -30,17 +30,17 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// The packets that an attachment tells of. What one reader has taken no other sees.
+/// Packet trace of an attachment. Each line is delivered to one reader only.
 pub struct Packets {
     lines: Lines,
     logger: EbpfLogger<Lines>,
 }
 
 impl Packets {
-    /// Begins to read.
+    /// Starts reading.
     ///
     /// # Errors
-    /// The attachment tells of none, or the kernel does not let this process read.
+    /// The attachment has no packet trace, or this process lacks the capability to read it.
     pub fn open(info: &Info) -> Result<Self, Error> {
         let unsupported = |why: String| Error::Unsupported(format!("{}: {why}", info.iface));
         if info.log_packets.is_none() {
@@ -56,7 +56,8 @@ impl Packets {
         Ok(Self { lines, logger })
     }
 
-    /// What was told since the last call, oldest first: `name=value` pairs, as `ebpf/src/tell/packets.rs` writes them.
+    /// Lines logged since the last call, oldest first: `name=value` pairs, as written by
+    /// `ebpf/src/trace/packets.rs`.
     pub fn read(&mut self) -> Vec<String> {
         self.logger.flush();
         self.lines.with(std::mem::take)

@@ -1,7 +1,9 @@
-//! Asking the neighbours of a switch's ingress ports to wait (PFC), by what of theirs waits in a queue of the egress port.
+//! PFC transmission: pauses the neighbours of a switch's ingress ports according to their share of an
+//! egress queue.
 //!
-//! The programs count what comes into each queue by ingress port, and the kernel tells how deep the queue is. A queue is first
-//! in, first out: what waits in it is what came last, and so the counts of then and now say whose it is.
+//! The programs count bytes per queue and ingress port, and the kernel reports the queue's depth. A queue
+//! is first in, first out. Its backlog is therefore the most recent arrivals, and comparing the counters
+//! then and now attributes it to ingress ports.
 
 mod history;
 mod socket;
@@ -21,14 +23,14 @@ use socket::Port;
 
 pub use socket::PauseSocket;
 
-/// How often it is looked which ports there are.
+/// Interval at which the list of ports is updated.
 const PORTS_PERIOD_NS: u64 = 1_000_000_000;
-/// Most ports that are distinguished.
+/// Maximum number of ports counted separately.
 const MOST_PORTS: usize = 64;
-/// Interfaces on top of others: a frame sent through one reaches everybody behind it, or nobody as PFC.
+/// Stacked interfaces, out of which a PFC frame would reach several neighbours or none.
 const STACKED: [&str; 7] = ["bridge", "bond", "team", "vlan", "macvlan", "ipvlan", "vxlan"];
 
-/// What is remembered of an egress port from look to look.
+/// PFC transmission state of an egress port.
 #[derive(Debug, Default)]
 pub struct PfcSender {
     history: History,
@@ -37,12 +39,12 @@ pub struct PfcSender {
     asked: BTreeMap<(u32, usize), PauseState>,
 }
 
-/// What a look was for.
+/// Result of [`PfcSender::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PfcPoll {
-    /// No priority is to be paused here.
+    /// PFC transmission is not enabled.
     Unwanted,
-    /// Frames that were sent.
+    /// Number of frames sent.
     Sent(usize),
 }
 
@@ -53,11 +55,12 @@ impl PfcSender {
         self.ports_read_ns.is_none_or(|read_ns| now_ns.saturating_sub(read_ns) >= PORTS_PERIOD_NS)
     }
 
-    /// Looks at the queues of the egress port `ifindex`, and tells the neighbours of the others what is due at `now_ns`. To be
-    /// called about once a millisecond.
+    /// Polls the queues of the egress port `ifindex` and sends the PFC frames due at `now_ns`.
+    ///
+    /// Must be called about once a millisecond.
     ///
     /// # Errors
-    /// The kernel refuses something; the next call tries again.
+    /// A query or map read fails; the next call retries.
     pub fn look(
         &mut self,
         netlink: &Netlink,
@@ -72,8 +75,8 @@ impl PfcSender {
             let sent = self.give_up(ifindex, socket, now_ns);
             return Ok(if sent == 0 { PfcPoll::Unwanted } else { PfcPoll::Sent(sent) });
         }
-        // First how deep the queues are, then what came: a packet in between counts as one that waits, which it does. The other
-        // way round it would be taken for one that came long ago, by another port.
+        // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
+        // the other order it would be attributed to an older packet of another port.
         let stats = queues::stats(netlink, ifindex, &config)?;
         let mut came = BTreeMap::new();
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
@@ -89,7 +92,7 @@ impl PfcSender {
             for port in &self.ports {
                 let share = self.history.share(port.ifindex, queue, depth_bytes);
                 let asked = self.asked.entry((port.ifindex, priority)).or_default();
-                // Nobody goes on for what is not known.
+                // Do not resume a neighbour while its share is not fully known.
                 let is_kept = !share.is_all && asked.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
@@ -98,14 +101,16 @@ impl PfcSender {
                     Some(PauseAction::Xon) => None,
                     None => continue,
                 };
-                // One that is lost is said again, and a port that is gone has nobody to tell.
+                // Lost frames are sent again; a removed port has no neighbour to notify.
                 sent += usize::from(socket.hold(ifindex, port, priority, until_ns, now_ns).is_ok());
             }
         }
         Ok(PfcPoll::Sent(sent))
     }
 
-    /// Has everybody go on who waits because of the egress port `ifindex`. Returns to how many that was said.
+    /// Sends XON to every neighbour paused for the egress port `ifindex`.
+    ///
+    /// Returns the number of frames sent.
     pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
         let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_paused());
         let told = waiting.filter(|((ingress, priority), _)| {
@@ -117,10 +122,12 @@ impl PfcSender {
         told
     }
 
-    /// Sees which ports there are next to the egress port. A link has its own speed, or else that of the egress port.
+    /// Updates the list of ingress ports.
+    ///
+    /// A port without its own link speed is assumed to have the egress port's.
     ///
     /// # Errors
-    /// The kernel refuses something; the next call tries again.
+    /// A query or map write fails; the next call retries.
     pub fn follow(
         &mut self,
         netlink: &Netlink,
@@ -157,13 +164,13 @@ impl PfcSender {
     }
 }
 
-/// Whether a PFC frame out of this interface reaches one neighbour.
+/// Whether a PFC frame sent out of this interface reaches exactly one neighbour.
 fn can_be_asked(link: &Link) -> bool {
     let is_stacked = link.kind.as_deref().is_some_and(|kind| STACKED.contains(&kind));
     link.up && link.is_ethernet() && !is_stacked
 }
 
-/// The priorities that neighbours are asked to wait for.
+/// Priorities for which PFC transmission is enabled.
 fn wanted(config: &Config) -> Vec<(usize, PfcConfig)> {
     let all = config.pfc.into_iter().enumerate();
     all.filter(|(_, of)| of.tx != 0 && config.scalars.queues != QUEUES_NONE).collect()

@@ -1,8 +1,8 @@
-//! Strict and weighted queues on a port, for all that leaves by it.
+//! Strict and weighted queues of a port, for all its egress traffic.
 //!
-//! The egress program puts each packet into the class of its DSCP, by `skb->priority`, before the qdisc sees it. The classes
-//! are bands of `ets`, or classes of `htb` where the kernel has no ets; each holds a `bfifo`, whose backlog is the queue's depth
-//! and whose drops are the queue's.
+//! The egress program assigns each packet to the class of its DSCP, by `skb->priority`, before the qdisc.
+//! The classes are bands of `ets`, or classes of `htb` on kernels without ets. Each has a `bfifo`, whose
+//! backlog and drops are the queue's.
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{
@@ -15,25 +15,27 @@ use nix::errno::Errno;
 
 use crate::Error;
 
-/// The qdisc that has the queues.
+/// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
-/// htb: the port as a whole.
+/// htb: class of the whole port.
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
-/// htb: a turn is one packet at least, and one that the kernel has not cut up yet (GSO) has up to 64 KiB, or what its sender
-/// sends in a millisecond. With turns shorter than that weights would count packets.
+/// htb: a turn is at least one packet.
+///
+/// Before GSO splits it, a packet is up to 64 KiB, or what its sender sends in a millisecond. With shorter
+/// turns, weights would count packets instead of bytes.
 const GSO_BYTES: u64 = 65_536;
-/// htb: a rate that no token bucket above it has, so that the port's class never waits there.
+/// htb: a rate above that of any parent token bucket, so that the port's class never delays packets.
 const UNLIMITED_BPS: u64 = 800_000_000_000;
 
-/// The qdisc for `choice`, and what is to be known of it.
+/// Selects the qdisc for `choice`; returns notes on it.
 ///
 /// # Errors
-/// The kernel lacks it.
+/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
-            "queues htb{why}: turns of weighted queues are a millisecond of the port's rate for the least weight (a frame at least, \
-             64 KiB at most) and longer by weight, so one may wait longer for its turn than with ets, where it is a frame or more"
+            "queues htb{why}: a turn of a weighted queue is a millisecond at link rate for the lowest weight (at least a frame, at \
+             most 64 KiB) and proportionally longer for others; queues wait longer for their turn than with ets"
         )
     };
     match choice {
@@ -50,7 +52,7 @@ pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>)
     }
 }
 
-/// The number of the parameter `queues`.
+/// Value of the parameter `queues`.
 pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     match choice {
         QueuesChoice::None | QueuesChoice::Auto => QUEUES_NONE,
@@ -59,7 +61,7 @@ pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     }
 }
 
-/// The kernel's name for the qdisc.
+/// Kind of the qdisc.
 pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
     match choice {
         QueuesChoice::Htb => "htb",
@@ -67,17 +69,19 @@ pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
     }
 }
 
-/// Where the queues go: below a token bucket that shapes the port, else at the root. Adds what is to be known of that.
+/// Parent of the queues: a token bucket that shapes the port, otherwise the root. Adds notes.
 ///
 /// # Errors
-/// The interface is shaped by something with classes of its own, or nothing tells htb its rate.
+/// The interface has a qdisc with its own classes, or the rate for htb is unknown.
 pub(crate) fn place(
     netlink: &Netlink,
     link: &Link,
     config: &Config,
     notes: &mut Vec<String>,
 ) -> Result<Handle, Error> {
-    notes.push("marking goes by the depth that `dcqcn run` reads a thousand times a second; start it on the interface".into());
+    notes.push(
+        "marking uses the depth that `dcqcn run` samples every millisecond; start it on the interface".into(),
+    );
     let shaping = netlink.shaping(link.index)?;
     let Some(root) = netlink.root_qdisc(link.index)?.filter(|root| root.handle != Handle::UNSPEC) else {
         return at_root(link, config, notes);
@@ -85,8 +89,8 @@ pub(crate) fn place(
     match (root.kind.as_str(), shaping.map(|shaping| shaping.shaper)) {
         ("tbf", Some(Shaper::Tbf)) => Ok(Handle::new(root.handle.major(), 1)),
         ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => Err(Error::Unsupported(format!(
-            "{} has the classes of {} {} already: remove it (`tc qdisc del dev {} root`), or attach without --queues and name \
-             its classes with priority_major",
+            "{} already has classes ({} {}); remove them (`tc qdisc del dev {} root`), or attach without --queues and select \
+             them with priority_major",
             link.name, root.kind, root.handle, link.name
         ))),
         _ => at_root(link, config, notes),
@@ -100,11 +104,12 @@ fn at_root(link: &Link, config: &Config, notes: &mut Vec<String>) -> Result<Hand
             return Err(Error::LinkRate { iface: link.name.clone() });
         }
         let rate = Quantity(link_bps, Unit::BitsPerSecond);
-        notes
-            .push(format!("htb holds the port to {rate}: packets wait in its queues, and not in the device"));
+        notes.push(format!(
+            "htb limits the port to {rate}, so that packets queue there and not in the device"
+        ));
     } else if link.is_virtual() {
         notes.push(format!(
-            "{} is virtual and takes packets at any rate: nothing waits in its queues unless a token bucket holds it (`tc qdisc \
+            "{} is virtual and accepts packets at any rate: its queues stay empty unless a token bucket limits it (`tc qdisc \
              add dev {} root tbf ...` before attaching)",
             link.name, link.name
         ));
@@ -112,10 +117,7 @@ fn at_root(link: &Link, config: &Config, notes: &mut Vec<String>) -> Result<Hand
     Ok(Handle::ROOT)
 }
 
-/// Puts the queues at `parent`; what is there has been saved.
-///
-/// # Errors
-/// The kernel refuses.
+/// Installs the queues at `parent`; the replaced qdisc was saved before.
 pub(crate) fn install(netlink: &Netlink, ifindex: u32, parent: Handle, config: &Config) -> net::Result<()> {
     let frame_bytes = frame_bytes(netlink, ifindex)?;
     let spec = if config.scalars.queues == QUEUES_HTB {
@@ -136,20 +138,18 @@ pub(crate) fn install(netlink: &Netlink, ifindex: u32, parent: Handle, config: &
     put_buffers(netlink, ifindex, config, frame_bytes)
 }
 
-/// Whether anything was changed.
+/// Result of [`revise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revised {
-    /// Something was.
+    /// Something was changed.
     Yes,
-    /// Nothing had to be.
+    /// Nothing had to be changed.
     No,
 }
 
-/// Has the queues of an attached interface be as `new` says. Packets that wait stay; where a queue becomes strict or weighted
-/// they may be overtaken by those that come after.
+/// Updates the queues of an attached interface to `new`.
 ///
-/// # Errors
-/// The kernel refuses.
+/// Queued packets are preserved. If a queue becomes strict or weighted, later packets may overtake them.
 pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Revised> {
     let of = |config: &Config| {
         let limits = config.wred.map(|wred| (wred.queue_limit_bytes, wred.kmax_bytes));
@@ -160,7 +160,7 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Re
     }
     let netlink = Netlink::connect()?;
     let qdiscs = netlink.qdiscs(ifindex)?;
-    // Where somebody has taken them away there is nothing to revise; `dcqcn status` says so.
+    // Another process removed the queues; `dcqcn status` reports that.
     let Some(there) = qdiscs.iter().find(|qdisc| qdisc.handle == HANDLE) else {
         return Ok(Revised::No);
     };
@@ -176,14 +176,13 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Re
     Ok(Revised::Yes)
 }
 
-/// What waits in each queue and what it sent and dropped, by the queue's number. `None` where there is none: no traffic class
-/// goes to it, the port has no queues, or somebody took them away.
+/// Backlog and counters by queue.
+///
+/// `None` if the queue does not exist: no traffic class uses it, the port has no queues, or another process
+/// removed them.
 pub type QueueStats = [Option<Stats>; CLASSES];
 
 /// Reads [`QueueStats`].
-///
-/// # Errors
-/// The kernel refuses.
 pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<QueueStats> {
     let mut stats = [None; CLASSES];
     if config.scalars.queues == QUEUES_NONE {
@@ -194,7 +193,7 @@ pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Qu
     for (stats, (_, band)) in stats.iter_mut().zip(bands).filter(|(_, (queue, _))| is_used(*queue)) {
         *stats = match netlink.qdisc_stats(ifindex, class_of(band)) {
             Ok(stats) => Some(stats),
-            // Somebody took the queue, or the interface.
+            // Another process removed the queue or the interface.
             Err(net::Error::Refused { refusal, .. })
                 if [Errno::ENOENT, Errno::ENODEV].contains(&refusal.errno) =>
             {
@@ -206,30 +205,30 @@ pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Qu
     Ok(stats)
 }
 
-/// The class of queue `queue` (taken modulo 8).
+/// Class of queue `queue` (modulo 8).
 #[must_use]
 pub fn class(config: &Config, queue: usize) -> Handle {
     class_of(config.bands()[queue % CLASSES])
 }
 
-/// The class of a band.
+/// Class of a band.
 const fn class_of(band: u8) -> Handle {
     Handle::new(QUEUES_MAJOR, band as u16 + 1)
 }
 
-/// The largest frame with its Ethernet header and one tag.
+/// Maximum frame size with Ethernet header and one tag.
 fn frame_bytes(netlink: &Netlink, ifindex: u32) -> net::Result<u64> {
     Ok(u64::from(netlink.link_by_index(ifindex)?.mtu) + 18)
 }
 
-/// The band of packets that the program has not put anywhere: that of DSCP 0.
+/// Band of packets that the program has not classified: that of DSCP 0.
 fn default_band(config: &Config) -> u16 {
     let [tc, ..] = config.dscp_to_tc;
     let queue = config.tc_to_queue.get(usize::from(tc)).copied().unwrap_or(0);
     config.bands().get(usize::from(queue)).copied().unwrap_or(0).into()
 }
 
-/// What each weighted queue sends in its turn, by its number: `turn_bytes` for the least weight.
+/// Bytes per turn of each weighted queue, by its number: `turn_bytes` for the lowest weight.
 fn quanta_bytes(config: &Config, turn_bytes: u64) -> [u32; CLASSES] {
     let weighted = config.queue.iter().filter(|queue| queue.scheduler != SCHEDULER_STRICT);
     let least = weighted.map(|queue| queue.weight).min().unwrap_or(1).max(1);
@@ -248,11 +247,11 @@ fn ets(config: &Config, frame_bytes: u64) -> Ets {
 
 fn port_class(rate_bps: u64, frame_bytes: u64) -> HtbClass {
     let class = htb_class(PORT, rate_bps, frame_bytes);
-    // All of its rate is guaranteed.
+    // The full rate is guaranteed.
     HtbClass { parent: HANDLE, rate_bps, burst_bytes: class.cburst_bytes, ..class }
 }
 
-/// A class below [`PORT`] that takes what there is.
+/// A class below [`PORT`] that may use all available bandwidth.
 fn htb_class(handle: Handle, rate_bps: u64, frame_bytes: u64) -> HtbClass {
     HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX))
 }
@@ -265,11 +264,11 @@ fn put_htb_classes(
     frame_bytes: u64,
 ) -> net::Result<()> {
     let strict = config.strict_queues();
-    // A millisecond of the link's rate.
+    // One millisecond at the link rate.
     let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));
     for (band, quantum_bytes) in config.bands().into_iter().zip(quanta_bytes(config, turn_bytes)) {
-        // Strict bands one after the other, weighted ones in the last of htb's eight priorities, whatever their number: htb gives
-        // a class that has packets waiting another priority only once it is empty.
+        // Strict bands have one priority each; all weighted bands have the last of htb's eight priorities,
+        // because htb applies a new priority to a backlogged class only once it is empty.
         let priority = if band < strict { u32::from(band) } else { 7 };
         let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band), rate_bps, frame_bytes) };
         netlink.replace_htb_class(ifindex, &class)?;
@@ -277,7 +276,7 @@ fn put_htb_classes(
     Ok(())
 }
 
-/// Gives each queue the buffer it may have.
+/// Sets the buffer size of each queue.
 fn put_buffers(netlink: &Netlink, ifindex: u32, config: &Config, frame_bytes: u64) -> net::Result<()> {
     for (queue, band) in config.bands().into_iter().enumerate() {
         let limit_bytes = u32::try_from(config.buffer_bytes(queue, frame_bytes)).unwrap_or(u32::MAX);
@@ -298,11 +297,11 @@ mod tests {
         for (queue, weight) in config.queue.iter_mut().zip([50, 35, 15, 15, 15, 15, 15, 15]) {
             (queue.scheduler, queue.weight) = (SCHEDULER_DWRR, weight);
         }
-        // A strict queue's weight means nothing, however small.
+        // A strict queue's weight is ignored, however small.
         (config.queue[6].scheduler, config.queue[6].weight) = (SCHEDULER_STRICT, 1);
         let ets = ets(&config, 1_500);
         assert_eq!(ets.strict, 1);
-        // Queues 7, 5, 4, 3, 2, 1, 0 behind the strict one.
+        // Queues 7, 5, 4, 3, 2, 1, 0 after the strict one.
         assert_eq!(ets.quanta_bytes[1..], [1_500, 1_500, 1_500, 1_500, 1_500, 3_500, 5_000]);
         assert_eq!(ets.default_band, 7);
     }

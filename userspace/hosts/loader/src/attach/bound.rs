@@ -1,4 +1,4 @@
-//! Pinned links: which program they hold, and on which interface.
+//! Program and interface of pinned links.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -14,12 +14,12 @@ use super::hook_names::tc_hook;
 pub(super) struct Bound {
     pub(super) id: u32,
     pub(super) program_id: u32,
-    /// The interface, in whatever namespace it is; 0 if that is gone. `None` where it is not told cheaply.
+    /// Interface index, in whatever namespace; 0 if the interface is gone. `None` if it was not read.
     pub(super) ifindex: Option<u32>,
 }
 
 impl Bound {
-    /// Looks at a pinned link; `None` if there is none.
+    /// Reads a pinned link; `None` if it does not exist.
     pub(super) fn look(path: &Path, pin: &str) -> Option<Self> {
         let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
         let info = link.info().ok()?;
@@ -32,7 +32,8 @@ impl Bound {
         Some(Self { id, program_id, ifindex: field(&text, "ifindex:") })
     }
 
-    /// As [`Self::look`], with the interface in any case: aya does not give away an XDP link's descriptor, so it is looked for.
+    /// As [`Self::look`], and always with the interface. aya does not expose an XDP link's descriptor, so
+    /// its fdinfo is found by link ID.
     pub(super) fn look_closely(path: &Path, pin: &str) -> Option<Self> {
         let bound = Self::look(path, pin)?;
         if bound.ifindex.is_some() {
@@ -46,7 +47,7 @@ impl Bound {
     }
 }
 
-/// A number in the text of a file in `/proc/self/fdinfo`.
+/// Parses a number in a file of `/proc/self/fdinfo`.
 fn field(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

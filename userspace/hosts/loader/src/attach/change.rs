@@ -1,4 +1,4 @@
-//! Changing the parameters of what is attached: one interface or several, atomically.
+//! Atomic parameter changes of one or several attachments.
 
 use std::time::Duration;
 
@@ -13,36 +13,38 @@ use super::{Attachment, Error, Info};
 use crate::failpoint;
 use crate::queues::{self, Revised};
 
-/// A change of one or several interfaces that is validated for all of them and not yet active. Nobody else changes
-/// anything while it is open; dropped, it changes nothing.
+/// A change of one or several interfaces, validated for all of them and not yet active.
+///
+/// It holds the lock, so no other process changes attachments. Dropping it changes nothing.
 pub struct Transaction {
-    /// Released when the transaction ends.
+    /// Released last.
     _lock: Held,
     place: StateDir,
     open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,
-    /// How long there is to confirm it, if it is to be confirmed.
+    /// Time to confirm the change; `None` = permanent immediately.
     confirm_within: Option<Duration>,
 }
 
-/// What a transaction does to one interface.
+/// Parameter change of one interface.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The interface.
+    /// Interface.
     pub iface: String,
-    /// The parameters active before.
+    /// Parameters before the change.
     pub old: Config,
-    /// Those after.
+    /// Parameters after the change.
     pub new: Config,
 }
 
 impl Transaction {
-    /// Runs `edit` on a copy of the parameters of each interface, and validates what results. With `confirm_within` the former
-    /// values come back after that time unless the change is confirmed.
+    /// Runs `edit` on a copy of each interface's parameters and validates the results.
+    ///
+    /// With `confirm_within` the former values are restored after that time unless the change is confirmed.
     ///
     /// # Errors
-    /// An interface is not attached, `edit` fails, or its result is refused; or a change waits to be confirmed, and this one is not
-    /// to be. The error is that of the interface named next to it.
+    /// An interface is not attached, `edit` fails, or its result is invalid. Also if a change is pending
+    /// confirmation and `confirm_within` is `None`.
     pub fn prepare<E: From<Error>>(
         ifaces: &[impl AsRef<str>],
         confirm_within: Option<Duration>,
@@ -75,21 +77,22 @@ impl Transaction {
         Ok(Self { _lock, place, open, changes, confirm_within })
     }
 
-    /// What it is going to do, an entry for each interface in the order they were named.
+    /// The changes, one per interface, in the order given.
     #[must_use]
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Puts the new parameters active: on each interface at once for every packet, one interface after the other.
+    /// Activates the new parameters: atomically for each interface, one interface after the other.
     ///
     /// # Errors
-    /// The kernel refuses a write; the interfaces done so far are restored.
+    /// The kernel rejects a write; all interfaces are then restored.
     pub fn commit(self) -> Result<Vec<Change>, Refused<Error>> {
         let Self { _lock, place, mut open, changes, confirm_within } = self;
         let deadline_ns = confirm_within
             .map(|within| boottime_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX)));
-        // Before the first value changes: who is killed from here on leaves word.
+        // Journal the former values before the first change, so that they survive if this process is
+        // killed.
         for (done, change) in changes.iter().enumerate() {
             let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
                 let pending =
@@ -112,14 +115,14 @@ impl Transaction {
     }
 }
 
-/// Writes down what comes back unless it is confirmed.
+/// Journals the values to restore unless the change is confirmed.
 fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
     place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
     failpoint::step("what comes back is written down");
     Ok(())
 }
 
-/// Puts old parameters active again, and old journals if they were written.
+/// Restores the old parameters, and the old journals if they were changed.
 fn put_back<'a>(
     place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
@@ -131,17 +134,17 @@ fn put_back<'a>(
             undone = place.store(record.info.ifindex).write(record);
         }
         if let Err(error) = undone {
-            tracing::error!(iface = change.iface, %error, "cannot put the old parameters back");
+            tracing::error!(iface = change.iface, %error, "cannot restore the old parameters");
         }
     }
 }
 
-/// A change that is refused, and on which interface.
+/// A rejected change and its interface.
 #[derive(Debug)]
 pub struct Refused<E> {
-    /// The interface.
+    /// Interface.
     pub iface: String,
-    /// Why.
+    /// Cause.
     pub error: E,
 }
 
@@ -158,12 +161,12 @@ fn prepare_one<E: From<Error>>(
     Ok(Change { iface: iface.to_owned(), old: params.config, new })
 }
 
-/// Puts parameters active.
+/// Activates parameters.
 pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let before = attachment.maps.params()?;
     let running = before.config;
     let params = Params::new(config, before.port)?;
-    // The queues first: what they refuse changes nothing.
+    // Queues first: if they are rejected, nothing has changed.
     let queues = queues::revise(attachment.info.ifindex, &running, config)?;
     if let Err(error) = attachment.maps.set_params(&params) {
         if queues == Revised::Yes {
@@ -172,18 +175,19 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
         return Err(error.into());
     }
     failpoint::step("parameters are active");
-    // They are active whatever becomes of this; a depth that is wrong is so for seconds.
+    // The parameters are active even if this fails; the depths are then wrong for a few seconds.
     if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
-        tracing::warn!(iface = attachment.info.iface, %error, "depths of virtual queues are of the rate before for a while");
+        tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve virtual queue depths");
     }
     Ok(())
 }
 
-/// Changes parameters: `change` edits a copy of those active; if what results is valid it replaces them at once, for
-/// every packet. Returns the old and the new.
+/// Changes the parameters of one attachment: validates the result of `change` and activates it atomically.
+///
+/// Returns the old and the new parameters.
 ///
 /// # Errors
-/// Refused, and everything stays as it was.
+/// The change is rejected; the parameters are unchanged.
 pub fn change<E: From<Error>>(
     iface: &str,
     mut change: impl FnMut(&mut Config) -> Result<(), E>,

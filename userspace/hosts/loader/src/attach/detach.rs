@@ -1,4 +1,4 @@
-//! Detaching: what is owed is restored.
+//! Detaching: undoes the journaled steps.
 
 use dcqcn_netlink::Netlink;
 
@@ -9,18 +9,16 @@ use super::state_dir::StateDir;
 use super::{Options, interrupt, legacy, undo, verify};
 use crate::error::Error;
 
-/// Detaches, restores what was there before, and says what it did.
+/// Detaches and restores the previous state; returns the steps undone, as text.
 ///
 /// # Errors
-/// It is not attached, or the kernel refuses a step; then the rest is still done, and what is left stays in the journal.
+/// The interface is not attached, or a step cannot be undone. The other steps are undone, and those that
+/// failed stay in the journal.
 pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
     detach_with(iface, Options::default())
 }
 
-/// As [`detach`], with what may be done.
-///
-/// # Errors
-/// As [`detach`].
+/// As [`detach`], with options.
 pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
     let place = StateDir::here()?;
     let _lock = place.lock()?;
@@ -29,10 +27,7 @@ pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> 
         .and_then(|found| detach_found(&place, &netlink, iface, found, options))
 }
 
-/// Detaches this very attachment, and not a later one of the same interface.
-///
-/// # Errors
-/// As [`detach`].
+/// Detaches exactly this attachment, not a later one of the same interface.
 pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     let place = StateDir::here()?;
     let _lock = place.lock()?;
@@ -47,10 +42,10 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Checks that detaching would not end RDMA queue pairs; changes nothing.
+/// Checks that detaching would not kill active QPs; changes nothing.
 ///
 /// # Errors
-/// [`Error::Interrupts`]: there are some, and restoring the qdisc would drop packets of theirs.
+/// [`Error::Interrupts`] if restoring the qdisc would drop packets of active QPs.
 pub fn check_detach(id: Id) -> Result<(), Error> {
     match StateDir::here()?.read(id.ifindex)? {
         Some(record) if record.info.id() == id => check_queue_pairs(&Netlink::connect()?, &record),
@@ -101,10 +96,10 @@ fn detach_found(
     settled.result(iface)
 }
 
-/// Detaches everything in this network namespace, whatever state it is in. It goes on past what fails.
+/// Detaches everything in this network namespace, in whatever state, and continues after errors.
 ///
 /// # Errors
-/// The first, of the attachments that could not be undone.
+/// The first error, if some attachment could not be undone.
 pub fn detach_all() -> Result<(), Error> {
     let mut failed = None;
     for iface in labels()? {
@@ -115,7 +110,7 @@ pub fn detach_all() -> Result<(), Error> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Whether an error is one to tell of: another process may have detached it in the meantime.
+/// Whether to report an error; another process may have detached the interface in the meantime.
 const fn is_due(error: &Error) -> bool {
     !matches!(error, Error::NotAttached { .. })
 }

@@ -1,4 +1,4 @@
-//! Carrying a plan out, step by step, each written down before it is taken.
+//! Executes an attach plan; each step is journaled before it is taken.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -21,10 +21,10 @@ use super::{Error, Info, pin_expire, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
 
-/// Attaches; `inherited` is what an earlier attachment of the interface still owes. After a failure everything is undone.
+/// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
 ///
 /// # Errors
-/// A step fails.
+/// A step failed, and all steps were undone.
 pub(super) fn out(
     plan: Plan,
     netlink: &Netlink,
@@ -59,18 +59,20 @@ pub(super) fn out(
     let Err(error) = carried else {
         return Ok(journal.record.info);
     };
-    // What was done so far is undone; the first error is the one to report.
+    // Undo the steps taken; report the first error.
     let pins = carrier.pins.clone();
     drop(carrier);
-    // Nobody is to take maps that are about to go.
+    // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
     for error in settle_in(journal, &pins, Reach::Here(netlink)).errors {
-        tracing::error!(iface = plan.info.iface, %error, "not undone after attaching failed");
+        tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)
 }
 
-/// Narrows the offloads to restore to those that attaching turned off: an operator may turn others off from now on.
+/// Restricts the offloads to restore to those that attaching disabled.
+///
+/// The user may disable others from now on.
 fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
     for owed in &mut record.owed {
         if let UndoStep::Offloads { ifindex, features } = owed {
@@ -82,19 +84,21 @@ fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Erro
     Ok(())
 }
 
-/// Of attachments that are made side by side one looks for shared maps at a time, so that the first makes them and the others take
-/// them. Other processes wait for the lock of the [`StateDir`].
+/// Serialises shared-map creation between concurrent attaches.
+///
+/// The first creates the maps, the others reuse them. Other processes are excluded by the lock of the
+/// [`StateDir`].
 static SHARING: Mutex<()> = Mutex::new(());
 
-/// What the steps need.
+/// Context of the steps.
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
     place: &'a StateDir,
     pins: PathBuf,
-    /// Where XDP is to run.
+    /// Requested or required XDP mode.
     xdp_mode: XdpModeChoice,
-    /// The object, once it is loaded.
+    /// The loaded object.
     ebpf: Option<Ebpf>,
 }
 
@@ -107,8 +111,7 @@ impl Carrier<'_> {
             UndoStep::Sibling { place } => {
                 let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *place));
                 if let Err(error) = entered {
-                    info.notes
-                        .push(format!("CNPs that come in by another interface do nothing here: {error}"));
+                    info.notes.push(format!("CNPs that arrive on another interface are ignored: {error}"));
                 }
                 return Ok(());
             }
@@ -158,7 +161,7 @@ impl Carrier<'_> {
         Ok(())
     }
 
-    /// Has VLAN tags stay in packets, or XDP run where they are not lost.
+    /// Disables VLAN stripping, or falls back to generic XDP, which does not lose the tags.
     fn keep_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
         self.netlink.set_features(ifindex, features, false)?;
         let kept = self.netlink.vlan_stripping(ifindex)?.join(", ");
@@ -176,8 +179,10 @@ impl Carrier<'_> {
         }
     }
 
-    /// Pins the maps that the attachments of a namespace share, where another one has them: a switch hears the two halves of a
-    /// conversation on two ports. Whoever is the last to go takes them along.
+    /// Reuses the maps that all attachments of a namespace share, if another attachment has them.
+    ///
+    /// They are shared because a switch sees the two directions of a conversation on different ports. They
+    /// are freed with the last attachment.
     fn share(&self) -> Result<(), Error> {
         let is_like_ours = |record: &Record| record.info.layout_version == LAYOUT_VERSION;
         for ifindex in self.place.pinned()?.into_iter().filter(|other| *other != self.plan.link.index) {
@@ -190,7 +195,7 @@ impl Carrier<'_> {
         Ok(())
     }
 
-    /// Loads the object; after this it is on no hook yet.
+    /// Loads and pins the object, without attaching it to a hook.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =

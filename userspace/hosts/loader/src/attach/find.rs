@@ -1,4 +1,4 @@
-//! Finding what is attached.
+//! Finds attachments and their journals.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,36 +14,36 @@ use super::state_dir::StateDir;
 use super::{Attachment, Error, Info, legacy, name_of, verify};
 use crate::dataplane::Expire;
 
-/// Where an attachment is written down.
+/// Location of an attachment's record.
 pub(super) enum Found {
-    /// In the journal of this interface.
+    /// Journal of the interface with this index.
     Journal(u32),
-    /// In the description of an earlier version.
+    /// Description file of an earlier version.
     Earlier(PathBuf),
 }
 
-/// Everything that is written down in this network namespace.
+/// All records of this network namespace.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// What is attached, or half attached, and how far.
+    /// Attachments, complete or partial, with their state.
     pub attachments: Vec<(Info, State)>,
-    /// What cannot be read.
+    /// Records that cannot be read.
     pub broken: Vec<Broken>,
 }
 
-/// A journal that cannot be read, or that an earlier version has written. It says nothing about others.
+/// A journal that cannot be read, or the record of an earlier version.
 #[derive(Debug)]
 pub struct Broken {
-    /// The interface, if it is there.
+    /// Interface, if it exists.
     pub iface: Option<String>,
-    /// Why.
+    /// Cause.
     pub error: Error,
 }
 
-/// Looks at everything that is written down in this network namespace. Who is just attaching or detaching is waited for.
+/// Reads all records of this network namespace; waits for a running attach or detach.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The state directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
     let place = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
@@ -51,7 +51,7 @@ pub fn survey() -> Result<Survey, Error> {
     if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
         return Ok(survey);
     }
-    // Who is at it holds the lock. Without the right to take that, what was seen is all there is to say.
+    // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
     let _lock = place.lock().ok();
     look(&place, &links)
 }
@@ -74,44 +74,41 @@ fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     Ok(survey)
 }
 
-/// Everything attached in this network namespace. What cannot be read is told in the log and left out.
+/// All complete attachments of this network namespace. Unreadable records are logged and skipped.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The state directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
     let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
-        tracing::warn!(iface = iface.unwrap_or_default(), %error, "passed over");
+        tracing::warn!(iface = iface.unwrap_or_default(), %error, "journal skipped");
     }
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(whole.map(|(info, _)| info).collect())
 }
 
-/// As [`list`], without those whose interface is gone.
-///
-/// # Errors
-/// As [`list`].
+/// As [`list`], without attachments whose interface is gone.
 pub fn list_alive() -> Result<Vec<Info>, Error> {
     let Alive { attached, unreadable } = alive()?;
     for (iface, error) in unreadable {
-        tracing::warn!(iface, %error, "passed over");
+        tracing::warn!(iface, %error, "journal skipped");
     }
     Ok(attached)
 }
 
-/// What is written down of interfaces that are there.
+/// Records of existing interfaces.
 #[derive(Debug, Default)]
 pub struct Alive {
-    /// What is attached to them.
+    /// Complete attachments.
     pub attached: Vec<Info>,
-    /// What cannot be read, by the interface's name, and why.
+    /// Unreadable records: name of the interface, and cause.
     pub unreadable: Vec<(String, Error)>,
 }
 
-/// Looks at everything that is written down of interfaces that are there, once.
+/// Reads the records of existing interfaces, without waiting.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
     let links = Netlink::connect()?.links()?;
     let Survey { attachments, broken } = look(&StateDir::here()?, &links)?;
@@ -123,24 +120,24 @@ pub fn alive() -> Result<Alive, Error> {
     })
 }
 
-/// The names under which everything in this network namespace can be detached, whatever state it is in.
+/// Names of all records of this network namespace, in whatever state, for detaching them.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The state directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
     let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);
     Ok(names.chain(broken.into_iter().filter_map(|broken| broken.iface)).collect())
 }
 
-/// Opens what is attached to `iface`; waits for it if it is just being attached.
+/// Opens the attachment of `iface`; waits for a running attach or detach.
 ///
 /// # Errors
-/// [`Error::NotAttached`], it is half attached, or its maps are another version's.
+/// [`Error::NotAttached`]; the attachment is incomplete; or its maps are another version's.
 pub fn open(iface: &str) -> Result<Attachment, Error> {
     let place = StateDir::here()?;
     match open_at(&place, iface) {
-        // Who attaches or detaches it holds the lock.
+        // A running attach or detach holds the lock.
         Err(Error::Unfinished { .. }) => {
             let _lock = place.lock()?;
             open_at(&place, iface)
@@ -166,10 +163,7 @@ pub fn open_expire(iface: &str) -> Result<Expire, Error> {
     Ok(Expire::pinned(&place.pins(info.ifindex))?)
 }
 
-/// Whether the interface an attachment belongs to is still there, whatever it is called.
-///
-/// # Errors
-/// The kernel's list of interfaces cannot be read.
+/// Whether the interface of an attachment still exists, under whatever name.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
     if StateDir::here()?.cookie != info.netns_cookie {
         return Ok(false);
@@ -180,7 +174,7 @@ pub fn is_alive(info: &Info) -> Result<bool, Error> {
     }
 }
 
-/// What is written down of an interface that is attached, under the name it has now.
+/// Record of an attached interface, with the interface's current name.
 pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
     let none = || Error::NotAttached { iface: iface.to_owned() };
@@ -200,9 +194,9 @@ pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
     Ok(Record { info: named(record.info, name), ..record })
 }
 
-/// Where an interface's attachment is written down.
+/// Locates the record of an interface.
 pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
-    // As a rule one question is enough, however many interfaces there are.
+    // Usually one query is enough, however many interfaces there are.
     if let Ok(link) = netlink.link(iface)
         && place.journal(link.index).exists()
     {
@@ -211,7 +205,7 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
     let links = netlink.links()?;
     let link = links.iter().find(|link| link.name == iface);
     for ifindex in place.ifindexes()? {
-        // What cannot be read is of another interface.
+        // Unreadable records belong to other interfaces.
         let Ok(Some(Record { info, .. })) = place.read(ifindex) else {
             continue;
         };
@@ -219,7 +213,7 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
             let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
             return Err(Error::InlinePeer { iface: iface.to_owned(), first });
         }
-        // An interface that is gone is known by the name it had.
+        // An interface that is gone is found by its recorded name.
         if info.iface == iface && name_of(&links, ifindex).is_none() {
             return Ok(Found::Journal(ifindex));
         }
@@ -227,19 +221,16 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
     if let Some((_, path)) = legacy::all()?.into_iter().find(|(name, _)| name == iface) {
         return Ok(Found::Earlier(path));
     }
-    // An interface that does not exist deserves to be told so.
+    // Report a missing interface as such.
     netlink.link(iface)?;
     Err(Error::NotAttached { iface: iface.to_owned() })
 }
 
-/// The journals of a namespace, read once for several interfaces, with the lock held.
+/// Journals of a namespace, read once for several interfaces with the lock held.
 pub(super) struct Journals(BTreeMap<u32, Record>);
 
 impl Journals {
-    /// Reads them; one that cannot be read is logged and passed over.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
+    /// Reads all journals; logs and skips those that cannot be read.
     pub(super) fn read(place: &StateDir) -> Result<Self, Error> {
         let mut journals = Self(BTreeMap::new());
         for ifindex in place.ifindexes()? {
@@ -248,28 +239,29 @@ impl Journals {
         Ok(journals)
     }
 
-    /// Reads one again, after a change of it.
+    /// Reads one journal again after it changed.
     pub(super) fn read_again(&mut self, place: &StateDir, ifindex: u32) {
         match place.read(ifindex) {
             Ok(Some(record)) => _ = self.0.insert(ifindex, record),
             Ok(None) => _ = self.0.remove(&ifindex),
             Err(error) => {
-                tracing::warn!(%error, "passed over");
+                tracing::warn!(%error, "journal skipped");
                 self.0.remove(&ifindex);
             }
         }
     }
 
-    /// Those that can be read, by index.
+    /// Readable journals, by interface index.
     pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record)> {
         self.0.iter().map(|(ifindex, record)| (*ifindex, record))
     }
 }
 
-/// Refuses an interface that is in use.
+/// Rejects an interface that is already in use.
 ///
 /// # Errors
-/// It is.
+/// [`Error::AlreadyAttached`], [`Error::InlinePeer`] or [`Error::Earlier`], or the interface's journal
+/// cannot be read.
 pub(super) fn refuse_taken(
     place: &StateDir,
     netlink: &Netlink,
@@ -277,14 +269,14 @@ pub(super) fn refuse_taken(
     links: &[Link],
     journals: &Journals,
 ) -> Result<(), Error> {
-    // One that cannot be read must not be written over.
+    // An unreadable journal must not be overwritten.
     place.read(link.index)?;
     let boot_id = boot_id();
     for (ifindex, record) in journals.records() {
         if ifindex == link.index {
             verify::check_file_system(place, netlink, record)?;
         }
-        // Nobody has to be asked about what a boot has ended, or what nobody finished.
+        // Attachments of an earlier boot, or unfinished ones, do not count.
         if record.boot_id != boot_id || record.state != State::Attached {
             continue;
         }

@@ -1,4 +1,6 @@
-//! Programs of others on the same hooks: chains of TCX, filters on clsact. A chain ends with the first program that says so.
+//! Other applications' programs on the same hooks: TCX chains and filters on clsact.
+//!
+//! A program ends the chain unless it returns `TC_ACT_UNSPEC`.
 
 use aya::programs::tc::TcAttachType;
 use aya::programs::{ProgramInfo, SchedClassifier};
@@ -17,23 +19,24 @@ use crate::syscall;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 
-/// A program of another application next to one of ours.
+/// Another application's program on one of our hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Other {
-    /// The hook: `ingress` or `egress`.
+    /// Hook: `ingress` or `egress`.
     pub hook: String,
-    /// Its name, as far as the kernel keeps it; the kind of a filter without one; `?` without the right to read it.
+    /// Program name, possibly truncated by the kernel; the kind of a filter without a name; `?` without
+    /// permission to read it.
     pub name: String,
-    /// Its number, where it is told.
+    /// Program ID, if known.
     pub program_id: Option<u32>,
-    /// It sees packets before ours, which sees only those that it lets go on.
+    /// Runs before our program, which sees only the packets that this one passes on.
     pub is_before: bool,
 }
 
-/// The programs of others on the hooks of an attachment.
+/// Other applications' programs on the hooks of an attachment.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel refuses: that needs CAP_NET_ADMIN.
+/// The interface is not attached any more, or CAP_NET_ADMIN is missing.
 pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
     let place = StateDir::here()?;
     let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
@@ -69,7 +72,7 @@ pub(super) struct ChainProgram {
     pub(super) name: Option<String>,
 }
 
-/// The programs of a TCX hook, in the order in which they see a packet.
+/// Programs of a TCX hook, in execution order.
 pub(super) fn chain(
     iface: &str,
     ifindex: u32,
@@ -93,7 +96,7 @@ pub(super) fn chain(
     })
 }
 
-/// Those of a TCX chain that are not `ours`.
+/// Programs of a TCX chain other than `ours`.
 pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> Vec<Other> {
     let place = chain.iter().position(|program| Some(program.id) == ours);
     let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id) != ours);
@@ -106,7 +109,7 @@ pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> V
     numbered.map(other).collect()
 }
 
-/// Those among filters, in order, that are not the program `ours`.
+/// Filters, in order, other than that of program `ours`.
 pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other> {
     let is_ours = |filter: &Filter| filter.name.as_deref() == Some(ours);
     let priority = filters.iter().find(|filter| is_ours(filter)).map(|filter| filter.priority);
@@ -119,7 +122,7 @@ pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other
     filters.iter().filter(|filter| !is_ours(filter) && filter.handle != Handle::UNSPEC).map(other).collect()
 }
 
-/// In words: what runs after ours, and what before.
+/// Notes on the programs that run after ours and before ours.
 pub(super) fn notes(hook: &str, others: &[Other]) -> Vec<String> {
     let named = |is_before: bool| -> Option<String> {
         let named = others.iter().filter(|other| other.is_before == is_before).map(ToString::to_string);

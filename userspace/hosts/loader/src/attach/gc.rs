@@ -1,4 +1,4 @@
-//! Finishing what was left unfinished, and freeing what belongs to interfaces and namespaces that are gone.
+//! Undoes unfinished operations, and frees the state of interfaces and namespaces that are gone.
 
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
@@ -12,29 +12,29 @@ use super::state_dir::{StateDir, remove_pins};
 use super::undo::{Reach, rollback, settle_in};
 use super::{Error, foreign, verify};
 
-/// What was freed, or what could not be.
+/// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Freed {
-    /// The interface, as it was called.
+    /// Recorded name of the interface.
     pub iface: String,
-    /// Its network namespace (`SO_NETNS_COOKIE`).
+    /// Network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// Why it was freed.
+    /// Reason for freeing it.
     pub why: String,
-    /// What was done.
+    /// Steps undone, as text.
     pub done: Vec<String>,
-    /// What is still owed, if anything, and why.
+    /// Undo steps left and their errors, if any.
     pub problem: Option<String>,
 }
 
-/// Frees what belongs to namespaces and interfaces that are gone, and undoes what was half done in this namespace.
+/// Frees attachments of namespaces and interfaces that are gone, and undoes partial ones in this namespace.
 ///
 /// # Errors
-/// The lock is not to be had, or the kernel cannot be asked.
+/// Another process holds the lock, or a kernel query fails.
 pub fn gc() -> Result<Vec<Freed>, Error> {
     let place = StateDir::here()?;
     let mut freed = elsewhere(&place);
-    // Killed at its very end, a detach leaves a lock and nothing that it is for.
+    // A detach killed at its very end leaves a lock file and nothing else.
     if !place.is_there() && place.pinned()?.is_empty() {
         return Ok(freed);
     }
@@ -56,14 +56,14 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
     Ok(freed)
 }
 
-/// Why a record of this namespace is to be undone, if so.
+/// Reason to undo a record of this namespace, if any.
 fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
     match record.state {
         _ if record.boot_id != boot_id() => Some("of an earlier boot"),
         _ if !is_here => Some("the interface is gone"),
         State::Attached => None,
-        State::Attaching => Some("attaching it was not finished"),
-        State::Detaching => Some("detaching it was not finished"),
+        State::Attaching => Some("attaching it was interrupted"),
+        State::Detaching => Some("detaching it was interrupted"),
     }
 }
 
@@ -77,11 +77,11 @@ fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Resul
     };
     let done = settled.done.clone();
     let problem = settled.result(&iface).err().map(|error| error.to_string());
-    tracing::info!(iface, why, problem, "undone");
+    tracing::info!(iface, why, problem, "rolled back");
     Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
 }
 
-/// Removes pins that no journal speaks of, with the lock held: a journal is there before its pins are.
+/// Removes pins without a journal, with the lock held. A journal is always written before its pins.
 pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
     let pinned = place.pinned()?;
     let known = place.ifindexes()?;
@@ -91,15 +91,16 @@ pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees what belongs to other namespaces that are gone, and to interfaces of others that are. It never waits, and never fails: what
-/// cannot be looked at is left for the next time.
+/// Frees attachments of other namespaces that are gone, or whose interface is.
+///
+/// Never waits and never fails: whatever cannot be checked is left for the next call.
 pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
     let places = StateDir::all().unwrap_or_default();
     for place in places.iter().filter(|place| place.cookie != here.cookie) {
         match elsewhere_in(place) {
             Ok(more) => freed.extend(more),
-            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "not looked at"),
+            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "namespace skipped"),
         }
     }
     freed
@@ -136,10 +137,10 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
     Ok(freed)
 }
 
-/// Whether the interface of a record of another namespace is gone for certain.
+/// Whether the interface of a record of another namespace is certainly gone.
 fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
-    // Without its pins its interface may be there all the same, with a qdisc to be restored.
+    // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
     let bound = record.owed.iter().filter_map(|owed| match owed {
         UndoStep::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
         _ => None,
@@ -148,19 +149,21 @@ fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     if bound.iter().any(|link| link.ifindex != Some(0)) {
         return false;
     }
-    // Whole once, and every link has lost its interface since.
+    // Was complete, and every link has lost its interface.
     if record.state == State::Attached && !bound.is_empty() {
         return true;
     }
-    // An inode number is given out again only when its namespace is gone.
+    // An inode number is reused only after its namespace is gone.
     record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
 }
 
-/// Undoes what others left on an interface or of it, with the lock held: a killed attach, an earlier interface of the same index, one
-/// that was moved here from another namespace. Returns what could not be paid back and stays owed.
+/// Undoes earlier attachments of an interface, with the lock held; returns the undo steps that failed.
+///
+/// These are killed attaches, attachments of an earlier interface with the same index, and those of an
+/// interface that was moved here from another namespace.
 ///
 /// # Errors
-/// The kernel cannot be asked.
+/// A kernel query fails.
 pub(super) fn reclaim(
     place: &StateDir,
     netlink: &Netlink,
@@ -172,8 +175,8 @@ pub(super) fn reclaim(
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
-        // That it is not whole was found by who asks for the way to be cleared.
-        let of_it = (ifindex == link.index).then_some("its programs are not on their hooks any more");
+        // The caller found that this attachment is not complete.
+        let of_it = (ifindex == link.index).then_some("its programs are no longer on their hooks");
         let why = reason(record, is_here).or(of_it)?;
         verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
     };
@@ -184,7 +187,11 @@ pub(super) fn reclaim(
         if ifindex == link.index
             && let Ok(Some(left)) = place.read(ifindex)
         {
-            tracing::warn!(iface = link.name, problem, "stays owed");
+            tracing::warn!(
+                iface = link.name,
+                problem,
+                "rollback incomplete; the new attachment retries it when detached"
+            );
             inherited = left.owed;
             place.store(ifindex).remove()?;
         }
@@ -193,10 +200,10 @@ pub(super) fn reclaim(
     Ok(inherited)
 }
 
-/// Frees an interface of what was attached to it in another namespace, before it was moved into this one.
+/// Frees attachments that an interface had in another namespace before it was moved here.
 ///
 /// # Errors
-/// Somebody keeps the lock of that namespace.
+/// Another process holds the lock of that namespace.
 fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
@@ -221,13 +228,14 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
             if !is_here {
                 continue;
             }
-            // Who has the lock may only be looking, as everybody does who starts; it is waited for, and may have freed it.
+            // The lock's holder may only be checking, as every starting command does. It may also have
+            // freed the attachment.
             let _lock = place.lock()?;
             if let Ok(Some(record)) = place.read(ifindex) {
                 let journal = Journal::resume(record, place.store(ifindex));
                 let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
-                tracing::info!(iface = link.name, problem, "was moved here from another namespace: freed");
+                tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }
         }
     }

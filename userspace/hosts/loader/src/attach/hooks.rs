@@ -1,4 +1,4 @@
-//! Programs onto interfaces.
+//! Attaches programs to hooks.
 
 use std::mem;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
     }
 }
 
-/// Attaches the program of a TC hook as a filter on clsact, or with a link that is pinned.
+/// Attaches the program of a TC hook, as a filter on clsact or with a link pinned at `pin`.
 pub(super) fn attach_tc(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
@@ -45,7 +45,8 @@ pub(super) fn attach_tc(
     let classifier = classifier(ebpf, program)?;
     let Some(pin) = pin else {
         let there = netlink.filters(link.index, parent)?;
-        // Before those that are there; 0 lets the kernel choose, which puts it before all that it chose itself.
+        // Run before existing filters. With 0 the kernel chooses a priority before all that it chose
+        // itself.
         let first = there.first().map_or(0, |filter| filter.priority);
         let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
         let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
@@ -55,14 +56,14 @@ pub(super) fn attach_tc(
         info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
         return Ok(());
     };
-    // A chain ends with the first program that says so, as those of others do.
+    // Run first: other programs may end the chain.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
     failpoint::step("a TC program is attached, its link not pinned yet");
     let tc_link = classifier.take_link(id).map_err(|e| failed(e.into()))?;
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
-    // Whoever may not list them is told nothing.
+    // Without permission to list the chain there are no notes.
     if let Ok(chain) = foreign::chain(iface, link.index, attach_type) {
         let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
         info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
@@ -70,12 +71,12 @@ pub(super) fn attach_tc(
     Ok(())
 }
 
-/// Leaves a filter where it is. It has no descriptor to pin: aya removes it when its link is dropped.
+/// Keeps a filter attached. It has no descriptor to pin, and aya removes it when its link is dropped.
 fn leave(link: SchedClassifierLink) {
     mem::forget(link);
 }
 
-/// Replaces the program of a filter on clsact by that of the object, between two packets. Says whether there was one.
+/// Atomically replaces the program of a clsact filter; returns whether the filter existed.
 pub(super) fn replace_filter(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
@@ -86,7 +87,7 @@ pub(super) fn replace_filter(
         program: hook,
         iface: link.name.clone(),
         source,
-        next: "; what is attached stays",
+        next: "; the program attached before stays",
     };
     let Some((program, attach_type, parent)) = tc_hook(hook) else {
         return Ok(false);
@@ -103,10 +104,12 @@ pub(super) fn replace_filter(
     Ok(true)
 }
 
-/// The highest priority but one that the kernel gives a filter by itself (`TC_H_MAJ(0x80000000)`, net/sched/cls_api.c).
+/// Base of the priorities that the kernel assigns automatically, counting down.
+///
+/// `TC_H_MAJ(0x80000000)`, net/sched/cls_api.c.
 const FIRST_AUTOMATIC: u16 = 0x8000;
 
-/// Attaches the XDP program and pins its link; says where it runs.
+/// Attaches the XDP program and pins its link; returns its mode, and a note on a fallback.
 pub(super) fn attach_xdp(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
@@ -115,7 +118,7 @@ pub(super) fn attach_xdp(
     pin: &Path,
 ) -> Result<(&'static str, Option<String>), Error> {
     let iface = &link.name;
-    // An interface has one XDP program, unless that is a dispatcher, which calls those of others in turn.
+    // An interface has a single XDP program (a dispatcher, which calls others in turn, is one too).
     if let Some(there) = netlink.xdp_programs(link.index)?.first() {
         let name = loaded_programs().filter_map(Result::ok).find(|program| program.id() == there.id);
         let name = name.and_then(|program| program.name_as_str().map(str::to_owned)).unwrap_or_default();

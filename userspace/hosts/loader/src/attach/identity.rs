@@ -1,4 +1,4 @@
-//! Which attachment is which: by boot, network namespace and interface index. Names are labels.
+//! Identity of an attachment: boot, network namespace and interface index. Names are only labels.
 
 use std::fs;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use super::Info;
 
-/// One attachment, told from every other since the boot, whatever its interface is called in the meantime.
+/// Identifies an attachment among all since boot, even if its interface is renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Id {
-    /// The network namespace (`SO_NETNS_COOKIE`).
+    /// Network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// The interface's index in it.
+    /// Interface index in that namespace.
     pub ifindex: u32,
-    /// CLOCK_BOOTTIME when it was attached.
+    /// CLOCK_BOOTTIME when attached.
     pub attached_at_ns: u64,
 }
 
 impl Info {
-    /// What tells it from every other attachment.
+    /// Identity of the attachment.
     #[must_use]
     pub const fn id(&self) -> Id {
         let Self { netns_cookie, ifindex, attached_at_ns, .. } = *self;
@@ -26,7 +26,7 @@ impl Info {
     }
 }
 
-/// The number of this boot (random(4)); empty where `/proc` has none.
+/// Boot ID (random(4)); empty if `/proc` does not have it.
 pub(super) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Soft-RoCE's queue pairs, which end when a qdisc drops a packet of theirs (Linux 6.12 on).
+//! Protects soft-RoCE QPs, which fail when a qdisc drops one of their packets (Linux 6.12+).
 
 use std::fs;
 
@@ -8,14 +8,15 @@ use dcqcn_netlink::{Link, Netlink, with_those_above};
 use super::Error;
 use crate::pacer::FqLimits;
 
-/// From here on a refused packet ends its queue pair.
+/// First version in which a packet rejected by the qdisc kills its QP.
 const SINCE: KernelVersion = KernelVersion::new(6, 12, 0);
 
-/// Refuses to replace a qdisc below which there are queue pairs; `what` would do it. `flows` if a pacer that is there already
-/// would be kept.
+/// Rejects replacing a qdisc that active QPs send through; `what` is the operation for the error.
+///
+/// `flows` is set if a suitable fq, installed beforehand, would be kept; it sizes the suggested command.
 ///
 /// # Errors
-/// There are some.
+/// [`Error::Interrupts`] if there are active QPs.
 pub(super) fn check(
     netlink: &Netlink,
     link: &Link,
@@ -29,7 +30,7 @@ pub(super) fn check(
     if devices.is_empty() {
         return Ok(());
     }
-    // What a VLAN, a bridge or a bond above it sends goes by way of its qdisc too.
+    // VLANs, bridges and bonds above the interface send through its qdisc too.
     let ifaces = with_those_above(&netlink.links()?, link.index);
     for device in devices {
         if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
@@ -40,7 +41,7 @@ pub(super) fn check(
             let fix = |flows| {
                 let limits = FqLimits::of(flows);
                 format!(
-                    ", or put an fq there while none runs (`tc qdisc replace dev {} root fq {limits}`)",
+                    ", or install an fq while there is none (`tc qdisc replace dev {} root fq {limits}`)",
                     link.name
                 )
             };
@@ -57,7 +58,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether a device is of hardware, whose packets no qdisc sees.
+/// Whether the device is hardware, whose packets bypass qdiscs.
 fn is_hardware(device: &str) -> bool {
     let path = fs::canonicalize(format!("/sys/class/infiniband/{device}"));
     path.is_ok_and(|path| !path.components().any(|part| part.as_os_str() == "virtual"))

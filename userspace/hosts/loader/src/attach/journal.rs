@@ -1,6 +1,6 @@
-//! What is owed for an attachment: written down before it is changed, paid back from the last to the first.
+//! Journal of an attachment: undo steps, written before each change and undone in reverse order.
 //!
-//! Nothing here speaks to the kernel. Where the journal is written, and how a debt is paid, are arguments.
+//! This module does not access the kernel. The store and the function that undoes a step are arguments.
 
 use std::path::Path;
 
@@ -12,96 +12,93 @@ use super::pending_revert::Pending;
 use super::{Error, Info};
 use crate::failpoint;
 
-/// The format of the journal that this dcqcn writes.
+/// Journal format written by this version.
 pub(super) const FORMAT: u32 = 1;
 
-/// How far an attachment is.
+/// State of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Somebody attaches it, or was killed doing so.
+    /// Being attached, or the attaching process was killed.
     Attaching,
-    /// It is whole.
+    /// Complete.
     Attached,
-    /// Somebody detaches it, or was killed doing so, or could not put everything back.
+    /// Being detached, or the detaching process was killed, or some steps could not be undone.
     Detaching,
 }
 
-/// One thing to restored.
+/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum UndoStep {
-    /// The directory of pins and what is in it: maps, and a program that is on no hook.
+    /// The directory of pins with maps and the unattached program.
     Pins,
-    /// A place among the programs that hand CNPs on to each other.
-    Sibling {
-        /// Its number.
-        place: u32,
-    },
-    /// What was at `parent` before the pacer.
+    /// An entry in the array of programs that hand CNPs on to each other.
+    Sibling { place: u32 },
+    /// The qdisc that the pacer or the queues replaced.
     Qdisc {
-        /// Where: [`Handle::ROOT`] or below a shaper.
+        /// [`Handle::ROOT`] or a class of a shaper.
         parent: Handle,
-        /// Kind and handle of what was put there.
+        /// Kind and handle of the new qdisc.
         ours: (String, Handle),
-        /// What was there.
+        /// The replaced qdisc.
         saved: SavedQdisc,
     },
-    /// A clsact qdisc that was not there before.
+    /// A clsact qdisc that attaching added.
     Clsact,
-    /// A filter on clsact, found again by its name.
+    /// A filter on clsact, identified by its name.
     Filter {
-        /// Name of the program's hook: `ingress` or `egress`.
+        /// Hook: `ingress` or `egress`.
         hook: String,
-        /// Name of the program.
         program: String,
     },
-    /// Features of a driver that were on: they take VLAN tags out of packets, and redirected in the driver a packet loses its tag.
+    /// VLAN stripping features that were disabled.
+    ///
+    /// A packet redirected in the driver would lose a stripped tag.
     Stripping {
-        /// The interface.
         ifindex: u32,
-        /// Which, by ethtool's names.
+        /// Disabled features, by ethtool's names.
         features: Vec<String>,
     },
-    /// Features that XDP of an inline attachment turned off, and that stay off without it: LRO and GRO in hardware, of the
-    /// interface and of those below it.
+    /// Offloads that inline XDP disables and that stay off after detaching.
+    ///
+    /// They are LRO and hardware GRO of the interface and of those below it.
     Offloads {
-        /// The interface.
         ifindex: u32,
-        /// Those that were on before, by ethtool's names; once attached, only those that are off since.
+        /// Features enabled before, by ethtool's names; once attached, only those that attaching disabled.
         features: Vec<String>,
     },
     /// A pinned link.
     Link {
-        /// Its pin.
+        /// File name of the pin.
         pin: String,
     },
 }
 
-/// An attachment as it is written down.
+/// Journal record of an attachment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// [`FORMAT`] when it was written.
+    /// [`FORMAT`] of the writer.
     pub(super) format: u32,
-    /// How far it is.
+    /// State.
     pub(super) state: State,
-    /// The boot it belongs to: nothing in the kernel outlives that.
+    /// Boot ID: no kernel state survives a reboot.
     pub(super) boot_id: String,
-    /// The namespace's inode number, by which others can see whether it is still there.
+    /// Inode number of the namespace, to check from outside whether it still exists.
     pub(super) netns_inode: u64,
     /// Device number of the BPF file system with the pins; `None` from versions that did not record it.
     #[serde(default)]
     pub(super) bpf_dev: Option<u64>,
-    /// What was chosen.
+    /// Properties.
     pub(super) info: Info,
-    /// What is to be restored, in the order in which it was changed.
+    /// Undo steps, in the order of the changes.
     pub(super) owed: Vec<UndoStep>,
     /// A change of parameters that is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
 }
 
-/// Reads a journal. The format is looked at first: a later one need not have the same fields.
+/// Parses a journal. The format is checked first, because other formats may have other fields.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
     let bad = |source: serde_json::Error| Error::Info { path: path.to_owned(), source: source.into() };
     let value: Value = serde_json::from_slice(text).map_err(bad)?;
@@ -112,39 +109,39 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
     }
 }
 
-/// Where a journal is kept.
+/// Storage of a journal.
 pub(super) trait Store {
-    /// Why it cannot be written.
+    /// Write error.
     type Error;
 
-    /// Replaces what is written: a reader sees the old record or the new one.
+    /// Replaces the record atomically: readers see the old or the new one.
     fn write(&mut self, record: &Record) -> Result<(), Self::Error>;
 
-    /// Removes it.
+    /// Removes the record.
     fn remove(&mut self) -> Result<(), Self::Error>;
 }
 
-/// A record and where it is kept. Who has one has the lock.
+/// A record and its store. The owner holds the lock.
 pub(super) struct Journal<S> {
     pub(super) record: Record,
     store: S,
 }
 
-/// What paying back came to.
+/// Result of a rollback.
 pub(super) struct UndoReport<E> {
-    /// What was done, as text.
+    /// Steps undone, as text.
     pub(super) done: Vec<String>,
-    /// What went wrong; the debts that are left are in the journal.
+    /// Errors; the steps that failed stay in the journal.
     pub(super) errors: Vec<E>,
-    /// What is owed still.
+    /// Steps that failed.
     pub(super) left: Vec<UndoStep>,
 }
 
 impl<S: Store> Journal<S> {
-    /// Opens a journal for an attachment of which nothing is done yet.
+    /// Creates the journal of a new attachment.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be written; nothing may be changed.
     pub(super) fn begin(record: Record, store: S) -> Result<Self, S::Error> {
         let mut journal = Self { record, store };
         journal.record.state = State::Attaching;
@@ -152,15 +149,16 @@ impl<S: Store> Journal<S> {
         Ok(journal)
     }
 
-    /// Takes up a journal that somebody has written.
+    /// Continues an existing journal.
     pub(super) const fn resume(record: Record, store: S) -> Self {
         Self { record, store }
     }
 
-    /// Does a step, after what it will owe is written down.
+    /// Journals a step and takes it.
     ///
     /// # Errors
-    /// It cannot be written, and then nothing is done; or the step fails, and what it did is owed.
+    /// The journal cannot be written, and the step was not taken; or the step failed, and stays in the
+    /// journal.
     pub(super) fn record<T, E: From<S::Error>>(
         &mut self,
         owed: UndoStep,
@@ -177,32 +175,29 @@ impl<S: Store> Journal<S> {
         Ok(result)
     }
 
-    /// Everything is done.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Marks the attachment as complete.
     pub(super) fn finish(&mut self) -> Result<(), S::Error> {
         self.record.state = State::Attached;
         self.write("attached")
     }
 
-    /// Writes down what has changed about what was chosen.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Writes changed properties.
     pub(super) fn note(&mut self) -> Result<(), S::Error> {
         self.write("noted")
     }
 
-    /// Pays back what is owed, from the last to the first. It goes on past what cannot be paid, and keeps that. `undo` says what
-    /// it did, if anything; it may find its debt paid already, or never made.
+    /// Undoes all steps in reverse order, and keeps those that fail in the journal.
+    ///
+    /// `undo` returns a description of what it did, if anything. The step may already be undone, or never
+    /// have been taken.
     pub(super) fn rollback(
         &mut self,
         mut undo: impl FnMut(&Info, &UndoStep) -> Result<Option<String>, S::Error>,
     ) -> UndoReport<S::Error> {
         let (mut done, mut errors, mut left) = (Vec::new(), Vec::new(), Vec::new());
         self.record.state = State::Detaching;
-        // Full disks must not keep anybody from detaching: what is owed is written already, and can be paid twice.
+        // A full disk must not prevent detaching: the steps are already journaled, and undoing twice is
+        // harmless.
         let _ = self.write("detaching is begun");
         for owed in self.record.owed.iter().rev() {
             match undo(&self.record.info, owed) {

@@ -1,6 +1,7 @@
-//! Attachments of versions that described them in another form: they can be detached, no more.
+//! Attachments of versions with an older journal format: they can only be detached.
 //!
-//! Theirs is a directory named by the bare inode number of the network namespace, with a file named by the interface.
+//! Their directory is named after the inode number of the network namespace, and each file after its
+//! interface.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::undo::{Reach, settle_in};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
-/// What is written in such a file next to an [`Info`].
+/// Contents of such a file.
 #[derive(Deserialize)]
 struct Description {
     #[serde(flatten)]
@@ -27,29 +28,29 @@ struct Description {
     added_clsact: bool,
 }
 
-/// The interfaces of this network namespace that such a version attached, and where each is described.
+/// Interfaces that such a version attached in this network namespace, and their files.
 pub(super) fn all() -> Result<Vec<(String, PathBuf)>, Error> {
     let (files, _) = StateDir::before(netns::current_inode()?);
     let found = names(&files)?.into_iter().filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
     Ok(found.map(|iface| (iface.clone(), files.join(format!("{iface}.json")))).collect())
 }
 
-/// Detaches what such a version attached.
+/// Detaches an attachment of such a version.
 ///
 /// # Errors
-/// The description cannot be read, or not everything can be restored.
+/// The file cannot be read, or a step cannot be undone.
 pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Error> {
     let text = fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
     let Description { info, saved_qdisc, added_clsact } = serde_json::from_slice(&text)
         .map_err(|source| Error::Info { path: path.to_owned(), source: source.into() })?;
     let inode = netns::current_inode()?;
     let pins = StateDir::before(inode).1.join(&info.iface);
-    // The name and the index together were its identity.
+    // Name and index together identified an interface.
     let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let mut owed = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
-        // It left the handle of an fq to the kernel.
+        // Those versions let the kernel choose the handle of an fq.
         let fq = || netlink.root_qdisc(info.ifindex).ok()?.filter(|root| root.kind == "fq");
         let ours = if info.pacer == "htb" {
             ("htb".to_owned(), Handle::new(HTB_MAJOR, 0))
@@ -84,7 +85,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     settle_in(Journal::resume(record, store), &pins, reach).result(&iface)
 }
 
-/// A description in the earlier form: it stays as it is until nothing is owed.
+/// Store of an old journal, which is not rewritten, only removed when everything is undone.
 struct Kept {
     path: PathBuf,
     pins: PathBuf,
@@ -100,7 +101,7 @@ impl Store for Kept {
     fn remove(&mut self) -> Result<(), Error> {
         fs::remove_file(&self.path).map_err(|source| Error::File { path: self.path.clone(), source })?;
         for dir in [self.pins.parent(), self.path.parent()].into_iter().flatten() {
-            // Refused while there is something in it, which is right.
+            // Fails if the directory is not empty, as intended.
             let _ = fs::remove_dir(dir);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The right to change attachments: one process has it at a time.
+//! Exclusive file lock for changing attachments.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -11,23 +11,26 @@ use nix::sys::stat::{major, minor};
 
 use super::Error;
 
-/// How long it is waited for. Attaching takes a second, and several may be in line.
+/// Timeout. Attaching takes about a second, and several processes may be queued.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A lock; let go when dropped, or when the process ends, however it does.
+/// A lock; released when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits for the lock in this file, for ten seconds; `what` is what it keeps. `make_dir` makes the directory of the file, and is
-    /// asked before each look: who had the lock may have removed it.
+    /// Takes the lock on this file, waiting up to [`PATIENCE`]; `what` names the protected state in errors.
+    ///
+    /// `make_dir` creates the file's directory. It is called before each attempt, because the previous
+    /// holder may have removed the directory.
     ///
     /// # Errors
-    /// Another process keeps it: the error names that. Or the file or its directory cannot be made.
+    /// The lock is held by another process, which the error names; or the file or its directory cannot be
+    /// created.
     pub(super) fn take(
         path: &Path,
         what: &'static str,
@@ -47,14 +50,14 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody has it and its directory is there.
+    /// Takes the lock if it is free and its directory exists.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub(super) fn attempt(path: &Path) -> Result<Option<Self>, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
         loop {
-            // Only root may open it: who can read a file can lock it.
+            // Only root may open it: read access is enough to lock a file.
             let opened = File::options().create(true).append(true).mode(0o600).open(path);
             let file = match opened {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -73,7 +76,7 @@ impl Lock {
     }
 }
 
-/// Whether this open file is the one that is there.
+/// Whether `path` still refers to this open file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::metadata(path) {
@@ -83,7 +86,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Who has a lock on the file: its name and number, from `/proc/locks`.
+/// Name and PID of the process that holds the lock, from `/proc/locks`.
 fn holder(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
@@ -93,7 +96,7 @@ fn holder(path: &Path) -> Option<String> {
     Some(format!("{} (process {pid})", name.trim()))
 }
 
-/// The process that has the lock on the file `id` in the text of `/proc/locks` (proc(5)); who waits has an arrow.
+/// PID of the holder of the lock on file `id` in `/proc/locks` (proc(5)). Waiters have an arrow.
 fn holder_in<'a>(locks: &'a str, id: &str) -> Option<&'a str> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         assert!(Lock::attempt(&path).expect("a file").is_none());
         drop(first);
-        // Removed by who had it: the next makes another.
+        // Removed by the previous holder: the next attempt creates it again.
         fs::remove_file(&path).expect("there");
         assert!(Lock::attempt(&path).expect("a file").is_some());
         fs::remove_dir_all(dir.path()).expect("there");

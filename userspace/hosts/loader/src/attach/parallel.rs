@@ -1,4 +1,4 @@
-//! Work on several things at once.
+//! Runs jobs in parallel.
 
 use std::num::NonZero;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,10 @@ use std::thread;
 
 use dcqcn_netlink::Link;
 
-/// Which of these interfaces, as places in the list, may be attached at the same time: what is above another one (a VLAN, a bridge, a
-/// bond) comes in a later round, as the kernel puts no XDP program on an interface when one above it has one.
+/// Groups interfaces, by index in `ifaces`, into rounds that can be attached concurrently.
+///
+/// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
+/// rejects an XDP program on an interface if an upper device has one.
 pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
     let link = |at: usize| links.iter().find(|link| ifaces.get(at).is_some_and(|name| link.name == *name));
     let is_above = |upper: usize, lower: usize| {
@@ -19,7 +21,7 @@ pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
     while !left.is_empty() {
         let waits = |upper: &usize| left.iter().any(|lower| is_above(*upper, *lower));
         let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(waits);
-        // Interfaces are in no circle; were they, they would go together.
+        // Interfaces do not form cycles; if they did, this would put the rest into one round.
         let (now, later) = if now.is_empty() { (later, now) } else { (now, later) };
         rounds.push(now);
         left = later;
@@ -27,7 +29,7 @@ pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
     rounds
 }
 
-/// Does `work` with each of `jobs`, as many at a time as there are CPUs; the results are in the order of the jobs.
+/// Runs `work` for each of `jobs`, with one thread per CPU; results are in the order of the jobs.
 pub(super) fn run<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     run_on(thread::available_parallelism().map_or(1, NonZero::get), jobs, work)
 }
@@ -36,7 +38,7 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
     let threads = threads.min(jobs.len());
     let results = Mutex::new(Vec::with_capacity(jobs.len()));
     let jobs = Mutex::new(jobs.into_iter().enumerate());
-    // Not within the `while let`, which would keep the lock while it works.
+    // Not in the `while let` itself, which would hold the lock while the job runs.
     let next = || locked(&jobs).next();
     let worker = || {
         while let Some((number, job)) = next() {
@@ -53,7 +55,7 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The contents of a lock, also after a panic: each entry is whole.
+/// Locks a mutex, ignoring poisoning: its contents are always consistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// Each of two jobs waits for the other's word.
+    /// Each of two jobs waits for a message from the other.
     #[test]
     fn parallel_jobs_keep_result_order() {
         type Job = (u32, Sender<u32>, Receiver<u32>);

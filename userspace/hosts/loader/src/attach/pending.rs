@@ -1,7 +1,7 @@
-//! A change that takes itself back unless somebody confirms it.
+//! Parameter changes that are reverted unless confirmed in time.
 //!
-//! Deadline and former values are in the journal before the new values are active. So whoever comes after the deadline finds
-//! them there, however the process ended that was to wait for it.
+//! Deadline and former values are journaled before the new values are active. Any later command finds them
+//! there, even if the process that should have waited was killed.
 
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_support::clock::boottime_ns;
@@ -16,28 +16,28 @@ use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 
-/// What was reverted, and what could not be.
+/// Result of reverting changes.
 #[derive(Debug, Default)]
 pub struct Reverted {
-    /// From the values that nobody confirmed to the former ones.
+    /// Reverted changes, from the unconfirmed to the former values.
     pub changes: Vec<Change>,
-    /// What is tried again by whoever comes next.
+    /// Failed reverts, which the next command retries.
     pub failed: Vec<Refused<Error>>,
 }
 
-/// Which changes are reverted.
+/// Selects the changes to revert.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
-    /// Those whose time is over.
+    /// Changes past their deadline.
     Overdue,
-    /// Those of these interfaces, whatever their time; of all if none is named.
+    /// All changes of these interfaces, or of every interface if the list is empty.
     Of(&'a [String]),
 }
 
-/// Every change in this network namespace that waits to be confirmed. What cannot be read is left out.
+/// All changes pending confirmation in this network namespace. Unreadable journals are skipped.
 ///
 /// # Errors
-/// The directory of journals cannot be read.
+/// The state directory cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     let place = StateDir::here()?;
     let waiting = waiting(&place)?;
@@ -48,14 +48,15 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     Ok(waiting.into_iter().map(|(record, pending)| (labelled(record.info, &links), pending)).collect())
 }
 
-/// Keeps the values that wait to be confirmed, of these interfaces, or of all if none is named. Returns what would have come
-/// back.
+/// Confirms the pending changes of these interfaces, or of all if the list is empty.
+///
+/// Returns the former values.
 ///
 /// # Errors
-/// Nothing waits to be confirmed on one of them, or a journal cannot be written.
+/// An interface has no pending change, or a journal cannot be written.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
     let place = StateDir::here()?;
-    // Said without the lock, which is not there either where nothing is attached.
+    // Checked before taking the lock, whose directory may not exist if nothing is attached.
     named(&place, ifaces)?;
     let _lock = place.lock()?;
     let links = Netlink::connect()?.links()?;
@@ -69,10 +70,11 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
     Ok(confirmed)
 }
 
-/// Puts former values back. It goes on past what fails.
+/// Restores the former values; continues after errors.
 ///
 /// # Errors
-/// The lock is not to be had, the directory cannot be read, or nothing waits on an interface that is named.
+/// The lock is held by another process, the directory cannot be read, or a given interface has no pending
+/// change.
 pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     let place = StateDir::here()?;
     let look = || match which {
@@ -89,7 +91,7 @@ pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     }
     let _lock = place.lock()?;
     let links = Netlink::connect()?.links()?;
-    // Another may have been faster.
+    // Another process may have reverted them in the meantime.
     for (record, pending) in look()? {
         let iface = labelled(record.info.clone(), &links).iface;
         match revert_one(&place, record, &pending, &links) {
@@ -118,7 +120,7 @@ fn revert_one(
     Ok(Change { iface, old, new })
 }
 
-/// What waits, with its journal.
+/// Pending changes and their records.
 fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     let boot_id = boot_id();
     let mut waiting = Vec::new();
@@ -136,10 +138,10 @@ fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     Ok(waiting)
 }
 
-/// What waits on these interfaces, or on all if none is named.
+/// Pending changes of these interfaces, or of all if the list is empty.
 ///
 /// # Errors
-/// Nothing does.
+/// There are none.
 fn named(place: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut named = Vec::new();
     for iface in ifaces {

@@ -1,4 +1,4 @@
-//! The values from before a change, for as long as they may come back.
+//! Former values of an unconfirmed change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// A change that waits to be confirmed.
+/// A change pending confirmation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// CLOCK_BOOTTIME from which on the former values come back.
+    /// Deadline on CLOCK_BOOTTIME; the former values are restored from then on.
     pub deadline_ns: u64,
-    /// The former values by the names of their parameters, in base units.
+    /// Former values by parameter name, in base units.
     pub former: BTreeMap<String, u64>,
 }
 
 impl Pending {
-    /// What waits after a change; `earlier` is what waited before, whose values are those that come back. `None` if the change
-    /// changes nothing, and nothing waited.
+    /// Pending state after a change; former values of an `earlier` pending change are preserved.
+    ///
+    /// `None` if the change is empty and nothing was pending.
     pub(super) fn after(
         earlier: Option<&Self>,
         (old, new): (&Config, &Config),
@@ -33,13 +34,13 @@ impl Pending {
         (!former.is_empty()).then_some(Self { deadline_ns, former })
     }
 
-    /// Whether its time is over.
+    /// Whether the deadline has passed.
     #[must_use]
     pub const fn is_overdue(&self, now_ns: u64) -> bool {
         self.deadline_ns <= now_ns
     }
 
-    /// How long there is to confirm it.
+    /// Time left to confirm.
     #[must_use]
     pub const fn left(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))

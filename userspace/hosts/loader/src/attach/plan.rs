@@ -1,4 +1,4 @@
-//! What attaching is going to do, decided before the first change.
+//! Attach plan: all choices and steps, decided before the first change.
 
 use std::fs;
 
@@ -22,32 +22,32 @@ use crate::failpoint;
 use crate::pacer::{self, Placement};
 use crate::queues;
 
-/// Flows that the tables of an interface hold that only marks, if nothing else is said: what may be turned on later still works.
+/// Default table sizes of an interface that only marks: enough to enable NP or RP later.
 const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
 
-/// Everything decided before the first change.
+/// All choices and steps of an attach.
 pub(super) struct Plan {
     pub(super) link: Link,
     pub(super) peer: Option<Link>,
-    /// The bridge or bond that the interface belongs to.
+    /// Bridge, bond or team that the interface is a port of.
     pub(super) master: Option<Link>,
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
-    /// Where the pacer goes, if there is one.
+    /// Position of the pacer, if any.
     pub(super) placement: Option<Placement>,
-    /// Where the queues go, if there are any.
+    /// Parent of the queues' qdisc, if any.
     pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
-    /// What is done, in this order, as what it will owe.
+    /// Steps in execution order, each as its undo step.
     pub(super) steps: Vec<UndoStep>,
 }
 
 impl Plan {
-    /// Decides.
+    /// Makes the plan.
     ///
     /// # Errors
-    /// What is requested cannot be had on this interface.
+    /// The request cannot be satisfied on this interface.
     pub(super) fn make(
         place: &StateDir,
         netlink: &Netlink,
@@ -73,7 +73,7 @@ impl Plan {
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
         let master = master(netlink, &link)?;
-        // Frames for other hosts pass an interface that is a bridge's.
+        // A bridge's port carries frames of other hosts.
         found.other_host = master.as_ref().is_some_and(is_bridge);
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
@@ -83,7 +83,7 @@ impl Plan {
         let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
         let profile = chosen.unwrap_or(by_speed);
         if chosen.is_none() {
-            notes.push(format!("profile {} by the speed of the link", word(&profile)));
+            notes.push(format!("profile {} by link speed", word(&profile)));
         }
         let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
@@ -114,13 +114,13 @@ impl Plan {
         } else {
             if peer.is_some() {
                 return Err(Error::Unsupported(
-                    "an inline attachment forwards before any qdisc: attach each port by itself for --queues"
+                    "an inline attachment forwards before any qdisc: attach each port separately for --queues"
                         .into(),
                 ));
             }
             if pacer != PacerChoice::None {
                 return Err(Error::Unsupported(format!(
-                    "--queues and the pacer {} want the same place: attach with --role switch, or with --pacer none",
+                    "--queues and the pacer {} both replace the root qdisc; attach with --role switch, or with --pacer none",
                     word(&pacer)
                 )));
             }
@@ -141,9 +141,7 @@ impl Plan {
         let flows = settings.flows.unwrap_or(default.np_flows);
         let rp_flows = rp_flows(settings.flows, default.rp_flows, pacer, &mut notes)?;
         if settings.flows.is_none() && !fills_tables {
-            notes.push(format!(
-                "tables for {flows} flows: it only marks, and fills none (`--flows` for more)"
-            ));
+            notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
         }
         let info = Info {
             iface: iface.clone(),
@@ -195,7 +193,7 @@ impl Plan {
         let has_flows = programs.contains(&"ingress");
         if has_flows && sibling.is_none() {
             info.notes.push(format!(
-                "{SIBLINGS} interfaces hand CNPs on to each other: those for flows of {iface} that come in by another do nothing"
+                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
             ));
         }
         let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
@@ -212,7 +210,7 @@ impl Plan {
     }
 }
 
-/// The size of the RP table: the HTB pacer has classes for fewer flows than the default table has entries.
+/// Size of the RP table; the HTB pacer has classes for fewer flows than the default table.
 fn rp_flows(
     asked: Option<u32>,
     default: u32,
@@ -228,29 +226,31 @@ fn rp_flows(
         ))),
         Some(flows) => Ok(flows),
         None => {
-            notes.push(format!(
-                "the table of the reaction point holds {HTB_MAX_FLOWS} flows: htb has a class for each"
-            ));
+            notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
             Ok(HTB_MAX_FLOWS.min(default))
         }
     }
 }
 
-/// The interface that takes an interface's frames as its own: a bridge, bond or team, or a VM's synthetic NIC. A VRF does not, it has
-/// an address of its own.
+/// Upper device with which an interface shares its MAC address.
+///
+/// That is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
+/// address.
 fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     let master = netlink.links()?.into_iter().find(|link| link.index == master);
     Ok(master.filter(|master| master.kind.as_deref() != Some("vrf")))
 }
 
-/// Whether frames for other hosts pass the ports of an interface.
+/// Whether ports of this device carry frames of other hosts.
 fn is_bridge(master: &Link) -> bool {
     matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
 }
 
-/// Where XDP of an inline attachment runs. In the driver a redirected packet is its bytes alone; some software interfaces hand over
-/// a tag next to them whatever their own features are, because the sender's decide.
+/// XDP mode of an inline attachment.
+///
+/// Native XDP redirects only the packet's bytes. Some software interfaces deliver VLAN tags outside the
+/// packet, whatever their own features, because those of the sender decide.
 fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
     const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
     let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
@@ -268,15 +268,15 @@ fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>)
         }
         XdpModeChoice::Driver => {
             notes.push(format!(
-                "VLAN tags that {name} ({kind}) hands over next to packets are lost: where tags pass, `ethtool -K IFACE tx-vlan-offload off` \
-                 at its senders, or `--xdp-mode skb`"
+                "VLAN tags that {name} ({kind}) delivers outside the packet are lost; if there are tags, `ethtool -K IFACE \
+                 tx-vlan-offload off` at its senders, or `--xdp-mode skb`"
             ));
             asked
         }
     }
 }
 
-/// What is owed for each step, in the order in which they are taken.
+/// Steps, as undo steps, in execution order.
 fn steps(
     netlink: &Netlink,
     info: &Info,
@@ -308,7 +308,7 @@ fn steps(
             steps.push(UndoStep::Offloads { ifindex, features: netlink.offloads(ifindex)? });
         }
     }
-    // Egress first: a clone that ingress makes must find it.
+    // Egress first, because it must handle the clones that ingress sends.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
         steps.push(match filter_name(hook).filter(|_| is_clsact) {
             Some(program) => UndoStep::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
@@ -321,13 +321,15 @@ fn steps(
     Ok(steps)
 }
 
-/// Before TCX (Linux 6.6) a program hangs on the clsact qdisc.
+/// Whether the kernel has TCX (Linux 6.6). Older kernels attach programs to the clsact qdisc.
 fn has_tcx() -> bool {
     let is_new_enough = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
     is_new_enough && !failpoint::is_without_tcx()
 }
 
-/// The rate that queues drain at and flows start at, the bytes the wire adds to a frame, and where the rate is from.
+/// Link rate, per-frame overhead on the wire, and source of the rate.
+///
+/// Queues drain and flows start at the link rate.
 fn link_rate(
     netlink: &Netlink,
     link: &Link,
@@ -341,8 +343,8 @@ fn link_rate(
         let said = settings.link_rate_bps();
         notes.push(match said {
             Some(bps) if bps > rate_bps => format!(
-                "link rate {} as given, above the {} of the {shaper} shaper on {}, which holds all the same: rates start \
-                 higher than what can leave",
+                "link rate {} as given, above the {} of the {shaper} shaper on {}, which still applies: flows start \
+                 faster than it sends",
                 show(bps),
                 show(rate_bps),
                 link.name
@@ -352,8 +354,8 @@ fn link_rate(
         });
         if burst_ns < Shaping::SAFE_BURST_NS {
             notes.push(format!(
-                "its burst is {} at that rate: served later than this it is slower, and queues longer than marking \
-                 counts; see `dcqcn doctor`",
+                "its burst is {} at that rate: served later than that, the shaper is slower and its queue longer than \
+                 marking assumes; see `dcqcn doctor`",
                 render::ns(burst_ns)
             ));
         }
@@ -361,7 +363,7 @@ fn link_rate(
         return Ok((found(Some(rate_bps), 0), from));
     }
     let said = settings.link_rate_bps();
-    // A VLAN and the like have the speed of the hardware below them.
+    // Stacked devices such as VLANs report the speed of their hardware.
     let overhead = wire_overhead_bytes(&netlink.links()?, link);
     let speed = link.speed_bps.filter(|_| overhead.is_some());
     let overhead_bytes = speed.and(overhead).unwrap_or(0);
@@ -380,7 +382,7 @@ fn link_rate(
         (None, None) => {
             if let Some(bps) = link.speed_bps {
                 notes.push(format!(
-                    "link rate {} as {} says, which is virtual: set link_rate if its path is slower",
+                    "link rate {} as reported by {}, which is virtual; set link_rate if its path is slower",
                     show(bps),
                     link.name
                 ));
@@ -390,10 +392,10 @@ fn link_rate(
     }
 }
 
-/// What the programs are told of their interface.
+/// Interface properties passed to the programs.
 ///
 /// # Errors
-/// The system has no random numbers, or does not tell its CPUs.
+/// Random numbers or the list of CPUs cannot be read.
 pub(super) fn port(
     link: &Link,
     peer: Option<&Link>,
@@ -410,7 +412,7 @@ pub(super) fn port(
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
-        // Its lowest bit tells the two kinds of clones apart; 0 and 1 are marks others use.
+        // The lowest bit distinguishes NP clones from fast-CNP clones. Marks 0 and 1 are in common use.
         cnp_mark: (mark as u32 | 0x8000_0000) & !1,
         hash_keys: HashKeys::new(keys),
         macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),

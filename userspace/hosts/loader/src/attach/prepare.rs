@@ -1,4 +1,4 @@
-//! An fq that is there before attaching: then attaching and detaching replace no qdisc, and end no queue pair.
+//! Installs an fq before attaching, so that attaching and detaching replace no qdisc and kill no QP.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,15 +11,15 @@ use super::{Error, interrupt};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
 
-/// Where systemd-networkd says which of its files an interface has; by index.
+/// systemd-networkd's state files, by interface index; they name the interface's .network file.
 const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
-/// Where an administrator's files for it are.
+/// Directory of the administrator's .network files.
 const NETWORKD_FILES: &str = "/etc/systemd/network";
 
-/// Puts an fq with the limits that pacing needs on an interface, to stay; returns what was done. One that is there is kept.
+/// Installs a permanent fq with the limits that pacing needs; keeps a suitable one. Returns what was done.
 ///
 /// # Errors
-/// [`Error::Interrupts`], unless `may_interrupt`; a shaper is in the way; or the kernel refuses.
+/// [`Error::Interrupts`], unless `may_interrupt`; or the interface has a shaper.
 pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
@@ -28,16 +28,16 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
         return Ok(note);
     }
     if !may_interrupt {
-        interrupt::check(&netlink, &link, "putting an fq there", None)?;
+        interrupt::check(&netlink, &link, "installing an fq", None)?;
     }
     let mut config = Config::DEFAULT;
     config.scalars.pacer = PACER_FQ;
     let flows = Sizes::default().rp_flows;
     pacer::install(&netlink, link.index, &placement, &config, flows, &mut Vec::new())?;
-    Ok(format!("fq {} is there", FqLimits::of(flows)))
+    Ok(format!("fq {} installed", FqLimits::of(flows)))
 }
 
-/// Writes a drop-in that makes systemd-networkd put that fq there whenever it configures the interface; returns its path.
+/// Writes a drop-in that makes systemd-networkd install that fq; returns its path.
 ///
 /// # Errors
 /// systemd-networkd does not manage the interface, or the file cannot be written.
@@ -67,7 +67,7 @@ fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Resul
     written.map(|()| path.clone()).map_err(|source| Error::File { path, source })
 }
 
-/// The section that systemd.network(5) describes.
+/// `[FairQueueing]` section, see systemd.network(5).
 fn fair_queueing() -> String {
     let FqLimits { limit, flow_limit, orphan_mask, buckets_log } = FqLimits::of(Sizes::default().rp_flows);
     format!(

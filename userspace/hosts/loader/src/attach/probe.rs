@@ -1,4 +1,4 @@
-//! Whether this process and this kernel can attach at all.
+//! Checks that this process and this kernel can attach at all.
 
 use std::fs;
 
@@ -6,24 +6,25 @@ use aya::util::KernelVersion;
 
 use super::Error;
 
-/// Capabilities attaching needs, by bit (include/uapi/linux/capability.h).
+/// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
 const NEEDED: [(u32, &str); 3] = [(CAP_NET_ADMIN, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
 const CAP_NET_ADMIN: u32 = 12;
-/// Stands for the other two.
+/// Implies CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// The oldest kernel every program was verified on.
+/// Oldest kernel on which every program passes the verifier.
 const OLDEST: (KernelVersion, &str) = (KernelVersion::new(6, 1, 0), "6.1");
 
-/// From this version on a PREEMPT_RT kernel disables migration only where others disable bottom halves (without
-/// `CONFIG_PREEMPT_RT_NEEDS_BH_LOCK`), so that a program may preempt another of its hook on a CPU. State per CPU, and locks that
-/// are spun for, rely on that it does not.
+/// First version in which programs on PREEMPT_RT may preempt another program of their hook on the same CPU.
+///
+/// Such a kernel without `CONFIG_PREEMPT_RT_NEEDS_BH_LOCK` only disables migration where others disable
+/// bottom halves. Per-CPU state and spinlocks rely on programs not being preempted by each other.
 const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
 
-/// Checks capabilities and kernel; `realtime` allows one whose programs preempt each other.
+/// Checks capabilities and kernel; `realtime` permits a kernel on which programs preempt each other.
 ///
 /// # Errors
-/// What is missing.
+/// A capability is missing, or the kernel is not supported.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
@@ -32,7 +33,7 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
     match KernelVersion::current() {
         Ok(version) if version < OLDEST.0 => Err(Error::Kernel {
             found: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            feature: "what the programs are verified with (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
+            feature: "the data plane (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
             since: OLDEST.1,
         }),
         Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => Err(Error::Unsupported(
@@ -53,7 +54,7 @@ fn is_preemptible(version: KernelVersion, realtime: Option<&str>) -> bool {
     version >= PREEMPTIBLE && realtime.is_some_and(|value| value.trim() == "1")
 }
 
-/// The effective set, all ones where it cannot be read: then the kernel decides.
+/// Effective capabilities; all ones if they cannot be read, so that the kernel decides.
 fn effective_capabilities() -> u64 {
     fs::read_to_string("/proc/self/status")
         .ok()

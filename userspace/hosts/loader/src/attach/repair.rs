@@ -18,12 +18,13 @@ use crate::failpoint;
 use crate::pacer;
 use crate::queues;
 
-/// Restores the parts of an attachment that are missing: programs on their hooks, and its qdisc if `with_qdisc`. Maps, and with them
-/// rates, parameters and counters, stay. Returns what was restored.
+/// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
+///
+/// Maps, and with them rates, parameters and counters, are preserved.
 ///
 /// # Errors
-/// It is not this attachment any more, its maps are missing or another version's, or the kernel refuses. What was restored by then
-/// stays.
+/// The attachment was replaced or removed, or its maps are missing or another version's. Parts restored
+/// before an error remain.
 pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Error> {
     probe::check(true)?;
     let place = StateDir::here()?;
@@ -53,7 +54,7 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     Ok(restored)
 }
 
-/// Puts the programs that are missing on their hooks.
+/// Attaches missing programs to their hooks.
 fn programs(
     place: &StateDir,
     netlink: &Netlink,
@@ -83,7 +84,7 @@ fn programs(
     let mut restored = Vec::new();
     for (name, is_filter) in missing {
         let pin = pins.join(name);
-        // A link that has lost its interface is pinned still.
+        // A link that has lost its interface is still pinned.
         match fs::remove_file(&pin) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
                 return Err(Error::File { path: pin, source });
@@ -112,7 +113,7 @@ fn programs(
     Ok(restored)
 }
 
-/// Puts the qdisc back that paces, or that has the port's queues. The journal still has what was there before it.
+/// Restores the qdisc of the pacer or the queues. The journal still has the original qdisc.
 fn qdisc(place: &StateDir, netlink: &Netlink, info: &Info) -> Result<Option<String>, Error> {
     let link = netlink.link_by_index(info.ifindex)?;
     interrupt::check(netlink, &link, "restoring its qdisc", None)?;

@@ -1,4 +1,6 @@
-//! Interfaces of a namespace whose hooks hand CNPs on to each other: a CNP need not come back by the interface that the data left by.
+//! The array of programs that hand CNPs on to each other.
+//!
+//! A CNP may return by another interface of the namespace than the one its data left by.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,20 +14,20 @@ use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
 use crate::dataplane::{Error as Failed, PROGRAMS, classifier};
 
-/// The name of the map, and of its pin.
+/// Name of the map and of its pin.
 const MAP: &str = "SIBLINGS";
 
-/// The places that no attachment of the namespace has, with the lock held.
+/// Indices that no attachment of the namespace uses, with the lock held.
 pub(super) fn free(place: &StateDir) -> Result<impl Iterator<Item = u32> + use<>, Error> {
     let mut taken = BTreeSet::new();
     for ifindex in place.pinned()? {
-        // One that cannot be read is told of elsewhere.
+        // Unreadable journals are reported elsewhere.
         taken.extend(place.read(ifindex).ok().flatten().and_then(|record| of(&record)));
     }
     Ok((0..SIBLINGS).filter(move |place| !taken.contains(place)))
 }
 
-/// The place that an attachment has.
+/// Index that an attachment uses.
 pub(super) fn of(record: &Record) -> Option<u32> {
     record.owed.iter().find_map(|owed| match owed {
         UndoStep::Sibling { place } => Some(*place),
@@ -33,10 +35,10 @@ pub(super) fn of(record: &Record) -> Option<u32> {
     })
 }
 
-/// Has CNPs handed on to the TC ingress program of a loaded object.
+/// Enters the TC ingress program of a loaded object in the array.
 ///
 /// # Errors
-/// The kernel refuses: programs of one array must be of one kind.
+/// The kernel rejects it: all programs of an array must be of the same kind.
 pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
     let failed = |source| Failed::Map { name: MAP, source };
     let program = classifier(ebpf, PROGRAMS[1])?.fd().and_then(|fd| Ok(fd.try_clone()?));
@@ -47,10 +49,7 @@ pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has no CNPs handed on to what is at `place`; false if there is no such map any more.
-///
-/// # Errors
-/// The kernel refuses.
+/// Clears the entry at `place`; false if there was none, or the map is gone.
 pub(super) fn leave(pins: &Path, place: u32) -> Result<bool, Error> {
     let failed = |source| Failed::Map { name: MAP, source };
     let path = pins.join(MAP);
@@ -61,7 +60,7 @@ pub(super) fn leave(pins: &Path, place: u32) -> Result<bool, Error> {
     let mut siblings = ProgramArray::try_from(map).map_err(failed)?;
     match siblings.clear_index(&place) {
         Ok(()) => Ok(true),
-        // Nothing is there.
+        // The entry is empty.
         Err(aya::maps::MapError::SyscallError(error))
             if error.io_error.kind() == std::io::ErrorKind::NotFound =>
         {

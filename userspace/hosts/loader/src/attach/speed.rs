@@ -1,4 +1,4 @@
-//! The speed of a link that changes after attaching.
+//! Follows changes of the link speed after attaching.
 
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
@@ -9,12 +9,16 @@ use super::journal::Store as _;
 use super::state_dir::StateDir;
 use super::{Error, LinkRateFrom};
 
-/// Brings `link_rate` of an attachment up to date with what it was taken from: the speed of the hardware, or the rate of the
-/// shaper. A rate that somebody gave when attaching or set later stays, and so does one while the link is down, or while a
-/// change waits to be confirmed. Returns the change, if there is one.
+/// Updates `link_rate` from its source: the speed of the hardware, or the rate of the shaper.
+///
+/// Returns the change, if any.
+///
+/// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
+/// down, or while a change is pending confirmation.
 ///
 /// # Errors
-/// It is not attached; or its other parameters are out of range at the new rate, and nothing is changed.
+/// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
+/// changed.
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let place = StateDir::here()?;
     let attachment = open_at(&place, iface)?;
@@ -32,7 +36,7 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != in_force_bps);
     let change =
         if in_force_bps == link_bps || is_set { None } else { change(iface, in_force_bps, link_bps)? };
-    // Where a rate is set this is left as it was: it is what tells so.
+    // If the rate was set explicitly, do not update this: the difference marks it as such.
     let is_followed = in_force_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
         note(&place, iface, link_bps)?;
@@ -40,7 +44,7 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     Ok(change)
 }
 
-/// Sets the rate, unless a change waits to be confirmed, or another one is active by now.
+/// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.
 fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
     let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
         if config.scalars.link_rate_bps == in_force_bps {
@@ -58,7 +62,7 @@ fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
 }
 
-/// Writes down what was found. Whoever is killed before leaves the rate in the kernel, and the next look finds it the same.
+/// Journals the rate found. If killed before, the next call finds the same rate active and journals it.
 fn note(place: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
     let _lock = place.lock()?;
     let mut record = find(place, iface)?;

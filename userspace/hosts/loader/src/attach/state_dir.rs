@@ -1,21 +1,24 @@
-//! Where attachments live: their pins on a BPF file system, their journals and the lock next to them.
+//! State directory: pins on a BPF file system, journals and locks.
 //!
 //! ```text
 //! /run/dcqcn                                     0755
-//! /run/dcqcn/lock                                0600  held by who mounts the file system below
-//! /run/dcqcn/bpf                                 0700  a BPF file system of the project's own
+//! /run/dcqcn/lock                                0600  held while mounting the file system below
+//! /run/dcqcn/bpf                                 0700  the project's own BPF file system
 //! /run/dcqcn/bpf/ns-COOKIE/IFINDEX/{PARAMS,...}  0600  maps
 //! /run/dcqcn/bpf/ns-COOKIE/IFINDEX/{xdp,...}     0600  links
 //! /run/dcqcn/ns-COOKIE                           0755
-//! /run/dcqcn/ns-COOKIE/IFINDEX.json              0644  what was chosen, what to restored
-//! /run/dcqcn/ns-COOKIE/lock                      0600  held by who changes something in the namespace
+//! /run/dcqcn/ns-COOKIE/IFINDEX.json              0644  journal: properties and undo steps
+//! /run/dcqcn/ns-COOKIE/lock                      0600  held while changing attachments of the namespace
 //! ```
 //!
-//! `COOKIE` is the network namespace's (`SO_NETNS_COOKIE`): it is never given out again until the next boot, as inode numbers are.
-//! Names of interfaces change and have dots, which a BPF file system refuses; indexes do neither. Not `/sys/fs/bpf`, because `ip
-//! netns exec` mounts another `/sys`. It also enters a mount namespace of its own, which dies with the command; so the file
-//! system is mounted in init's mount namespace and reached through `/proc/1/root`. A sandbox may keep init from root's
-//! eyes; then the oldest ancestor that is not kept from them stands in for it.
+//! `COOKIE` is the network namespace's `SO_NETNS_COOKIE`. Unlike an inode number it is not reused before
+//! the next boot. Indices are used instead of interface names, which change, and may contain dots, which a
+//! BPF file system rejects.
+//!
+//! `/sys/fs/bpf` is not used, because `ip netns exec` mounts another `/sys`. That command also creates a
+//! mount namespace, which ends with it. The file system is therefore mounted in init's mount namespace and
+//! reached through `/proc/1/root`. In a sandbox that hides init, the oldest accessible ancestor is used
+//! instead.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
@@ -32,16 +35,16 @@ use super::journal::{Record, Store};
 use super::lock::Lock;
 
 const ROOT: &str = "/run/dcqcn";
-/// In front of the cookie in a directory's name. The format before had the namespace's inode number, bare.
+/// Directory name prefix before the cookie. The previous format used the bare inode number.
 const PREFIX: &str = "ns-";
-/// The name of the lock in its directory.
+/// File name of a lock.
 const LOCK: &str = "lock";
 
-/// The right to change what is attached in a namespace. Who lets go of it removes what is empty.
+/// Lock for changing attachments of a namespace. Dropping it removes empty directories.
 #[derive(Debug)]
 pub(super) struct Held {
     place: StateDir,
-    /// Let go after all else.
+    /// Released last.
     _lock: Lock,
 }
 
@@ -51,10 +54,9 @@ impl Drop for Held {
     }
 }
 
-/// The directories of one network namespace.
+/// State directories of one network namespace.
 #[derive(Clone, Debug)]
 pub(super) struct StateDir {
-    /// The namespace.
     pub(super) cookie: u64,
     root: PathBuf,
     pins: PathBuf,
@@ -62,10 +64,10 @@ pub(super) struct StateDir {
 }
 
 impl StateDir {
-    /// The place of the calling thread's network namespace, which need not exist yet.
+    /// State directory of the calling thread's network namespace, which need not exist yet.
     ///
     /// # Errors
-    /// The namespace cannot be told from others.
+    /// The namespace's cookie cannot be read.
     pub(super) fn here() -> Result<Self, Error> {
         Ok(Self::of(root(), netns::current_cookie()?))
     }
@@ -75,10 +77,7 @@ impl StateDir {
         Self { cookie, pins: root.join("bpf").join(&name), files: root.join(&name), root }
     }
 
-    /// The places of all namespaces, this one's among them.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
+    /// State directories of all namespaces, including this one.
     pub(super) fn all() -> Result<Vec<Self>, Error> {
         let root = root();
         let names = names(&root)?.into_iter();
@@ -86,22 +85,22 @@ impl StateDir {
         Ok(cookies.map(|cookie| Self::of(root.clone(), cookie)).collect())
     }
 
-    /// The directory that the format before kept its descriptions in, and that of its pins.
+    /// Journal and pin directories of the previous format.
     pub(super) fn before(inode: u64) -> (PathBuf, PathBuf) {
         let root = root();
         (root.join(inode.to_string()), root.join("bpf").join(inode.to_string()))
     }
 
-    /// Mounts the BPF file system if need be.
+    /// Mounts the BPF file system if necessary.
     ///
     /// # Errors
-    /// A directory cannot be made, or the mount is refused.
+    /// A directory cannot be created, or the mount fails.
     pub(super) fn mount(&self) -> Result<(), Error> {
         let bpf = self.root.join("bpf");
         if is_bpf(&bpf) {
             return Ok(());
         }
-        // Two who come first at once would mount one over the other.
+        // Without the lock, two processes could mount one file system over the other.
         let _lock = Lock::take(&self.root.join(LOCK), "the mounting of the BPF file system", || {
             make_dir(&self.root, 0o755)
         })?;
@@ -112,10 +111,10 @@ impl StateDir {
         if is_bpf(&bpf) { Ok(()) } else { Err(Error::NoBpfFs { path: bpf }) }
     }
 
-    /// Waits for, and takes, the right to change what is attached in the namespace.
+    /// Takes the lock for changing attachments of the namespace, waiting if necessary.
     ///
     /// # Errors
-    /// Somebody keeps it, or it cannot be made.
+    /// Another process holds it, or it cannot be created.
     pub(super) fn lock(&self) -> Result<Held, Error> {
         make_dir(&self.root, 0o755)?;
         let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace", || {
@@ -124,49 +123,43 @@ impl StateDir {
         Ok(Held { place: self.clone(), _lock: lock })
     }
 
-    /// As [`Self::lock`], if nobody has it and there is anything to keep.
+    /// As [`Self::lock`], without waiting; `None` if the lock is held or the directory does not exist.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The lock file cannot be created.
     pub(super) fn try_lock(&self) -> Result<Option<Held>, Error> {
         let lock = Lock::attempt(&self.files.join(LOCK))?;
         Ok(lock.map(|lock| Held { place: self.clone(), _lock: lock }))
     }
 
-    /// Makes the directory of an interface's pins, with the lock held.
-    ///
-    /// # Errors
-    /// It cannot be made.
+    /// Creates the directory of an interface's pins, with the lock held.
     pub(super) fn make_pins(&self, ifindex: u32) -> Result<(), Error> {
         make_dir(&self.pins, 0o700)?;
         make_dir(&self.pins(ifindex), 0o700)
     }
 
-    /// Whether there is anything of the namespace: a journal, or a lock.
+    /// Whether the namespace has a journal or a lock.
     pub(super) fn is_there(&self) -> bool {
         self.files.exists()
     }
 
-    /// Removes what is empty, with the lock held, and the lock with it.
+    /// Removes empty directories and the lock file, with the lock held.
     fn tidy(&self) {
-        // Refused while there is something in it, which is right.
+        // Fails if the directory is not empty, as intended.
         let _ = fs::remove_dir(&self.pins);
         let names = names(&self.files).unwrap_or_default();
-        // What a writer left that was killed.
+        // Left by a writer that was killed.
         for name in names.iter().filter(|name| name.ends_with(".new")) {
             let _ = fs::remove_file(self.files.join(name));
         }
         if names.iter().all(|name| name == LOCK || name.ends_with(".new")) {
-            // Who waits for it finds that it is gone, and makes another.
+            // Waiters find that the file is gone and create a new one.
             let _ = fs::remove_file(self.files.join(LOCK));
             let _ = fs::remove_dir(&self.files);
         }
     }
 
-    /// Number of the file system that holds the pins.
-    ///
-    /// # Errors
-    /// It cannot be mounted, or is gone.
+    /// Device number of the BPF file system with the pins, mounted if necessary.
     pub(super) fn file_system(&self) -> Result<u64, Error> {
         self.mount()?;
         let bpf = self.root.join("bpf");
@@ -174,12 +167,12 @@ impl StateDir {
         Ok(metadata.dev())
     }
 
-    /// Device number of the file system that this process sees where the pins are; `None` if there is none.
+    /// Device number of the file system at the pins' location in this process, if any.
     pub(super) fn bpf_dev(&self) -> Option<u64> {
         fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
     }
 
-    /// Pins of an interface.
+    /// Directory of an interface's pins.
     pub(super) fn pins(&self, ifindex: u32) -> PathBuf {
         self.pins.join(ifindex.to_string())
     }
@@ -192,15 +185,12 @@ impl StateDir {
         Ok(names(&self.pins)?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Journal of an interface.
+    /// Path of an interface's journal.
     pub(super) fn journal(&self, ifindex: u32) -> PathBuf {
         self.files.join(format!("{ifindex}.json"))
     }
 
-    /// Interfaces with a journal, in order.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
+    /// Interfaces with a journal, in ascending order.
     pub(super) fn ifindexes(&self) -> Result<Vec<u32>, Error> {
         let names = names(&self.files)?;
         let mut indexes: Vec<u32> =
@@ -209,10 +199,10 @@ impl StateDir {
         Ok(indexes)
     }
 
-    /// What is written down for an interface.
+    /// Reads the journal of an interface, if it exists.
     ///
     /// # Errors
-    /// It cannot be read, or another version has written it.
+    /// It cannot be read, or has another format.
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         let path = self.journal(ifindex);
         match fs::read(&path) {
@@ -222,13 +212,13 @@ impl StateDir {
         }
     }
 
-    /// Where an interface's journal is kept.
+    /// Store of an interface's journal.
     pub(super) fn store(&self, ifindex: u32) -> FileStore {
         FileStore { path: self.journal(ifindex) }
     }
 }
 
-/// A journal in a file of its own.
+/// Stores a journal in a file.
 pub(super) struct FileStore {
     path: PathBuf,
 }
@@ -240,7 +230,7 @@ impl Store for FileStore {
         let path = &self.path;
         let text = serde_json::to_vec_pretty(record)
             .map_err(|source| Error::Info { path: path.clone(), source: source.into() })?;
-        // By a name that is known: whoever is killed here leaves one file, which the next one writes over.
+        // A fixed name: a killed writer leaves at most one file, which the next writer overwrites.
         let new = path.with_extension("new");
         let replace = || {
             let mut file = File::options().create(true).truncate(true).write(true).mode(0o644).open(&new)?;
@@ -265,10 +255,7 @@ impl Store for FileStore {
     }
 }
 
-/// Removes a directory of pins.
-///
-/// # Errors
-/// It cannot be removed.
+/// Removes a directory of pins, if it exists.
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: pins.to_owned(), source };
     match fs::read_dir(pins) {
@@ -283,15 +270,15 @@ pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes a directory with this mode, whatever the process's mask is.
+/// Creates a directory with this mode, regardless of the umask.
 fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
     let make = || {
         match DirBuilder::new().mode(mode).create(path) {
-            // Whose it is, and what its mode, was settled when it was made.
+            // Owner and mode were set by its creator.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
             Ok(()) => match fs::set_permissions(path, Permissions::from_mode(mode)) {
-                // Another process has found it empty and removed it.
+                // Another process found it empty and removed it.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 set => set,
             },
@@ -300,7 +287,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
     make().map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// The names in a directory; none if it is not there.
+/// Names in a directory; empty if it does not exist.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     let entries = match fs::read_dir(path) {
@@ -314,14 +301,14 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// [`ROOT`] as the system sees it.
+/// [`ROOT`] in init's mount namespace.
 pub(super) fn root() -> PathBuf {
     match outside() {
         Some(process) => process.join("root").join(ROOT.trim_start_matches('/')),
         None => PathBuf::from(ROOT),
     }
 }
-/// The directory in `/proc` of the process whose mounts are the system's, if this process has others.
+/// `/proc` directory of a process in the system's mount namespace, if this process is in another.
 fn outside() -> Option<PathBuf> {
     let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let init = Some(PathBuf::from("/proc/1")).filter(|init| mounts(init).is_some());
@@ -330,7 +317,7 @@ fn outside() -> Option<PathBuf> {
     (differ && fs::metadata(process.join("root/run")).is_ok()).then_some(process)
 }
 
-/// The directories in `/proc` of the parent, its parent and so on.
+/// `/proc` directories of all ancestors, starting with the parent.
 fn ancestors() -> impl Iterator<Item = PathBuf> {
     let parent = |process: &PathBuf| {
         let status = fs::read_to_string(process.join("status")).ok()?;
@@ -344,7 +331,7 @@ fn is_bpf(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Mounts the BPF file system among the system's mounts, on a thread that ends there.
+/// Mounts the BPF file system in the system's mount namespace, on a temporary thread.
 fn mount_bpf() -> Result<(), Error> {
     let target = Path::new(ROOT).join("bpf");
     let failed = |source: io::Error| Error::Mount { path: target.clone(), source };
@@ -352,7 +339,7 @@ fn mount_bpf() -> Result<(), Error> {
         let thread = scope.spawn(|| -> io::Result<()> {
             if let Some(process) = outside() {
                 let mounts = File::open(process.join("ns/mnt"))?;
-                // A thread shares its root and working directory until it says otherwise.
+                // `setns` requires that the thread does not share its root and working directory.
                 unshare(CloneFlags::CLONE_FS)?;
                 setns(mounts, CloneFlags::CLONE_NEWNS)?;
             }
@@ -383,7 +370,7 @@ mod tests {
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
         assert!(!place.is_there());
-        // Who only looks makes nothing.
+        // `try_lock` creates nothing.
         assert!(place.try_lock().expect("no file").is_none());
         assert!(!place.is_there());
     }

@@ -1,4 +1,4 @@
-//! Taking over what another process, or another version of dcqcn, has attached.
+//! Takes over attachments of another process or another version of dcqcn.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -21,10 +21,10 @@ use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
-/// How long a claim waits for a process that only checks whether there is one ([`is_claimed`]).
+/// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
 const PROBED: Duration = Duration::from_millis(50);
 
-/// What tells the programs of two builds apart: FNV-1a (64 bits) of the object they come from.
+/// Identifies the build of the programs: FNV-1a (64 bits) of their object.
 pub(super) fn object_id(programs: Programs) -> String {
     let hash = programs.object().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -33,14 +33,16 @@ pub(super) fn object_id(programs: Programs) -> String {
 }
 
 impl Info {
-    /// Whether the programs attached are those this dcqcn has.
+    /// Whether the attached programs are this build's.
     #[must_use]
     pub(crate) fn is_current(&self) -> bool {
         self.object == object_id(self.which())
     }
 
-    /// The profile of `settings`: where that is `auto` or not given, the one that was chosen when attaching. A stated `link_rate` that
-    /// this one does not support chooses again; a change of the link's speed does not.
+    /// Profile of `settings`; if that is `auto` or not set, the profile chosen when attaching.
+    ///
+    /// The profile is chosen again only if it does not support an explicit `link_rate`, not if the link
+    /// speed changes.
     #[must_use]
     pub fn profile_for(&self, settings: &Settings) -> Profile {
         if let Some(profile) = settings.profile.filter(|profile| *profile != Profile::Auto) {
@@ -53,7 +55,9 @@ impl Info {
         }
     }
 
-    /// What settings that do not say it have: what was found, and not what is active (`running`), which somebody may have set since.
+    /// Defaults for parameters that the settings do not specify.
+    ///
+    /// They are as detected, not as active in `running`, which may have been changed since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,
@@ -67,12 +71,13 @@ impl Info {
     }
 }
 
-/// The parameters that `request` asks of an attachment that is there already, whose parameters are `running`. What the
-/// request does not say stays as it was chosen when attaching, or was found: role, pacer, table sizes, the rate of the link, what the
-/// wire adds, whether frames are for other hosts.
+/// Parameters that `request` specifies for an existing attachment, whose parameters are `running`.
+///
+/// Values that the request does not specify stay as chosen or detected when attaching: role, pacer, table
+/// sizes, link rate, wire overhead, `np_other_host`.
 ///
 /// # Errors
-/// The request asks for what only attaching again can give, or its parameters are refused.
+/// The request needs a new attachment, or its parameters are invalid.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, .. } = settings;
@@ -116,14 +121,16 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     Ok(config)
 }
 
-/// Replaces the programs of an attachment by those this dcqcn has. Each link goes from one to the next packet; maps, and
-/// with them rates, parameters and counters, stay. Returns the programs replaced: none if they are this dcqcn's already.
+/// Replaces an attachment's programs by this build's; returns those replaced, none if they are current.
+///
+/// Each link is switched atomically between two packets. Maps, and with them rates, parameters and
+/// counters, are preserved.
 ///
 /// # Errors
-/// It is not attached, its maps have another layout, or the kernel refuses. Nothing is replaced unless all programs
+/// The interface is not attached, or its maps have another layout. Nothing is replaced unless all programs
 /// pass the verifier.
 pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
-    // What is attached was allowed to run here.
+    // Do not check for PREEMPT_RT: attaching was permitted before.
     probe::check(true)?;
     let place = StateDir::here()?;
     let _lock = place.lock()?;
@@ -133,7 +140,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         return Ok(Vec::new());
     }
     let pins = place.pins(info.ifindex);
-    // Refused, with nothing touched, if the layout is another.
+    // Fails before any change if the layout differs.
     drop(info.open_maps(&pins)?);
     let is_clsact = info.tc_mode == "clsact";
     let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
@@ -144,7 +151,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             program,
             iface,
             source,
-            next: "; what is attached stays",
+            next: "; the program attached before stays",
         }
     };
     failpoint::step("the new programs are verified");
@@ -165,7 +172,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         }
         if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
             let link = SchedClassifierLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
-            // The pin holds the link; this process's hold on it ends with the object.
+            // The pin keeps the link; this process's reference ends with the object.
             classifier(&mut ebpf, program)?
                 .attach_to_link(link)
                 .map_err(|error| failed(pin)(error.into()))?;
@@ -195,7 +202,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 /// Whether [`upgrade`] would replace programs; changes nothing.
 ///
 /// # Errors
-/// It is not attached, or its maps have another layout.
+/// The interface is not attached, or its maps have another layout.
 pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
     let place = StateDir::here()?;
     let info = find(&place, iface)?.info;
@@ -203,17 +210,17 @@ pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
     Ok(!info.is_current())
 }
 
-/// The right to serve an attachment: one process has it at a time, until it ends or lets go.
+/// Exclusive claim to serve an attachment, released when dropped or when the process ends.
 #[derive(Debug)]
 pub struct Claim {
-    /// Held on the directory of the pins, which is the attachment's for as long as it lives.
+    /// Lock on the directory of the pins, which exists as long as the attachment.
     _lock: File,
 }
 
 /// Claims the attachment of an interface.
 ///
 /// # Errors
-/// It is not attached, or another process has it.
+/// The interface is not attached, or another process has claimed it.
 pub fn claim(iface: &str) -> Result<Claim, Error> {
     let place = StateDir::here()?;
     let path = place.pins(find(&place, iface)?.info.ifindex);
@@ -233,7 +240,7 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
 /// Whether another process has claimed the attachment of an interface.
 ///
 /// # Errors
-/// It is not attached.
+/// The interface is not attached.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let place = StateDir::here()?;
     let path = place.pins(find(&place, iface)?.info.ifindex);
@@ -241,7 +248,7 @@ pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// The link pinned at `path`, if one is.
+/// Link pinned at `path`, if any.
 fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
     if !path.exists() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Paying back what is owed for an attachment.
+//! Executes the undo steps of an attachment.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,23 +16,23 @@ use super::state_dir::{StateDir, remove_pins};
 use super::{Error, Info, siblings};
 use crate::syscall;
 
-/// What can be reached of an attachment's interface.
+/// Whether an attachment's interface can be accessed.
 #[derive(Clone, Copy)]
 pub(super) enum Reach<'a> {
-    /// It is in this network namespace.
+    /// In this network namespace.
     Here(&'a Netlink),
-    /// It is gone, and its qdiscs and filters with it.
+    /// Gone, with its qdiscs and filters.
     Gone,
 }
 
-/// Undoes an attachment as far as it got, with the lock held.
+/// Undoes a complete or partial attachment, with the lock held.
 pub(super) fn rollback(
     place: &StateDir,
     netlink: &Netlink,
     record: Record,
 ) -> Result<UndoReport<Error>, Error> {
     let links = netlink.links()?;
-    // What is done is told of interfaces by the names they have now.
+    // Reports use the interfaces' current names.
     let record = Record { info: labelled(record.info, &links), ..record };
     let info = &record.info;
     let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
@@ -42,20 +42,20 @@ pub(super) fn rollback(
     Ok(settle_in(Journal::resume(record, store), &pins, reach))
 }
 
-/// As [`rollback`], with everything as an argument.
+/// As [`rollback`], with journal, pins and reach as arguments.
 pub(super) fn settle_in<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
     reach: Reach<'_>,
 ) -> UndoReport<Error> {
     journal.rollback(|info, owed| match undo_step(pins, reach, info, owed) {
-        // It went since it was looked for, and its qdiscs and filters with it.
+        // The interface was removed in the meantime, with its qdiscs and filters.
         Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         paid => paid,
     })
 }
 
-/// Pays one debt; it may be paid already.
+/// Undoes one step, which may already be undone.
 fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Result<Option<String>, Error> {
     let netlink = match (owed, reach) {
         (UndoStep::Pins, _) => {
@@ -79,7 +79,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
             let ours = (ours.0.as_str(), ours.1);
             Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, ours, saved)? {
-                Restored::Done => format!("{at} of {iface} is again {saved}"),
+                Restored::Done => format!("{at} of {iface} restored: {saved}"),
                 Restored::LeftAlone(kind) => {
                     format!("{at} of {iface} stays {kind}: another program replaced it")
                 }
@@ -91,7 +91,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
         UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
-            // The other end of an inline attachment may be gone by itself.
+            // The other interface of an inline attachment may be gone.
             let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
                 return Ok(None);
             };
@@ -101,7 +101,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
                 return Ok(None);
             }
             netlink.set_features(*ifindex, &features, true)?;
-            Ok(Some(format!("{} of {} is on again", features.join(", "), name.name)))
+            Ok(Some(format!("{} of {} enabled again", features.join(", "), name.name)))
         }
         UndoStep::Filter { hook, program } => {
             let Some((_, attach_type, parent)) = tc_hook(hook) else {
@@ -127,14 +127,15 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
     }
 }
 
-/// Takes a program off by its link's pin.
+/// Detaches a program by its link's pin.
 fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
-    // A link that somebody looks at would stay. One that has lost its interface has nothing to take off.
+    // Detach explicitly: if another process holds a descriptor, the link would outlive its pin. This fails
+    // for a link that has lost its interface, which is already detached.
     if let Err(error) = syscall::detach_link(path) {
-        tracing::debug!(%error, pin, "not taken off by its link");
+        tracing::debug!(%error, pin, "cannot detach by link");
     }
     let removed = match PinnedLink::from_pin(path) {
-        // The last reference goes with it, and the program with that.
+        // Drops the last reference, and with it the program.
         Ok(link) => link.unpin().map(drop),
         Err(_) => fs::remove_file(path),
     };
@@ -149,7 +150,7 @@ fn unpin(path: &Path, info: &Info, pin: &str) -> Result<Option<String>, Error> {
 }
 
 impl UndoReport<Error> {
-    /// What was done; or, if something went wrong, that and what is left.
+    /// Steps undone, or the first error and the steps left.
     pub(super) fn result(self, iface: &str) -> Result<Vec<String>, Error> {
         let Self { done, errors, left } = self;
         let Some(first) = errors.into_iter().next() else {
@@ -164,7 +165,7 @@ impl std::fmt::Display for UndoStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
-            Self::Sibling { place } => write!(f, "place {place} among those that hand CNPs on"),
+            Self::Sibling { place } => write!(f, "entry {place} of SIBLINGS"),
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
@@ -177,7 +178,7 @@ impl std::fmt::Display for UndoStep {
     }
 }
 
-/// Gives up what is owed: removes pins and journal, and leaves the rest as it is.
+/// Abandons all undo steps: removes pins and journal only.
 pub(super) fn give_up(place: &StateDir, ifindex: u32) -> Result<(), Error> {
     let pins: PathBuf = place.pins(ifindex);
     remove_pins(&pins)?;
@@ -185,7 +186,7 @@ pub(super) fn give_up(place: &StateDir, ifindex: u32) -> Result<(), Error> {
 }
 
 impl State {
-    /// In a sentence: "eth0 is ...".
+    /// State as text, to complete "eth0 is ...".
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Attaching => "half attached",
@@ -196,23 +197,23 @@ impl State {
 }
 
 impl UndoStep {
-    /// What the step does that will owe this, as text.
+    /// Description of the step to be taken.
     pub(super) fn intention(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
-            Self::Sibling { .. } => "have the other interfaces hand on CNPs for its flows".into(),
+            Self::Sibling { .. } => "let other interfaces hand on CNPs for its flows".into(),
             Self::Qdisc { parent, ours: (kind, handle), saved } => {
-                format!("put {kind} {handle} at {parent} in the place of {saved}")
+                format!("replace {saved} at {parent} by {kind} {handle}")
             }
             Self::Clsact => "add the clsact qdisc".into(),
             Self::Stripping { ifindex, features } => {
                 format!(
-                    "turn {} of interface {ifindex} off, so that VLAN tags stay in packets",
+                    "disable {} of interface {ifindex}, to keep VLAN tags in packets",
                     features.join(", ")
                 )
             }
             Self::Offloads { ifindex, .. } => {
-                format!("record the offloads of interface {ifindex}, which XDP may turn off")
+                format!("record the offloads of interface {ifindex}, which XDP may disable")
             }
             Self::Filter { hook, program } => format!("add {program} as a filter at {hook}"),
             Self::Link { pin } => format!("attach the program of {pin}"),

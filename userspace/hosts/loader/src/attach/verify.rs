@@ -1,4 +1,4 @@
-//! Asking the kernel whether what was attached is there.
+//! Verifies in the kernel that all parts of an attachment are present.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,30 +18,30 @@ use super::{Error, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
 
-/// A part of an attachment, as the kernel has it.
+/// State of one part of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan`: tags stay in packets.
+    /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan` (VLAN stripping is off).
     pub name: String,
-    /// The interface.
+    /// Interface.
     pub iface: String,
-    /// Number of the program that runs there.
+    /// ID of the attached program.
     pub program_id: Option<u32>,
-    /// Number of the link that holds it there; filters have none.
+    /// ID of its link; `None` for filters.
     pub link_id: Option<u32>,
-    /// What is wrong: the part is expected and was not found, or something else is in its place.
+    /// Problem, if any: the part is missing or was replaced.
     pub problem: Option<String>,
 }
 
 impl Part {
-    /// What is wrong, with the part's name before it.
+    /// The problem, prefixed with the part's name.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         Some(format!("{}: {}", self.name, self.problem.as_ref()?))
     }
 }
 
-/// Interfaces and qdiscs of the namespace, read once for a check of many attachments.
+/// Interfaces and qdiscs of the namespace, read once to verify many attachments.
 pub struct Sweep {
     place: StateDir,
     netlink: Netlink,
@@ -50,25 +50,19 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// Reads interfaces and qdiscs.
     pub fn take() -> Result<Self, Error> {
         let netlink = Netlink::connect()?;
         let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
         Ok(Self { place: StateDir::here()?, netlink, links, qdiscs })
     }
 
-    /// Whether the interface of an attachment is still there, whatever its name is.
+    /// Whether the interface of an attachment still exists, under whatever name.
     #[must_use]
     pub fn is_alive(&self, info: &Info) -> bool {
         self.place.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
     }
 
-    /// As [`verify`].
-    ///
-    /// # Errors
     /// As [`verify`].
     pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
         verify_with(self, info)
@@ -83,11 +77,11 @@ impl Sweep {
     }
 }
 
-/// Asks the kernel for every part of an attachment; [`Sweep`] does it for many.
+/// Verifies every part of an attachment; use [`Sweep`] for many.
 ///
 /// # Errors
-/// It is not attached any more, or the kernel cannot be asked: the right to is missing. A part that is missing is not an error: see
-/// [`Part::problem`].
+/// The interface is not attached any more, or a capability for a query is missing. A missing part is not an
+/// error, see [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     verify_with(&Sweep::take()?, info)
 }
@@ -95,7 +89,7 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
 fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     let Sweep { place, netlink, .. } = sweep;
     let pins = place.pins(info.ifindex);
-    // To whom the directory is closed everything in it seems to be missing.
+    // Without access to the directory every part would seem to be missing.
     if let Err(source) = fs::read_dir(&pins)
         && source.kind() == ErrorKind::PermissionDenied
     {
@@ -110,8 +104,10 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     }
 }
 
-/// Refuses an attachment whose pins are on another BPF file system than this process sees, and whose programs still run: a
-/// container and its node share journals, and each has its own mount. After an unmount no program is left, and nothing is refused.
+/// Rejects an attachment that runs with pins on a BPF file system this process does not see.
+///
+/// A container and its node may share journals, but have separate mounts. After an unmount no program is
+/// left, and nothing is rejected.
 ///
 /// # Errors
 /// [`Error::KeptElsewhere`].
@@ -144,13 +140,14 @@ pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Re
     if runs { Err(Error::KeptElsewhere { iface: link.name }) } else { Ok(()) }
 }
 
-/// What a qdisc of ours is called.
+/// Part name of one of our qdiscs.
 fn qdisc_name(handle: Handle) -> &'static str {
     if handle == queues::HANDLE { "queues" } else { "pacer" }
 }
 
-/// Whether every program of an attachment is on its hook. A qdisc that is not there is no reason to begin again: it may be an
-/// operator's doing.
+/// Whether every program of an attachment is on its hook.
+///
+/// A missing qdisc does not count: it may have been removed on purpose.
 pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
     Ok(parts(&Sweep::take()?, record)?
         .iter()
@@ -218,7 +215,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
     if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
         let qdiscs = sweep.qdiscs(info.ifindex);
         let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
-        let problem = (!has_fq).then(|| "expected the fq that was there, not found".to_owned());
+        let problem = (!has_fq).then(|| "expected the existing fq, not found".to_owned());
         let problem = problem.or_else(|| unpaced(qdiscs));
         let (iface, name) = (info.iface.clone(), "pacer".to_owned());
         parts.push(Part { name, iface, program_id: None, link_id: None, problem });
@@ -226,7 +223,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
     Ok(parts)
 }
 
-/// Transmit queues of an mq that have no fq: those that were turned on after attaching have what the kernel gives by default.
+/// Transmit queues of an mq without fq: queues enabled after attaching get the kernel's default qdisc.
 fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
     let mq = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT && qdisc.kind == "mq")?;
     let is_below =
@@ -240,10 +237,10 @@ fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
     let listed = few.cloned().collect::<Vec<_>>().join(", ");
     let more = if many == 0 { String::new() } else { format!(" and {many} more") };
     (!others.is_empty())
-        .then(|| format!("transmit queue {listed}{more}, not fq: flows there leave at the line's rate"))
+        .then(|| format!("transmit queue {listed}{more}, not fq: its flows are sent at line rate"))
 }
 
-/// Whether a link holds its program on its interface.
+/// Verifies that a link attaches its program to its interface.
 fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
     let Some(link) = Bound::look(path, pin) else {
         return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
@@ -254,10 +251,10 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
     }
     let is_on = match link.ifindex {
         Some(bound) => bound == ifindex,
-        // An XDP link does not tell; the interface does.
+        // The interface of an XDP link was not read; query the interface's programs.
         None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
     };
-    let problem = (!is_on).then(|| "expected, not found: its link is of no interface any more".to_owned());
+    let problem = (!is_on).then(|| "expected, not found: its link has lost its interface".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
 }
 

@@ -1,4 +1,4 @@
-//! Many elements of an array by one call: a table has thousands of sets, and a call for each takes longer than reading them.
+//! Batch reads of arrays: with one call per set, the calls would take longer than the reads.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -9,17 +9,14 @@ use aya::sys::SyscallError;
 use super::{Error, Maps};
 use crate::syscall::{Batch, lookup_batch};
 
-/// Elements of one call.
+/// Elements per call.
 const AT_ONCE: usize = 256;
 
 impl Maps {
-    /// How many flows the NP table has. Each set is looked at once, as it is at that moment.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Number of flows in the NP table. Each set is read once, without its lock.
     pub fn np_count(&self) -> Result<usize, Error> {
         let failed = |source| Error::Map { name: "NP", source };
-        // What is in them is overwritten.
+        // Overwritten by the reads.
         let mut sets = vec![self.np.get(&0, 0).map_err(failed)?; AT_ONCE];
         let (mut flows, mut last) = (0, None);
         loop {
@@ -34,7 +31,9 @@ impl Maps {
     }
 }
 
-/// Reads elements behind `last` into `values`, as many as it has. Returns how many these are, and the last of them if there are more.
+/// Reads the elements after `last` into `values`.
+///
+/// Returns their number, and the cursor if there may be more.
 fn read<V: Pod>(
     array: &Array<MapData, V>,
     last: Option<u32>,
@@ -51,11 +50,11 @@ fn read<V: Pod>(
         map_fd: array.map().fd().as_fd().as_raw_fd().cast_unsigned(),
         ..Batch::default()
     };
-    // SAFETY: there is room for `count` keys and values; any bytes are a `V`, which is `Pod` and of the map's value size, as `Array`
-    // has checked; and all of it lives longer than the call.
+    // SAFETY: there is room for `count` keys and values. Any bytes are a valid `V`, which is `Pod` and has
+    // the map's value size, as checked by `Array`. All buffers outlive the call.
     let is_end = match unsafe { lookup_batch(&mut batch) } {
         Ok(()) => false,
-        // Fewer were left than there is room for.
+        // Fewer elements were left than requested.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
         Err(io_error) => {
             return Err(MapError::SyscallError(SyscallError { call: "bpf_map_lookup_batch", io_error }));

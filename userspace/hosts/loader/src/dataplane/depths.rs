@@ -1,4 +1,4 @@
-//! The depths of the virtual queues when rates change.
+//! Preserves the depths of virtual queues across rate changes.
 
 use aya::maps::{MapError, PerCpuValues};
 use dcqcn_common::layout::{CLASSES, QUEUES};
@@ -9,12 +9,10 @@ use super::maps::at;
 use super::{Error, Maps};
 
 impl Maps {
-    /// Leaves as many bytes in each queue as there were at `now_ns`, CLOCK_MONOTONIC, when parameters took the place of `before`: a queue
-    /// is kept as the time at which it is empty, which at another rate is another. A packet that comes in the same microseconds may not
-    /// be counted.
+    /// Preserves the bytes in each queue at `now_ns` (CLOCK_MONOTONIC), when `params` replaced `before`.
     ///
-    /// # Errors
-    /// What the kernel says.
+    /// A queue is stored as the time at which it is empty, which depends on the rate. A packet that arrives
+    /// in the same microseconds may not be counted.
     pub(crate) fn keep_depths(&mut self, before: &Params, params: &Params, now_ns: u64) -> Result<(), Error> {
         for index in 0..QUEUES {
             let class = index as usize % CLASSES;

@@ -1,70 +1,70 @@
-//! What goes wrong with the object or its maps.
+//! Errors of loading the object and accessing its maps.
 
 use std::io;
 
 use aya::maps::MapError;
 use dcqcn_common::layout::LAYOUT_VERSION;
 
-/// What goes wrong with the object or its maps.
+/// Error of loading the object or accessing its maps.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused the object or one of its maps.
+    /// The kernel rejected the object or one of its maps.
     #[error("cannot load the data plane: {source}{}", hint(.source))]
     Load {
-        /// Why.
+        /// Cause.
         source: Box<aya::EbpfError>,
     },
-    /// The verifier refused a program.
+    /// The verifier rejected a program.
     #[error("cannot load program {name}: {source}")]
     Program {
-        /// Which.
+        /// Name.
         name: String,
-        /// Why.
+        /// Cause.
         source: Box<aya::programs::ProgramError>,
     },
-    /// The verifier refused a program that tells of packets.
+    /// The verifier rejected a program with the packet trace.
     #[error(
-        "this kernel's verifier refuses {name} with --log-packets, which makes it longer: nothing is attached; attach without \
+        "cannot load {name} with --log-packets, which makes it too long for this kernel's verifier; attach without \
          --log-packets ({source})"
     )]
     PacketTrace {
-        /// Which.
+        /// Name.
         name: String,
-        /// Why.
+        /// Cause.
         source: Box<aya::programs::ProgramError>,
     },
-    /// The system gives no thread to load a program in.
-    #[error("no thread to load a program in: {source}")]
+    /// A thread for loading a program cannot be created.
+    #[error("cannot create a thread to load a program: {source}")]
     Thread {
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A map cannot be read or written.
     #[error("map {name}: {source}")]
     Map {
-        /// Which.
+        /// Name.
         name: &'static str,
-        /// Why.
+        /// Cause.
         source: MapError,
     },
     /// The event log cannot be mapped.
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog {
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The object lacks something: it is another version's.
+    /// A program or map is missing: the object is another version's.
     #[error(
         "the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it"
     )]
     Missing(&'static str),
-    /// The pinned maps are another version's.
+    /// The pinned maps have another version's layout.
     #[error(
         "the data plane's maps have layout version {found}, this dcqcn has {LAYOUT_VERSION}: \
          use the dcqcn that attached it, or detach and attach again"
     )]
     Layout {
-        /// The version found.
+        /// Layout version found.
         found: u32,
     },
 }

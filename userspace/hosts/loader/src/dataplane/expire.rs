@@ -1,4 +1,4 @@
-//! Removing idle flows.
+//! Removes idle flows.
 
 use std::path::Path;
 
@@ -8,14 +8,11 @@ use dcqcn_common::events::Table;
 
 use super::{EXPIRE, Error};
 
-/// The program that removes idle flows, pinned with the maps it works on.
+/// The program that removes idle flows, pinned with its maps.
 pub struct Expire(SchedClassifier);
 
 impl Expire {
-    /// Opens the one pinned in `pins`.
-    ///
-    /// # Errors
-    /// It is not there.
+    /// Opens the program pinned in `pins`.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let program = SchedClassifier::from_pin(pins.join(EXPIRE));
         program
@@ -23,11 +20,12 @@ impl Expire {
             .map_err(|source| Error::Program { name: EXPIRE.to_owned(), source: Box::new(source) })
     }
 
-    /// Removes those flows of set `index` of a table that were used last before `before_ns` (CLOCK_MONOTONIC), and returns
-    /// how many. Decided under the set's lock: one that has just come back to life stays.
+    /// Removes the flows of set `index` last used before `before_ns` (CLOCK_MONOTONIC); returns how many.
+    ///
+    /// Checked under the lock, so a flow that has just become active is not removed.
     ///
     /// # Errors
-    /// The kernel will not run the program.
+    /// The kernel cannot run the program.
     pub fn run(&self, table: Table, index: u32, before_ns: u64) -> Result<u32, Error> {
         /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
         const CB: usize = 48;

@@ -1,4 +1,4 @@
-//! What came into the queues, by ingress port.
+//! Bytes received for each queue, by ingress port.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use super::maps::at;
 use super::{Error, Maps};
 
 const NAME: &str = "INGRESS_BYTES";
-/// Only where there is none (include/uapi/linux/bpf.h).
+/// Insert only (include/uapi/linux/bpf.h).
 const BPF_NOEXIST: u64 = 1;
 
 impl Maps {
-    /// Tells an ingress port apart from now on, by its index; 0 stands for all others.
+    /// Starts counting an ingress port separately, by its index; 0 stands for all other ports.
     ///
     /// # Errors
-    /// There are too many, or what the kernel says.
+    /// The map is full.
     pub(crate) fn tell_apart(&mut self, ifindex: u32) -> Result<(), Error> {
         let failed = |source| Error::Map { name: NAME, source };
         let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
@@ -25,7 +25,7 @@ impl Maps {
             .map_err(MapError::IoError)
             .map_err(failed)?;
         match self.came.insert(ifindex, zero, BPF_NOEXIST) {
-            // It keeps its count.
+            // Already counted: its counters are preserved.
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
                 Ok(())
             }
@@ -33,10 +33,7 @@ impl Maps {
         }
     }
 
-    /// Counts an ingress port among the others again; should it be distinguished once more it begins at zero.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.
     pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
         match self.came.remove(&ifindex) {
             Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
@@ -45,10 +42,7 @@ impl Maps {
         }
     }
 
-    /// What came by an ingress port so far, by queue, bytes; `None` if it is not distinguished.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Bytes received by an ingress port so far, by queue; `None` if it is not counted separately.
     pub(crate) fn ingress_bytes(&self, ifindex: u32) -> Result<Option<IngressBytes>, Error> {
         let mut sum = IngressBytes::default();
         match self.came.get(&ifindex, 0) {

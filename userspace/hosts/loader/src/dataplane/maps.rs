@@ -1,4 +1,4 @@
-//! The maps of the data plane, by type.
+//! Typed access to the maps of the data plane.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -22,11 +22,13 @@ use super::settle::Settling;
 use super::{Error, in_object};
 use crate::events::Log;
 
-/// How often a set that programs are changing is read again: for some 20 ms. At a million packets per second of one set every
-/// other attempt succeeds; a CPU that does nothing but change it leaves it alone between two batches of packets.
+/// Maximum reads of a set that programs are changing, about 20 ms.
+///
+/// At a million packets per second in one set, every second attempt succeeds. Even a CPU that does nothing
+/// but change the set pauses between two batches of packets.
 const SET_READS: u32 = 10_000;
 
-/// The maps, by type.
+/// Maps of one attachment.
 pub struct Maps {
     params: Array<MapData, Params>,
     active: Array<MapData, Active>,
@@ -50,7 +52,7 @@ pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
-/// What the map pinned here says of the parameters active.
+/// Reads a pinned `ACTIVE` map.
 pub(super) fn active(pin: &Path) -> Result<Active, Error> {
     const NAME: &str = "ACTIVE";
     let map = MapData::from_pin(pin).and_then(Map::from_map_data).map_err(at(NAME))?;
@@ -59,10 +61,10 @@ pub(super) fn active(pin: &Path) -> Result<Active, Error> {
 }
 
 impl Maps {
-    /// Takes the maps out of a loaded object.
+    /// Takes the maps of a loaded object.
     ///
     /// # Errors
-    /// The object lacks one.
+    /// A map is missing.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
         Self::open(|name| ebpf.take_map(in_object(name)).ok_or(Error::Missing(name)))
     }
@@ -70,7 +72,7 @@ impl Maps {
     /// Opens the maps pinned in `pins`.
     ///
     /// # Errors
-    /// One is not there, or belongs to another version.
+    /// A map is missing or another version's.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let maps = Self::open(|name| {
             let data = MapData::from_pin(pins.join(name)).map_err(at(name))?;
@@ -101,21 +103,20 @@ impl Maps {
         })
     }
 
-    /// The parameters active.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Active parameters.
     pub fn params(&self) -> Result<Params, Error> {
         let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
         self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
     }
 
-    /// Puts other parameters active: written to the next slot, then switched by one index, so that no packet sees half
-    /// a change. Slots are used in turn, so that none is written while a program may read it: only where the next one was
-    /// left less than a second ago, because all have been used within that time, this waits until no program does.
+    /// Activates parameters, so that no packet sees a partial change.
+    ///
+    /// They are written to the next slot, which then becomes the active one. Slots are used in turn, so
+    /// that none is written while a program may be reading it. If the next slot was left less than a second
+    /// ago, this waits for running programs.
     ///
     /// # Errors
-    /// What the kernel says; the old parameters stay active.
+    /// A map write fails; the old parameters remain active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
         let next = |slot| (slot + 1) % PARAMS_SLOTS;
@@ -135,11 +136,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Puts other parameters active where no program runs in the meantime, as under test: in the slot that is in use, so that there is
-    /// nothing to wait for.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
         self.params.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
@@ -147,10 +144,7 @@ impl Maps {
         self.active.set(0, active, 0).map_err(at("ACTIVE"))
     }
 
-    /// The counters of the three hooks (XDP, ingress, egress), summed over the CPUs.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Counters of the three hooks (XDP, ingress, egress), summed over all CPUs.
     pub fn counters(&self) -> Result<[Counters; 3], Error> {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
@@ -171,10 +165,7 @@ impl Maps {
         Ok(sums)
     }
 
-    /// "Empty at" of every virtual queue, eight for each of two ports; see [`Self::queue`].
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// "Empty at" of every virtual queue, eight per port; see [`Self::queue`].
     pub fn queues(&self) -> Result<[u64; QUEUES as usize], Error> {
         let mut queues = [0; QUEUES as usize];
         for (index, empty_at) in (0..).zip(&mut queues) {
@@ -183,24 +174,21 @@ impl Maps {
         Ok(queues)
     }
 
-    /// One flow of the RP table, as between two packets; `None` if its place is empty.
+    /// One flow of the RP table, read consistently; `None` if the slot is empty.
     ///
     /// # Errors
-    /// There is no such set, or what the kernel says.
+    /// The set does not exist.
     pub(crate) fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
         Ok(self.rp_set(set)?.flow(way))
     }
 
-    /// The flow `id` of the RP table.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Flow `id` of the RP table.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask);
         Ok(self.rp_set(index)?.find(id))
     }
 
-    /// What the reaction point has told since the last call. There is one ring: two pacers would share it.
+    /// Rate cuts announced by the RP since the last call. There is one ring: two readers would share it.
     pub fn cuts(&mut self) -> Vec<Cut> {
         let mut cuts = Vec::new();
         while let Some(item) = self.cuts.next() {
@@ -219,30 +207,28 @@ impl Maps {
         self.cuts.as_fd()
     }
 
-    /// The event log, in this process's memory.
-    ///
-    /// # Errors
-    /// The kernel refuses to map it.
+    /// Event log, mapped into this process.
     pub fn event_log(&self) -> Result<Log, Error> {
         let fd = self.events.map().fd().as_fd();
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
     }
 
-    /// "Empty at" of one virtual queue, with what each CPU has not told the others yet.
+    /// "Empty at" of one virtual queue, including the unpublished shares of each CPU.
     ///
     /// # Errors
-    /// There is no such queue, or what the kernel says.
+    /// The queue does not exist.
     pub fn queue(&self, index: u32) -> Result<u64, Error> {
         let shared = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
         let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
         Ok(shares.iter().fold(shared, |shared, share| share.published(shared)))
     }
 
-    /// One set of the RP table, each of its flows as between two packets; one that packets change each time it is looked at is given
-    /// as read last.
+    /// One set of the RP table, each flow read consistently.
+    ///
+    /// A flow that changes on every attempt is returned as last read.
     ///
     /// # Errors
-    /// There is no such set, or what the kernel says.
+    /// The set does not exist.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
         let mut settling = Settling::new(self.rp.get(&index, 0).map_err(at("RP"))?);
         for _ in 0..SET_READS {
@@ -253,25 +239,25 @@ impl Maps {
         Ok(settling.into_set())
     }
 
-    /// One set of the NP table, as between two packets.
+    /// One set of the NP table, read consistently.
     ///
     /// # Errors
-    /// There is no such set, or what the kernel says.
+    /// The set does not exist.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
         settled(&self.np, index).map_err(at("NP"))
     }
 
-    /// Every set of the RP table, as [`Self::rp_set`] has it.
+    /// All sets of the RP table, see [`Self::rp_set`].
     pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
         (0..self.rp.len()).map(|index| self.rp_set(index))
     }
 
-    /// Every set of the NP table, each as between two packets.
+    /// All sets of the NP table, see [`Self::np_set`].
     pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
         (0..self.np.len()).map(|index| settled(&self.np, index).map_err(at("NP")))
     }
 
-    /// Every flow of the RP table, with the index of its set and its way.
+    /// All flows of the RP table, with their set and way.
     pub fn rp_flows(&self) -> impl Iterator<Item = Result<(u32, usize, RpFlow), Error>> {
         (0..).zip(self.rp_sets()).flat_map(|(index, set)| match set {
             Ok(set) => set.flows().map(|(way, flow)| Ok((index, way, flow))).collect::<Vec<_>>(),
@@ -279,10 +265,7 @@ impl Maps {
         })
     }
 
-    /// The times that all CPUs share, by `Time`.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Timestamps shared by all CPUs, indexed by `Time`.
     pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
         let mut times = [0; TIMES as usize];
         for (index, time) in (0..).zip(&mut times) {
@@ -291,12 +274,14 @@ impl Maps {
         Ok(times)
     }
 
-    /// Ends of connections in the making, each with the QPN it named for itself; its name for the connection stands for a QPN.
+    /// Endpoints of connections being set up, with the QPN each announced.
+    ///
+    /// `qpn` of the key is the communication identifier.
     pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
         self.cm.iter().map(|end| end.map_err(at("CM")))
     }
 
-    /// Every flow of the NP table.
+    /// All flows of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
             Ok(set) => set.ways.into_iter().filter(|flow| flow.last_seen_ns != 0).map(Ok).collect::<Vec<_>>(),
@@ -304,18 +289,15 @@ impl Maps {
         })
     }
 
-    /// Every pair that is known: those that the controller entered, then those that were learned.
+    /// All known pairs: first those configured by the controller, then those learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
         let entered = self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")));
         entered.chain(self.learned.iter().map(|pair| pair.map_err(at("LEARNED"))))
     }
 
-    /// The QPN at the other end of `id`, where it is known.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Remote QP of `id`, if known.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        // Those that the controller entered are of every VLAN.
+        // Pairs configured by the controller apply to every VLAN.
         let entered = QpId { vlan: 0, ..*id };
         for (name, map, id) in [("PAIRS", &self.pairs, &entered), ("LEARNED", &self.learned, id)] {
             match map.get(id, 0) {
@@ -327,10 +309,10 @@ impl Maps {
         Ok(None)
     }
 
-    /// Enters a pair, among those learned if its source is messages or datagrams.
+    /// Stores a pair, as learned if its source is CM messages or datagrams.
     ///
     /// # Errors
-    /// The table is full, or what the kernel says.
+    /// The table is full.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
         if pair.source >= PairSource::Cm as u32 {
             return self.learned.insert(id, pair, 0).map_err(at("LEARNED"));
@@ -339,18 +321,15 @@ impl Maps {
         forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
-    /// Tells what really waits in the queue `index`.
+    /// Stores the measured backlog of queue `index`.
     ///
     /// # Errors
-    /// There is no such queue, or what the kernel says.
+    /// The queue does not exist.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
         self.backlog.set(index, backlog, 0).map_err(at("BACKLOG"))
     }
 
-    /// What was told last to wait in each queue, numbered as [`Self::queues`].
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Last stored backlogs, indexed like [`Self::queues`].
     pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
         let mut backlogs = [Backlog::default(); QUEUES as usize];
         for (index, backlog) in (0..).zip(&mut backlogs) {
@@ -359,34 +338,27 @@ impl Maps {
         Ok(backlogs)
     }
 
-    /// Forgets a pair.
-    ///
-    /// # Errors
-    /// What the kernel says; that it was not there is none.
+    /// Removes a pair, if it exists.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
         forget(&mut self.pairs, id).map_err(at("PAIRS"))?;
         forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
-    /// Clock, random source and outbox of programs under test.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Clock, random source and results of programs under test.
     pub fn test(&self) -> Result<Test, Error> {
         self.test.get(&0, 0).map_err(at("TEST"))
     }
 
     /// Sets clock and random source of programs under test.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
         self.test.set(0, test, 0).map_err(at("TEST"))
     }
 }
 
-/// A set of the NP table as it is between two packets: nobody held it, and it was the same twice. Every packet changes its set, if
-/// only a counter. One that changes each time it is looked at is given as read last.
+/// Reads a set of the NP table consistently: unlocked, and equal in two successive reads.
+///
+/// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last
+/// read.
 fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
     let mut last = array.get(&index, 0)?;
     for _ in 0..SET_READS {
@@ -399,7 +371,7 @@ fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError>
     Ok(last)
 }
 
-/// Removes an entry, if it is there.
+/// Removes an entry, if it exists.
 fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapError> {
     match map.remove(id) {
         Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -407,15 +379,18 @@ fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapEr
     }
 }
 
-/// How long a slot of parameters rests before it is written again: no program, which runs for microseconds and with soft
-/// interrupts off, reads one for that long.
+/// Minimum time before a slot of parameters is written again.
+///
+/// Programs run for microseconds with soft interrupts disabled, so none still reads it after that time.
 const REST_NS: u64 = 1_000_000_000;
 
-/// Waits until every program that may still use the old parameters has ended: `MEMBARRIER_CMD_GLOBAL` is a
-/// `synchronize_rcu` (kernel/sched/membarrier.c), and programs run inside RCU read sections.
+/// Waits until every program that may use the old parameters has ended.
+///
+/// `MEMBARRIER_CMD_GLOBAL` is a `synchronize_rcu` (kernel/sched/membarrier.c), and programs run inside RCU
+/// read sections.
 fn wait_for_programs() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: the system call takes three numbers. Where it is not there, the next change comes much later than any
-    // program's few microseconds anyway.
+    // SAFETY: the system call takes three integers. If it is not available, the next change still comes
+    // much later than any program's few microseconds.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }

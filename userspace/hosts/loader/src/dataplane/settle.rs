@@ -1,23 +1,24 @@
-//! Flows as they are between two packets, read while programs change them.
+//! Consistent reads of RP flows while programs change them.
 
 use dcqcn_common::flow::RpSet;
 use dcqcn_common::layout::WAYS;
 
-/// A set of the RP table that is read again until each of its flows was seen twice the same, and in nobody's hands: every packet
-/// changes its flow, if only a counter.
+/// A set of the RP table, read until every flow was unlocked and equal in two successive reads.
+///
+/// Every packet changes its flow, if only a counter.
 pub(super) struct Settling {
-    /// Flows that were seen so are as they were then, the others as read last.
+    /// Settled flows as they were then, the others as last read.
     set: RpSet,
     is_settled: [bool; WAYS],
 }
 
 impl Settling {
-    /// Begins with a first reading.
+    /// Starts with a first read.
     pub(super) const fn new(first: RpSet) -> Self {
         Self { set: first, is_settled: [false; WAYS] }
     }
 
-    /// Another reading. True = it was the last that is needed.
+    /// Adds a read; returns true if all flows are settled.
     pub(super) fn read(&mut self, set: &RpSet) -> bool {
         let now = set.tags.iter().zip(&set.hot).zip(&set.cold);
         let before = self.set.tags.iter_mut().zip(&mut self.set.hot).zip(&mut self.set.cold);
@@ -33,7 +34,7 @@ impl Settling {
         self.is_settled == [true; WAYS]
     }
 
-    /// The set; its flows need not all be of one moment.
+    /// The set; its flows may be from different times.
     pub(super) const fn into_set(self) -> RpSet {
         RpSet { lock: 0, ..self.set }
     }

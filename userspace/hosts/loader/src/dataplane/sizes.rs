@@ -1,13 +1,13 @@
-//! How large the tables are.
+//! Table sizes.
 
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
 
-/// How many flows the tables hold; rounded up to a power of two times eight.
+/// Table sizes in flows; tables are rounded up to a power of two of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Flows of the reaction point.
+    /// RP flows.
     pub rp_flows: u32,
-    /// Flows of the notification point, and pairs.
+    /// NP flows, and configured pairs.
     pub np_flows: u32,
 }
 
@@ -30,7 +30,7 @@ impl Sizes {
         sets(self.np_flows)
     }
 
-    /// Entries of the table of pairs that the controller enters.
+    /// Entries of the table of configured pairs.
     #[must_use]
     pub(crate) fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)

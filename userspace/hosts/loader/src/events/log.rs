@@ -1,4 +1,4 @@
-//! The event log in this process's memory.
+//! Event log, mapped into this process or private to it.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use dcqcn_common::events::{self, Event, EventLog, Found, Native, SLOTS};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A log, shared with the programs or this process's own.
+/// An event log, shared with the programs or private to this process.
 #[derive(Debug)]
 pub struct Log {
     at: NonNull<EventLog>,
@@ -18,42 +18,39 @@ pub struct Log {
 impl Log {
     const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<EventLog>()).expect("not empty");
 
-    /// Maps the data plane's log; `fd` is the map's.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// Maps the data plane's log; `fd` is the map's descriptor.
     pub(crate) fn of_map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping, whose memory stays the map's for as long as it is mapped.
+        // SAFETY: a new mapping, whose memory belongs to the map as long as it is mapped.
         let at = unsafe { mmap(None, Self::LEN, access, MapFlags::MAP_SHARED, fd, 0) }?;
         Ok(Self { at: at.cast(), mapped: true })
     }
 
-    /// A log of this process alone.
+    /// Creates a log private to this process.
     #[must_use]
     pub fn in_memory() -> Self {
         Self { at: NonNull::from(Box::leak(Box::new(EventLog::EMPTY))), mapped: false }
     }
 
-    /// Enters an event, at most one per `interval_ns` (not 0) of its kind; false if it is left out.
+    /// Records an event, at most one per `interval_ns` (not 0) and kind; false if it was suppressed.
     pub fn record(&self, interval_ns: u64, event: Event) -> bool {
-        // SAFETY: valid while `self` lives; all who write to it do so by this function.
+        // SAFETY: valid while `self` lives; all writers use this function.
         unsafe { events::record::<Native>(self.at.as_ptr(), interval_ns, event) }
     }
 
-    /// Number of the newest entry; 0 = there is none.
+    /// Number of the newest entry; 0 = empty.
     pub(super) fn newest(&self) -> u64 {
         // SAFETY: as above.
         unsafe { events::newest(self.at.as_ptr()) }
     }
 
-    /// Looks for entry `number`, from 1.
+    /// Reads entry `number`, counted from 1.
     pub(super) fn look(&self, number: u64) -> Found {
         // SAFETY: as above.
         unsafe { events::look(self.at.as_ptr(), number) }
     }
 
-    /// All it has, oldest first.
+    /// All entries, oldest first.
     #[must_use]
     pub fn latest(&self) -> Vec<Event> {
         let newest = self.newest();
@@ -64,10 +61,10 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the mapping, or the box.
+        // SAFETY: the mapping or the box is exclusively owned.
         unsafe {
             if self.mapped {
-                // What was mapped can be unmapped.
+                // Unmapping an existing mapping does not fail.
                 let _ = munmap(self.at.cast(), Self::LEN.get());
             } else {
                 drop(Box::from_raw(self.at.as_ptr()));

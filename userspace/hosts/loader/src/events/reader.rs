@@ -1,37 +1,37 @@
-//! Following a log.
+//! Reader that follows an event log.
 
 use dcqcn_common::events::{Event, EventKind, Found};
 
 use super::Log;
 
-/// What a reader gets.
+/// An entry returned by a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Something that happened.
+    /// An event.
     Event {
-        /// It.
+        /// The event.
         event: Event,
-        /// How many of its kind were left out since the last one this reader got.
+        /// Suppressed events of its kind since the last one returned by this reader.
         left_out: u64,
     },
-    /// So many entries were written over before this reader came to them.
+    /// Number of entries overwritten before this reader reached them.
     Missed(u64),
 }
 
-/// Reads a log from some entry on. Any number of readers may read the same one; none takes anything from another.
+/// Reads a log from some entry on. Any number of readers may follow the same log independently.
 #[derive(Debug)]
 pub struct Reader {
     log: Log,
     /// Number of the next entry.
     next: u64,
-    /// That entry was not written yet at the last look, though newer ones were.
+    /// That entry was still incomplete at the last read, although newer ones were complete.
     is_late: bool,
-    /// How many of each kind had been left out at its last entry; `None` before the first.
+    /// Suppressed events per kind as of its last entry; `None` before the first.
     left_out: [Option<u32>; EventKind::ALL.len()],
 }
 
 impl Reader {
-    /// Begins with the `last` newest entries that are there already.
+    /// Starts with the `last` newest existing entries.
     #[must_use]
     pub fn new(log: Log, last: u64) -> Self {
         let oldest = log.newest().saturating_sub(dcqcn_common::events::SLOTS as u64);
@@ -39,7 +39,7 @@ impl Reader {
         Self { log, next, is_late: false, left_out: [None; EventKind::ALL.len()] }
     }
 
-    /// What is new since the last call, oldest first. Never waits.
+    /// Entries since the last call, oldest first. Never waits.
     pub fn read(&mut self) -> Vec<Entry> {
         let (mut entries, mut missed) = (Vec::new(), 0);
         let newest = self.log.newest();
@@ -53,7 +53,8 @@ impl Reader {
                     entries.push(Entry::Event { event, left_out });
                 }
                 Found::Gone => missed += 1,
-                // A program needs less than a microsecond; a process may have been killed over it.
+                // A program completes an entry within a microsecond; a process may have been killed while
+                // writing one.
                 Found::NotYet if self.is_late => missed += 1,
                 Found::NotYet => {
                     self.is_late = true;
@@ -74,7 +75,8 @@ impl Reader {
             return 0;
         };
         let since = last.map_or(0, |last| event.left_out.wrapping_sub(last));
-        // Two CPUs may take their numbers in the other order: less than none are left out then, modulo 2^32.
+        // Two CPUs may number their entries in the opposite order, which makes the difference negative
+        // (modulo 2^32).
         if since > u32::MAX / 2 {
             return 0;
         }

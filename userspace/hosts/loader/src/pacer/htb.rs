@@ -1,8 +1,9 @@
-//! The HTB pacer's loop: a class for every QP that was cut, its rate kept current.
+//! Control loop of the HTB pacer: a class per QP that was cut, with its current rate.
 //!
-//! The reaction point tells which flow a CNP has cut, and the loop sets that class's rate at once. Between cuts a rate changes
-//! by the flow's timer and byte counter, at times that the last look at it tells: then it is read again. One back at the line
-//! rate is left unchanged until its next cut. A tick reads so many at most, those first that have waited longest.
+//! The RP announces each flow that a CNP has cut, and the loop sets its class's rate immediately. Between
+//! cuts a rate changes by the flow's timer and byte counter, at times that the last read predicts; the flow
+//! is read again then. A flow back at line rate is not read until its next cut. A tick reads a limited
+//! number of flows, those longest overdue first.
 
 mod alone;
 mod waiting;
@@ -26,56 +27,57 @@ use self::waiting::Waiting;
 use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 
-/// How often recovering rates are followed at most.
+/// Minimum interval between updates of recovering rates.
 const TICK: Duration = Duration::from_millis(1);
 const TICK_NS: u64 = 1_000_000;
-/// How many flows are read in a tick, so that it does not take all of its millisecond.
+/// Maximum flows read per tick, so that a tick does not take its whole millisecond.
 const READS: usize = 128;
-/// How long a loop without a class waits for a cut.
+/// Time that a loop without classes waits for a cut.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often classes that nobody needs any more are given back, and flows looked at that gave theirs back.
+/// Interval at which unused classes are removed, and flows whose class was removed are checked.
 const PRUNE_NS: u64 = 1_000_000_000;
-/// How often the whole table is searched for flows that have no class: those cut while no loop ran, and those whose event
-/// found its ring full.
+/// Interval at which the whole table is scanned for flows without a class.
+///
+/// They were cut while no loop ran, or while the ring was full.
 const SWEEP_NS: u64 = 10_000_000_000;
-/// How many classes are given back at once.
+/// Classes removed per batch.
 const PRUNED_AT_ONCE: usize = 64;
-/// A flow that has been silent for so long gives its class back.
+/// Idle time after which a flow's class is removed.
 const IDLE_NS: u64 = 30_000_000_000;
 
-/// A flow's class.
+/// HTB class of a flow.
 struct Class {
     id: FlowId,
     place: (u32, usize),
     rate_bps: u64,
-    /// Its entry in the pacer's `due`; `u64::MAX` = it has none.
+    /// Its time in [`Classes::due`]; `u64::MAX` = not in there.
     due_ns: u64,
 }
 
-/// The classes of one interface, and what is known of their flows.
+/// Classes of one interface, and the state of their flows.
 #[derive(Default)]
 pub struct Classes {
     ifindex: u32,
     frame: Frame,
-    /// What the port's own classes were last set to; 0 before that.
+    /// Last rate set for the port's fixed classes; 0 = not set.
     line_bps: u64,
     classes: HashMap<u32, Class>,
     waiting: Waiting,
-    /// When the rate of a class can have changed next, CLOCK_MONOTONIC; each class once, or not at all.
+    /// Times at which the rate of a class can next change, CLOCK_MONOTONIC; at most one entry per class.
     due: BTreeSet<(u64, u32)>,
-    /// The parameters that this was told from.
+    /// Parameters from which `due` was computed.
     rp: Option<RpParams>,
     ticked_ns: u64,
-    /// Flows that gave their class back when they fell silent: they get it again when they send.
+    /// Idle flows whose class was removed; they get it again when they send.
     silent: HashMap<u32, Class>,
-    /// Classes that an earlier loop made, until a flow is found for them or they are removed.
+    /// Classes of an earlier loop, until their flow is found or they are removed.
     found: BTreeSet<u32>,
     swept_ns: u64,
     pruned_ns: u64,
 }
 
 impl Classes {
-    /// Takes over the classes of an interface that is attached with the HTB pacer.
+    /// Takes over the classes of an interface attached with the HTB pacer.
     ///
     /// # Errors
     /// The interface is gone.
@@ -86,7 +88,7 @@ impl Classes {
         Ok(Self { ifindex, frame, found, ..Self::default() })
     }
 
-    /// Brings the classes up to date; `cuts` are the flows that the data plane has told of since the last call.
+    /// Updates the classes; `cuts` are the flows announced by the data plane since the last call.
     ///
     /// # Errors
     /// The interface or the maps are gone.
@@ -116,11 +118,11 @@ impl Classes {
         self.commit(netlink, batch)
     }
 
-    /// How long there is nothing to do but for a cut.
+    /// Time until the next update is due without a cut.
     #[must_use]
     pub fn rest(&self) -> Duration {
         match (self.swept_ns, self.due.first()) {
-            // The first look finds what was cut while nobody looked.
+            // The first update finds flows that were cut while no loop ran.
             (0, _) => Duration::ZERO,
             _ if !self.waiting.is_empty() => TICK,
             (_, None) => PAUSE,
@@ -130,7 +132,9 @@ impl Classes {
         }
     }
 
-    /// Makes the changes. What is refused of a class, because somebody else has removed it for example, is forgotten: its
+    /// Commits the changes.
+    ///
+    /// A class that the kernel rejects, for example because another process removed it, is forgotten. Its
     /// flow gets a new one at its next change.
     fn commit(&mut self, netlink: &Netlink, batch: Batch) -> Result<()> {
         if batch.is_empty() {
@@ -140,11 +144,11 @@ impl Classes {
             Err(net::Error::Batch { interface, failed, .. }) => {
                 for (handle, refusal) in failed {
                     let Some(minor) = flow_minor(handle) else {
-                        // One of the port's own: without them there is no pacer.
+                        // A fixed class of the port, without which there is no pacing.
                         let error = anyhow!("{refusal}");
                         return Err(error.context(format!("cannot set HTB class {handle} of {interface}")));
                     };
-                    tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class refused");
+                    tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class rejected");
                     self.found.remove(&minor);
                     if let Some(class) = self.classes.remove(&minor) {
                         self.due.remove(&(class.due_ns, minor));
@@ -156,7 +160,7 @@ impl Classes {
         }
     }
 
-    /// Holds the port to the rate of its line, should that or `wire_overhead` have been set to another value.
+    /// Updates the port's classes if the link rate or `wire_overhead` has changed.
     fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
         let line_bps = port_rate_bps(&params.config);
         let frame = Frame { mtu_bytes: self.frame.mtu_bytes, ..Frame::of(&params.config) };
@@ -165,7 +169,7 @@ impl Classes {
                 batch.replace_htb_class(&class);
             }
             if frame != self.frame {
-                // No flow has this rate: each class is set again when its flow is read, which is due now.
+                // No flow has rate 0, so each class is set again when its flow is read, which is due now.
                 self.classes.values_mut().for_each(|class| class.rate_bps = 0);
                 self.rp = None;
             }
@@ -173,7 +177,7 @@ impl Classes {
         }
     }
 
-    /// Gives the class of a flow that has been cut its new rate; a flow without one waits for it.
+    /// Sets the new rate of a cut flow's class; a flow without a class is queued for one.
     fn meet(&mut self, batch: &mut Batch, params: &Params, now_ns: u64, place: (u32, usize), flow: RpFlow) {
         let Some(minor) = htb_minor(place.0, place.1) else {
             return;
@@ -185,7 +189,7 @@ impl Classes {
         }
     }
 
-    /// Makes the classes that are waited for, if it is time.
+    /// Creates the classes of queued flows, if it is time.
     fn admit(
         &mut self,
         batch: &mut Batch,
@@ -208,7 +212,7 @@ impl Classes {
         Ok(())
     }
 
-    /// Gives a flow that has been cut its class, or the class its new rate.
+    /// Creates the class of a cut flow, or sets its new rate.
     fn follow(
         &mut self,
         batch: &mut Batch,
@@ -230,7 +234,7 @@ impl Classes {
         if let Some(old) = &old {
             self.due.remove(&(old.due_ns, minor));
         }
-        // A tenth of a percent is less than the kernel's own rounding of bursts.
+        // 0.1 % is less than the kernel's own rounding of bursts.
         match old.filter(|class| class.id == flow.id) {
             Some(class) if class.rate_bps.abs_diff(rate_bps) <= rate_bps / 1_000 => rate_bps = class.rate_bps,
             _ => batch.replace_htb_class(&class(handle(minor), rate_bps, self.frame)),
@@ -242,11 +246,11 @@ impl Classes {
         self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
     }
 
-    /// Looks at the flows whose rate can have changed, as many as a tick has time for.
+    /// Reads the flows whose rate may have changed, up to [`READS`].
     fn tick(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         self.ticked_ns = now_ns;
         if self.rp != Some(params.rp) {
-            // Other periods: nothing that was told from the old ones holds.
+            // With other periods all predicted times are invalid.
             self.rp = Some(params.rp);
             self.due.clear();
             for (minor, class) in &mut self.classes {
@@ -263,7 +267,7 @@ impl Classes {
                 continue;
             };
             let place = class.place;
-            // Unless it is found to have another: a flow that is gone is left to the next pruning.
+            // Cleared unless `follow` sets a new time. Flows that are gone are left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
             if let Some(flow) = maps.rp_flow(place.0, place.1)? {
@@ -273,7 +277,7 @@ impl Classes {
         Ok(())
     }
 
-    /// Looks at the whole table.
+    /// Scans the whole table.
     fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for index in 0..=params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.flows() {
@@ -287,7 +291,7 @@ impl Classes {
         Ok(())
     }
 
-    /// A flow without a class that was cut and is silent gets one when it speaks again.
+    /// Remembers an idle flow that was cut and has no class; it gets one when it sends again.
     fn leave_silent(&mut self, place: (u32, usize), flow: &RpFlow) {
         if let Some(minor) = htb_minor(place.0, place.1).filter(|minor| !self.classes.contains_key(minor))
             && flow.hot.machine.active != 0
@@ -297,7 +301,7 @@ impl Classes {
         }
     }
 
-    /// Gives flows that speak again their class.
+    /// Creates the classes of flows that are active again.
     fn wake(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         for (minor, class) in mem::take(&mut self.silent) {
             match flow_of(maps, &class)? {
@@ -309,10 +313,10 @@ impl Classes {
         Ok(())
     }
 
-    /// Gives back the classes of flows that are silent, or gone.
+    /// Removes the classes of flows that are idle or gone.
     ///
-    /// What waits in a class that is removed is dropped. So it is removed only if nothing waits in it, and if no flow whose
-    /// packets name it has sent for long, of which it is made sure again for a few at a time and right before.
+    /// Removing a class drops its packets. So it must be empty, and no flow that uses it may have sent for
+    /// [`IDLE_NS`]. The latter is checked again right before each small batch.
     fn prune(&mut self, netlink: &Netlink, maps: &Maps, now_ns: u64) -> Result<()> {
         let mut unused: Vec<u32> = self.found.iter().copied().collect();
         for (minor, class) in &self.classes {
@@ -352,13 +356,13 @@ impl Classes {
     }
 }
 
-/// The flow a class was made for, if it is still there.
+/// Flow that a class was created for, if it still exists.
 fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
     let flow = maps.rp_flow(class.place.0, class.place.1)?;
     Ok(flow.filter(|flow| flow.id == class.id && flow.hot.machine.active != 0))
 }
 
-/// Whether a flow's packets name the class: the one in the place that it stands for, whichever flow that is.
+/// Whether packets use the class: those of the flow in its slot, whichever flow that is.
 fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
     let Some((set, way)) = htb_place(minor) else {
         return Ok(true);
@@ -367,14 +371,15 @@ fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
     Ok(flow.is_some_and(|flow| flow.hot.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
 }
 
-/// The minor number of a class of a flow.
+/// Minor number, if this is the class of a flow.
 fn flow_minor(handle: Handle) -> Option<u32> {
     let minor = u32::from(handle.minor());
     (handle.major() == HTB_MAJOR && (HTB_FIRST_FLOW..0xffff).contains(&minor)).then_some(minor)
 }
 
-/// When the rate of a machine that was advanced to `now_ns` can change next but for a CNP; `u64::MAX` = never. A byte counter
-/// moves no faster than the rate allows.
+/// Time of a machine's next rate change without a CNP; `u64::MAX` = never.
+///
+/// The machine was advanced to `now_ns`. The byte counter advances no faster than the rate allows.
 fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
     let Due { cut_ns, increase_ns, .. } = machine.due(rp, now_ns);
     let is_at_line = machine.rate_bps >= rp.line_rate_bps;
@@ -387,12 +392,12 @@ fn next_change_ns(machine: &RateMachine, rp: &RpParams, now_ns: u64) -> u64 {
     next_ns.map_or(u64::MAX, |next_ns| next_ns.max(now_ns.saturating_add(TICK_NS)))
 }
 
-/// Silent for so long that its class serves nobody.
+/// Idle for so long that its class is not needed.
 fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
     now_ns.saturating_sub(flow.last_seen_ns()) >= IDLE_NS
 }
 
-/// The class a flow's packets name in `skb->priority`; `htb_minor` keeps it in 16 bits.
+/// Class that a flow's packets select in `skb->priority`; `htb_minor` is at most 16 bits.
 fn handle(minor: u32) -> Handle {
     Handle((u32::from(HTB_MAJOR) << 16) | minor)
 }

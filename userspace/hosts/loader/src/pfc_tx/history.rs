@@ -1,14 +1,15 @@
-//! What came into the queues of a port, by ingress port, up to each look.
+//! Samples of the bytes received for a port's queues, by ingress port.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use dcqcn_common::layout::{CLASSES, IngressBytes};
 
-/// Looks that are remembered of each queue, not counting those between which nothing came into it: at one a millisecond, what
-/// came in a second of arrivals.
+/// Samples stored per queue; samples without arrivals are not counted.
+///
+/// At one per millisecond, one second of arrivals.
 const HISTORY: usize = 1_000;
 
-/// What came into one queue by each port up to one look, bytes.
+/// Bytes received for one queue up to one sample, by ingress port.
 type Look = BTreeMap<u32, u64>;
 
 fn total(look: &Look) -> u64 {
@@ -16,20 +17,20 @@ fn total(look: &Look) -> u64 {
 }
 
 fn of(look: &Look, ifindex: u32) -> u64 {
-    // One that is distinguished only since then had brought nothing.
+    // A port counted separately only since then had no bytes before.
     look.get(&ifindex).copied().unwrap_or(0)
 }
 
-/// What of a queue came by a port.
+/// Share of a queue's backlog that arrived on one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// So much at least, bytes.
+    /// Lower bound, bytes.
     pub(super) bytes: u64,
-    /// It is all: nothing waits that came before what is remembered.
+    /// Whether `bytes` is the whole share: no packet in the queue is older than the history.
     pub(super) is_all: bool,
 }
 
-/// The looks so far, by queue, the last at the back.
+/// Samples by queue, newest at the back.
 #[derive(Debug, Default)]
 pub(super) struct History([VecDeque<Look>; CLASSES]);
 
@@ -38,7 +39,7 @@ impl History {
         for (queue, looks) in self.0.iter_mut().enumerate() {
             let bytes = |came: &IngressBytes| came.get(queue).copied().unwrap_or(0);
             let look: Look = came.iter().map(|(ifindex, came)| (*ifindex, bytes(came))).collect();
-            // A queue that stands still for long must not forget what is in it.
+            // A long-stalled queue must not lose the history of its backlog.
             if looks.back() == Some(&look) {
                 continue;
             }
@@ -49,7 +50,7 @@ impl History {
         }
     }
 
-    /// Forgets a port that is gone: should its index be used again, it begins with nothing.
+    /// Removes a port that is gone; if its index is reused, the new port starts at zero.
     pub(super) fn forget(&mut self, ifindex: u32) {
         for look in self.0.iter_mut().flatten() {
             look.remove(&ifindex);
@@ -60,7 +61,9 @@ impl History {
         self.0.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// What of a queue's `depth_bytes` came by a port: as much as came by it since so much less had come in all.
+    /// Share of a queue's `depth_bytes` that arrived on a port.
+    ///
+    /// The backlog is the last `depth_bytes` of all arrivals.
     pub(super) fn share(&self, ifindex: u32, queue: usize, depth_bytes: u64) -> Share {
         let Some((looks, last)) = self.0.get(queue).and_then(|looks| Some((looks, looks.back()?))) else {
             return Share { bytes: 0, is_all: depth_bytes == 0 };
@@ -71,7 +74,7 @@ impl History {
             let (low, high) = (total(look), total(after));
             if let Some(then) = then.filter(|then| low <= *then) {
                 let came = of(after, ifindex).saturating_sub(of(look, ifindex));
-                // Between two looks all came alike.
+                // Interpolate: between two samples all ports are assumed to be evenly mixed.
                 let late =
                     u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
                 let by_then = of(look, ifindex) + u64::try_from(late).unwrap_or(came);
@@ -79,7 +82,7 @@ impl History {
             }
             after = look;
         }
-        // Whose the rest is nobody knows any more.
+        // The rest cannot be attributed any more.
         Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_all: false }
     }
 }
@@ -113,11 +116,11 @@ mod tests {
         history.push(&look(&[(1, 1_000), (2, 1_000)]));
         history.push(&look(&[(1, 1_000), (2, 4_000)]));
         history.push(&look(&[(1, 1_500), (2, 4_500)]));
-        // The last 1000 bytes are half of each, the 3000 before them the second's.
+        // The last 1000 bytes are half from each port, the 3000 before them from the second.
         assert_eq!(shares(&history, 1_000), (500, 500, true));
         assert_eq!(shares(&history, 2_000), (500, 1_500, true));
         assert_eq!(shares(&history, 4_000), (500, 3_500, true));
-        // More than is remembered, and more than ever came.
+        // More than the history covers, and more than ever arrived.
         assert_eq!(shares(&history, 5_000), (500, 3_500, false));
         assert_eq!(shares(&history, 9_000), (500, 3_500, false));
         assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_all: true });
@@ -141,12 +144,12 @@ mod tests {
         let mut history = History::default();
         history.push(&look(&[(1, 5_000), (2, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400)]));
-        // A third is distinguished, and brings something.
+        // A third port is counted separately, and has arrivals.
         history.push(&look(&[(1, 5_600), (2, 400), (3, 0)]));
         history.push(&look(&[(1, 5_600), (2, 400), (3, 500)]));
         assert_eq!(shares(&history, 1_500), (600, 400, true));
         assert_eq!(history.share(3, 3, 1_500).bytes, 500);
-        // The first goes: what of it waits is taken for older.
+        // The first port is removed: its backlog is taken for older bytes.
         history.forget(1);
         history.push(&look(&[(2, 450), (3, 500)]));
         assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_all: true });
@@ -154,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// A queue of single bytes, each with the port it came by.
+        /// Compares with a queue of single bytes, each with its ingress port.
         #[test]
         fn shares_match_real_queue(
             steps in prop::collection::vec((0u64..50, 0u64..50, 0usize..120), 1..60),
@@ -164,7 +167,7 @@ mod tests {
             let mut totals = [0_u64; 2];
             history.push(&look(&[(1, 0), (2, 0)]));
             for (one, two, leave) in steps {
-                // In turns while both have some, as far as whole looks go.
+                // Arrivals of the two ports between samples.
                 queue.extend(std::iter::repeat_n(1, one as usize).chain(std::iter::repeat_n(2, two as usize)));
                 totals = [totals[0] + one, totals[1] + two];
                 queue.drain(..leave.min(queue.len()));
@@ -173,7 +176,7 @@ mod tests {
                 let depth = queue.len() as u64;
                 let (one, two, is_all) = shares(&history, depth);
                 prop_assert!(is_all);
-                // Exact but for what came between two looks, of which the order is not known.
+                // Exact except for arrivals between two samples, whose order is unknown.
                 prop_assert!(one.abs_diff(waits(1)) <= 50 && two.abs_diff(waits(2)) <= 50);
                 prop_assert!((one + two).abs_diff(depth) <= 1);
             }

@@ -1,4 +1,4 @@
-//! Sending PFC frames, for all egress ports that want one ingress port to wait.
+//! Sends PFC frames for all egress ports that pause an ingress port's neighbour.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,13 +11,15 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::{PfcRepr, QUANTUM_BITS};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 
-/// A pause is requested this many times as long as all that waits needs to leave at the port's rate, and repeated while it is
-/// needed. A neighbour that cannot go on before a pause is over (one whose departures are planned ahead, as those of fq are)
-/// then stands still for little longer than it has to.
+/// Length of a pause, as a multiple of the time to drain the queue; it is repeated while needed.
+///
+/// Some neighbours cannot resume before a pause ends, because their departures are planned ahead, as fq's
+/// are. With a short pause they are stopped for little longer than necessary.
 const DRAINS: u64 = 2;
-/// And for as long as this at least: so late may a look be.
+/// Minimum length of a pause: the maximum delay of a poll.
 const LEAST_NS: u64 = 10_000_000;
-/// Where priorities go to bands by themselves (pfifo_fast, prio) this is the first band, and takes no right.
+/// Socket priority: the first band of qdiscs that map priorities to bands (pfifo_fast, prio); needs no
+/// capability.
 const PRIORITY: i32 = 6;
 
 /// An ingress port.
@@ -25,12 +27,12 @@ const PRIORITY: i32 = 6;
 pub(super) struct Port {
     pub(super) ifindex: u32,
     pub(super) mac: [u8; 6],
-    /// Of its link; not 0.
+    /// Link rate; not 0.
     pub(super) rate_bps: u64,
 }
 
 impl Port {
-    /// How long the pause for a queue is to last that has `depth_bytes` and leaves at `drain_bps`.
+    /// Length of the pause for a queue of `depth_bytes` that drains at `drain_bps`.
     pub(super) fn pause_ns(&self, depth_bytes: u64, drain_bps: u64) -> u64 {
         let drain_ns =
             u128::from(depth_bytes) * 8_000_000_000 * u128::from(DRAINS) / u128::from(drain_bps.max(1));
@@ -38,20 +40,21 @@ impl Port {
         u64::try_from(drain_ns).unwrap_or(u64::MAX).max(LEAST_NS).min(longest_ns)
     }
 
-    /// A time on this link, quanta; no shorter.
+    /// Converts a time to quanta of this link, rounded up.
     fn quanta(&self, time_ns: u64) -> u16 {
         let bits = u128::from(time_ns) * u128::from(self.rate_bps);
         u16::try_from(bits.div_ceil(u128::from(QUANTUM_BITS) * 1_000_000_000)).unwrap_or(u16::MAX)
     }
 }
 
-/// Up to when each egress port wants the neighbour of an ingress port to hold a priority.
+/// End of the pauses that each egress port requires, by ingress port and priority.
 #[derive(Debug, Default)]
 struct Holds(BTreeMap<(u32, usize), BTreeMap<u32, u64>>);
 
 impl Holds {
-    /// Enters what the port `egress` wants, and returns for how long the neighbour is to wait from now on: for as long as
-    /// anybody wants it to.
+    /// Stores the end of `egress`'s pause; returns the time for which to pause the neighbour.
+    ///
+    /// It is the maximum over all egress ports.
     fn set(&mut self, of: (u32, usize), egress: u32, until_ns: Option<u64>, now_ns: u64) -> u64 {
         let wanted = self.0.entry(of).or_default();
         wanted.retain(|_, until_ns| *until_ns > now_ns);
@@ -67,8 +70,9 @@ impl Holds {
     }
 }
 
-/// Sends PFC frames out of any port of the network namespace in which it was opened. That takes CAP_NET_RAW when it is opened,
-/// and nothing afterwards.
+/// Sends PFC frames out of any port of the network namespace in which it was opened.
+///
+/// Only opening it requires CAP_NET_RAW.
 #[derive(Debug)]
 pub struct PauseSocket {
     socket: OwnedFd,
@@ -76,18 +80,18 @@ pub struct PauseSocket {
 }
 
 impl PauseSocket {
-    /// Opens it.
+    /// Opens the socket.
     ///
     /// # Errors
     /// The process lacks CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
-        // Without a protocol it receives nothing.
+        // Without a protocol the socket receives nothing.
         let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&socket, sockopt::Priority, &PRIORITY)?;
         Ok(Self { socket, holds: Mutex::default() })
     }
 
-    /// Has the neighbour of `port` hold a priority until then, or go on, as far as the port `egress` is concerned.
+    /// Pauses a priority of `port`'s neighbour until `until_ns`, or resumes it, on behalf of `egress`.
     pub(super) fn hold(
         &self,
         egress: u32,
@@ -96,13 +100,13 @@ impl PauseSocket {
         until_ns: Option<u64>,
         now_ns: u64,
     ) -> io::Result<()> {
-        // Held while it is sent: what is said last is what is wanted last.
+        // Locked while sending, so that frames leave in the order of the updates.
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         let quanta = port.quanta(holds.set((port.ifindex, priority), egress, until_ns, now_ns));
         self.send(port, priority, quanta)
     }
 
-    /// `pause` is how long it is to last; 0 ends one.
+    /// Sends a pause of `pause` quanta; 0 ends a pause.
     fn send(&self, port: &Port, priority: usize, pause: u16) -> io::Result<()> {
         let mut quanta = [0; CLASSES];
         if let Some(of) = quanta.get_mut(priority) {
@@ -115,7 +119,7 @@ impl PauseSocket {
         to.sll_protocol = EtherType::MAC_CONTROL.0.to_be();
         to.sll_ifindex = port.ifindex.cast_signed();
         to.sll_halen = 6;
-        // SAFETY: both lengths are those of what the pointers are to, which lives until the call returns.
+        // SAFETY: both lengths match their buffers, which outlive the call.
         let sent = unsafe {
             libc::sendto(
                 self.socket.as_raw_fd(),
@@ -143,7 +147,7 @@ mod tests {
         let slow = port(100_000_000);
         assert_eq!(slow.pause_ns(100_000, 20_000_000), 80 * MS);
         assert_eq!(slow.quanta(80 * MS), 15_625);
-        // No shorter than a look may be late, and no longer than a frame can say.
+        // At least the maximum delay of a poll, at most the maximum of a frame.
         assert_eq!(slow.pause_ns(100, 20_000_000), 10 * MS);
         assert_eq!(slow.quanta(10 * MS), 1_954);
         let fast = port(100_000_000_000);
@@ -157,13 +161,13 @@ mod tests {
         let mut holds = Holds::default();
         let of = (3, 3);
         assert_eq!(holds.set(of, 1, Some(80 * MS), 0), 80 * MS);
-        // Another port's shorter pause does not end it, nor does that it lets go.
+        // Another port's shorter pause does not end it, nor does ending that one.
         assert_eq!(holds.set(of, 2, Some(20 * MS), 10 * MS), 70 * MS);
         assert_eq!(holds.set(of, 2, None, 12 * MS), 68 * MS);
-        // Another priority and another neighbour are others.
+        // Priorities and neighbours are independent.
         assert_eq!(holds.set((3, 4), 2, None, 12 * MS), 0);
         assert_eq!(holds.set((4, 3), 2, None, 12 * MS), 0);
-        // What is over does not count.
+        // Expired pauses do not count.
         assert_eq!(holds.set(of, 2, Some(95 * MS), 85 * MS), 10 * MS);
         assert_eq!(holds.set(of, 2, None, 90 * MS), 0);
         assert!(holds.0.is_empty());

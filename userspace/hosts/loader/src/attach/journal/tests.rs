@@ -1,4 +1,5 @@
-//! The journal against a world that can fail, and end, at any step.
+//! Journal tests against a simulated kernel and disk that can fail, or a process that is killed, at any
+//! step.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +7,20 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the kernel and the disk have.
+/// Simulated kernel and disk.
 #[derive(Clone, Debug, Default)]
 struct World {
-    /// What was changed and not restored.
+    /// Changes not yet undone.
     changed: BTreeSet<usize>,
-    /// The journal, as whoever comes next reads it.
+    /// The stored journal.
     written: Option<Record>,
-    /// Actions left until the process is killed.
+    /// Actions until the process is killed.
     life: Option<u32>,
-    /// No room for another write. A removal needs none.
+    /// The disk is full: writes fail, removals succeed.
     full: bool,
-    /// Debts that cannot be paid.
+    /// Steps that cannot be undone.
     stuck: BTreeSet<usize>,
-    /// Steps that fail half way: changed, and an error.
+    /// Steps that make their change and fail.
     broken: BTreeSet<usize>,
 }
 
@@ -31,7 +32,7 @@ enum Failure {
 }
 
 impl World {
-    /// Something is done, unless the process has been killed.
+    /// Performs an action unless the process was killed.
     fn act(&mut self) -> Result<(), Failure> {
         match &mut self.life {
             Some(0) => Err(Failure::Killed),
@@ -44,7 +45,7 @@ impl World {
     }
 }
 
-/// A journal's store in the world, shared with its steps.
+/// Journal store on the simulated disk, shared with the steps.
 #[derive(Clone)]
 struct Disk<'a>(&'a std::cell::RefCell<World>);
 
@@ -69,7 +70,7 @@ impl Store for Disk<'_> {
     }
 }
 
-/// The debt number `n`.
+/// Undo step `n`.
 fn owed(n: usize) -> UndoStep {
     UndoStep::Link { pin: n.to_string() }
 }
@@ -101,7 +102,7 @@ fn record() -> Record {
     }
 }
 
-/// Attaches as `execute::out` does: undone after a failure, left unchanged by who is killed.
+/// Attaches as `execute::out` does: rolls back after an error, but not when killed.
 fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
     let mut journal = Journal::begin(record(), Disk(world))?;
     let step = |n: usize| -> Result<(), Failure> {
@@ -132,7 +133,7 @@ fn rollback(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -
     })
 }
 
-/// Detaches what is written down, as whoever finds it does.
+/// Detaches according to the stored journal.
 fn detach(world: &std::cell::RefCell<World>) -> Option<UndoReport<Failure>> {
     let record = world.borrow().written.clone()?;
     Some(rollback(world, Journal::resume(record, Disk(world))))
@@ -143,7 +144,7 @@ fn world(life: Option<u32>) -> std::cell::RefCell<World> {
 }
 
 proptest! {
-    /// Whenever it is killed, what was changed is written down: whoever comes next can put it back.
+    /// Wherever the process is killed, every change is journaled, and the next command can undo it.
     #[test]
     fn every_change_is_journaled_first(steps in 0..8_usize, life in 0..40_u32) {
         let world = world(Some(life));
@@ -157,7 +158,7 @@ proptest! {
         prop_assert!(world.borrow().written.is_none());
     }
 
-    /// Killed while attaching, then while undoing, as often as one likes.
+    /// Killed while attaching, then repeatedly while undoing.
     #[test]
     fn journal_survives_repeated_kills(steps in 0..6_usize, lives in prop::collection::vec(0..12_u32, 0..6)) {
         let world = world(None);
@@ -176,7 +177,7 @@ proptest! {
         prop_assert_eq!(world.borrow().written.as_ref().map(|record| record.state), Some(State::Attached));
     }
 
-    /// A disk that fills up at any write, or a step that is refused half way, leaves nothing behind.
+    /// A disk that is full from any write on, or a step that fails half way, leaves nothing behind.
     #[test]
     fn failed_step_rolls_back(steps in 1..8_usize, broken in 0..8_usize, room in 0..10_u32) {
         let world = world(None);
@@ -185,7 +186,7 @@ proptest! {
         if broken < steps {
             prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
         }
-        // The disk is full from some step on.
+        // The disk is full from step `room` on.
         let world = self::world(None);
         let mut journal = Journal::begin(record(), Disk(&world)).expect("room");
         for n in 0..steps {
@@ -201,7 +202,7 @@ proptest! {
         prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
     }
 
-    /// What cannot be paid stays owed, and everything else is paid; once it can be, the next one pays it.
+    /// Steps that cannot be undone stay in the journal, all others are undone, and the next detach retries.
     #[test]
     fn failed_undo_stays_in_journal(steps in 1..8_usize, stuck in prop::collection::btree_set(0..8_usize, 0..4)) {
         let world = world(None);
@@ -218,7 +219,7 @@ proptest! {
         prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
     }
 
-    /// It is paid from the last to the first.
+    /// Steps are undone in reverse order.
     #[test]
     fn undo_runs_in_reverse_order(steps in 0..8_usize) {
         let world = world(None);

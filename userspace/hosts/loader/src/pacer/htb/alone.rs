@@ -1,4 +1,4 @@
-//! The classes of one interface, kept by a process that does nothing else.
+//! HTB pacer loop as a stand-alone process for one interface.
 
 use anyhow::{Context as _, Result};
 use dcqcn_netlink::Netlink;
@@ -7,7 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::Classes;
 use crate::dataplane::Maps;
 
-/// Keeps the classes of one interface by itself: a process that does nothing else has one.
+/// Stand-alone HTB pacer of one interface.
 pub struct HtbPacer {
     netlink: Netlink,
     maps: Maps,
@@ -15,7 +15,7 @@ pub struct HtbPacer {
 }
 
 impl HtbPacer {
-    /// Takes over the classes of an interface that is attached with the HTB pacer.
+    /// Takes over the classes of an interface attached with the HTB pacer.
     ///
     /// # Errors
     /// The interface is gone.
@@ -24,7 +24,7 @@ impl HtbPacer {
         Ok(Self { netlink, maps, classes })
     }
 
-    /// Waits for a cut, for half a second at most, and brings the classes up to date.
+    /// Waits up to half a second for a cut, and updates the classes.
     ///
     /// # Errors
     /// The interface or the maps are gone.

@@ -1,30 +1,32 @@
-//! Flows that were cut and have no class yet.
+//! Cut flows that do not have a class yet.
 
 use std::collections::BTreeMap;
 
-/// How long a flow goes on without a class at most, while what it sent before may still be in line.
+/// Maximum time that a flow waits for its class while earlier packets may still be queued.
 const PATIENCE_NS: u64 = 50_000_000;
 
-/// Flows that wait for a class, by the minor number that it will have, and since when.
+/// Flows that wait for a class: its future minor number, and the time since when.
 ///
-/// HTB lets the first packets of a new class go before everything that waits in another, whatever their priorities: a class has what is
-/// guaranteed to it from the start. So a class is made when nothing is in line where its flow has sent until then, or the flow's next
-/// packet overtakes those before it.
+/// HTB sends the first packets of a new class before all other queued packets, whatever their priorities,
+/// because a class starts with its full guarantee. To prevent reordering, a class is created only when the
+/// class its flow has used so far is empty.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(BTreeMap<u32, u64>);
 
 impl Waiting {
-    /// Nobody waits.
+    /// Whether no flow waits.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One more from `now_ns` on, unless it waits already.
+    /// Adds a flow at `now_ns`, unless it already waits.
     pub(super) fn enter(&mut self, minor: u32, now_ns: u64) {
         self.0.entry(minor).or_insert(now_ns);
     }
 
-    /// Takes those whose class is to be made now: all if nothing is in line, else who has waited too long.
+    /// Removes the flows whose class must be created now.
+    ///
+    /// These are all flows if nothing is queued, otherwise those that timed out.
     pub(super) fn take(&mut self, nothing_in_line: bool, now_ns: u64) -> Vec<u32> {
         let is_next =
             |_: &u32, since_ns: &mut u64| nothing_in_line || now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
@@ -41,7 +43,7 @@ mod tests {
         let mut waiting = Waiting::default();
         waiting.enter(0x100, 1_000);
         waiting.enter(0x200, 40_000_000);
-        // Another cut does not put it off.
+        // Another cut does not postpone it.
         waiting.enter(0x100, 50_000_000);
         let taken = [(false, 50_000_999), (false, 50_001_000), (true, 50_001_001), (true, 50_001_002)]
             .map(|(nothing_in_line, now_ns)| waiting.take(nothing_in_line, now_ns));
