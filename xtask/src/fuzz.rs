@@ -12,7 +12,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{
     apt::Apt,
     run::{self, header, line, stream},
-    tally::Tally,
     workspace::Workspace,
 };
 
@@ -39,10 +38,8 @@ pub(crate) struct Args {
     more: Vec<String>,
 }
 
-/// The target that needs the kernel, and the folders of the others.
+/// The target that needs the kernel; the others are folders of the corpus.
 const DIFFERENTIAL: &str = "differential";
-/// Time per target among the tests: about a minute in total.
-const SECONDS_IN_TESTS: u64 = 10;
 
 /// Result of one target's run.
 #[derive(Default)]
@@ -75,25 +72,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         match skipped {
             Some(why) => println!("{name:<14}not run: {why}"),
             None => println!("{name:<14}{executions:>14}{per_second:>12}{edges:>8}"),
-        }
-    }
-    Ok(())
-}
-
-/// Runs each target for some seconds, as tests.
-pub(crate) fn test(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
-    header("fuzz");
-    let programs = build(workspace)?;
-    let limit = format!("-max_total_time={SECONDS_IN_TESTS}");
-    for name in &targets(workspace)? {
-        let test = format!("fuzz {name}");
-        match one(workspace, &programs, name, &limit, &[]) {
-            Ok(Figures { skipped: Some(why), .. }) => tally.not_started(&test, &why),
-            Ok(_) => tally.ran(&test, true),
-            Err(error) => {
-                eprintln!("{error:#}");
-                tally.ran(&test, false);
-            }
         }
     }
     Ok(())

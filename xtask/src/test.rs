@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    build, fuzz, image, peer,
+    build, image, peer,
     run::{self, header, line},
     tally::Tally,
     toolchain,
@@ -109,9 +109,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         match ring {
             Ring::Unit => {
                 unit(workspace, path, &programs, left_out.is_some(), &args.harness, &mut tally)?;
-                if args.harness.is_empty() {
-                    fuzz::test(workspace, &mut tally)?;
-                }
             }
             Ring::Kernel | Ring::Net => {
                 privileged(workspace, path, ring, &programs, &args.harness, &mut tally)?;

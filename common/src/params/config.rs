@@ -172,8 +172,7 @@ parameters! {
 impl Scalars {
     /// Whether `ect_enable` or `roce_dscp` changes packets.
     #[inline(always)]
-    #[must_use]
-    pub const fn sets_tos(&self) -> bool {
+    pub(crate) const fn sets_tos(&self) -> bool {
         self.ect_enable != 0 || self.roce_dscp < DSCP_UNCHANGED
     }
 }

@@ -340,7 +340,7 @@ fn used(etcd: &Etcd, coordinator: &Running) -> Result<Used> {
         };
         used.etcd_cpu_s += sum("process_cpu_seconds_total");
         used.etcd_rss_mb += sum("process_resident_memory_bytes") / 1e6;
-        // Keep-alives of a lease share one stream, which is only counted when it ends.
+        // Keep-alive messages of a lease share one stream, which is only counted when it ends.
         used.requests += sum("grpc_server_handled_total");
         used.database_mb = used.database_mb.max(sum("etcd_mvcc_db_total_size_in_bytes ") / 1e6);
     }
