@@ -109,7 +109,7 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
     let before = state(&lab.host, "a0")?;
     let says_what = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
     for step in
-        ["would attach to a0 as host, pacer htb", "put htb dc00: at root", "attach the program of egress"]
+        ["would attach to a0 as host, pacer htb", "at root by htb dc00:", "attach the program of egress"]
     {
         says(&says_what, step);
     }

@@ -312,7 +312,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.says(&["DEBUG dcqcn_loader::dataplane: loaded", &format!("program=\"{program}\"")])?;
+        daemon.says(&["DEBUG dcqcn_loader::dataplane: program verified", &format!("program=\"{program}\"")])?;
     }
     daemon.says(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {

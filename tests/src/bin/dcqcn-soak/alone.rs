@@ -242,7 +242,7 @@ fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     if without != text {
         fs::write(&path, without)?;
         let says = lab.refused(1, "detach a0")?;
-        ensure!(says.contains("still to be restored: root qdisc"), "{says}");
+        ensure!(says.contains("not yet restored: root qdisc"), "{says}");
         let text = fs::read_to_string(&path)?;
         fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     }

@@ -99,13 +99,15 @@ fn programs(
                 hooks::add_clsact(to)?;
             }
             hooks::attach_tc(&mut ebpf, netlink, to, hook, (!is_filter).then_some(&pin), &mut info)?;
+            if hook == "ingress"
+                && let Some(place) = siblings::of(record)
+            {
+                siblings::enter(&mut ebpf, place)?;
+            }
         } else {
             let was_driver = info.xdp_mode.starts_with("driver");
             let mode = if was_driver { XdpModeChoice::Auto } else { XdpModeChoice::Skb };
             hooks::attach_xdp(&mut ebpf, netlink, to, mode, &pin)?;
-            if let Some(place) = siblings::of(record) {
-                siblings::enter(&mut ebpf, place)?;
-            }
         }
         failpoint::step("a program is restored");
         restored.push(format!("{name} on {}", to.name));
