@@ -130,7 +130,7 @@ fn agent_permissions_are_least() -> Result<()> {
     // With the certificate of a host nothing can be made a version, and no other host's report is written or read.
     let refused = secure.run("h1", &["apply", file])?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("this user has no right to that"), "{said}");
+    assert!(!refused.status.success() && said.contains("this user lacks the permission"), "{said}");
     let _other = secure.agent("h2", "h1x", &control)?;
     drop(agent);
     let _false = secure.agent("h2", "h1", &control)?;
