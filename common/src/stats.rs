@@ -31,7 +31,7 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Packets that are not RoCE at all.
+    /// Packets that are not RoCE.
     NotRoce = "not_roce",
     /// RoCEv1 packets (ethertype 0x8915), without IP header and ECN: passed.
     RoceV1 = "roce_v1",
@@ -57,19 +57,19 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs were learned from connection management messages.
     PairCm = "pairs_from_cm",
-    /// Pairs rejected because a source of at least equal precedence contradicts; and CNPs with a hint because the data came from another host than the pair's.
+    /// Pairs rejected because they contradict a source of equal or higher precedence; and CNPs sent with a hint because the data came from another host than the pair's.
     PairConflict = "pair_conflicts",
-    /// CE-marked data packets that arrived.
+    /// CE-marked data packets received.
     NpEcnMarked = "np_ecn_marked_roce_packets",
     /// CNPs sent.
     NpCnpSent = "np_cnp_sent",
     /// CNPs sent whose sender QPN was unknown: they carry the receiver's as a hint.
     NpCnpHinted = "np_cnp_hinted",
-    /// CE-marked data packets within the interval of the last CNP.
+    /// CE-marked data packets received within the interval of the last CNP.
     NpCnpSuppressed = "np_cnp_suppressed",
     /// CNPs that could not be created: no memory, or cloning failed.
     NpCnpFailed = "np_cnp_failed",
-    /// Packets marked CE here.
+    /// Packets marked CE by this congestion point.
     CpEcnMarked = "cp_ecn_marked_packets",
     /// Packets marked by the virtual queue because the backlog was not read recently: `dcqcn run` is not running.
     CpBacklogStale = "cp_backlog_stale",
@@ -79,17 +79,17 @@ stats! {
     CpNotEctDropped = "cp_not_ect_dropped",
     /// CNPs that cut a flow's rate.
     RpCnpHandled = "rp_cnp_handled",
-    /// CNPs that changed nothing, for any of the reasons below.
+    /// CNPs ignored for any of the reasons below.
     RpCnpIgnored = "rp_cnp_ignored",
-    /// CNPs with a wrong ICRC or a field no CNP has.
+    /// CNPs with a wrong ICRC or invalid fields.
     RpCnpInvalid = "rp_cnp_invalid",
-    /// CNPs without a known flow on this interface; another interface of the host may have it, and count it as handled.
+    /// CNPs without a known flow on this interface; if another interface of the host has the flow, that one counts the CNP as handled.
     RpCnpUnknownFlow = "rp_cnp_unknown_flow",
     /// CNPs within `rate_reduce_monitor_period` of the previous one.
     RpCnpTooSoon = "rp_cnp_too_soon",
-    /// Data packets with a departure time or their own class.
+    /// Data packets with a departure time (fq) or a class of their own (HTB).
     RpPaced = "rp_paced_packets",
-    /// Data packets of flows that have no class of the HTB pacer. `attach` makes no table with more flows than classes.
+    /// Data packets of flows without an HTB class; `attach` limits the table to as many flows as there are classes.
     RpUnpaced = "rp_unpaced_packets",
     /// Data packets dropped beyond the pacing horizon.
     RpHorizonDrop = "rp_horizon_drop",
@@ -99,7 +99,7 @@ stats! {
     RpFlowNew = "rp_flow_new",
     /// Flows evicted from the RP table by newer ones.
     RpFlowEvicted = "rp_flow_evicted",
-    /// Packets sent on to the other port, inline.
+    /// Packets forwarded to the other port, inline.
     InlineForwarded = "inline_forwarded_packets",
     /// Events omitted from the event log: more of their kind than `event_rate`.
     EventLost = "events_lost",
@@ -109,7 +109,7 @@ stats! {
     NpFlowEvicted = "np_flow_evicted",
     /// Cuts that the HTB pacer missed: `dcqcn run` is slow, or not running.
     CutLost = "cuts_lost",
-    /// Packets whose flow, or table set, another CPU locked for microseconds: data leaves in its flow's order, a CNP cuts nothing.
+    /// Packets whose flow or table set stayed locked by another CPU for microseconds: data keeps its flow's order, a CNP cuts nothing.
     TableBusy = "table_busy",
     /// Flows removed from the RP table after `[age] idle` without a packet.
     RpFlowExpired = "rp_flow_expired",
@@ -145,7 +145,7 @@ stats! {
     RpPfcHeld = "rp_pfc_held_packets",
     /// Packets dropped because of a pause storm on their queue (`pfc_wd_action` drop).
     PfcWatchdogDrop = "pfc_wd_dropped_packets",
-    /// CNPs that cut a flow whose data has other VLAN tags than they have: the only one with their addresses and QPN.
+    /// CNPs that cut a flow with other VLAN tags than their own: the only flow with the same addresses and QPN.
     RpCnpOtherVlan = "rp_cnp_other_vlan",
     /// UDP GSO super-packets of RoCE: each is marked and paced as a whole, and its segments are counted and charged as packets.
     GsoPackets = "gso_super_packets",

@@ -76,21 +76,21 @@ parameters! {
         np_enable = 1, "np_enable", Unit::Switch, 0, 1, "";
         /// Reaction point: keep a DCQCN rate per QP and pace its data packets.
         rp_enable = 1, "rp_enable", Unit::Switch, 0, 1, "";
-        /// The congestion point itself answers each packet it marks with a CNP, at most one per interval.
+        /// Send CNPs from the congestion point itself for packets marked there, at most one per interval.
         fast_cnp = 0, "fast_cnp", Unit::Switch, 0, 1, "";
         /// Rate of the link; 0 = unknown, which disables everything that depends on it.
         link_rate_bps = 0, "link_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "Flows start faster, and the virtual queues drain faster.";
-        /// Bytes the wire adds to every frame; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
+        /// Bytes added to every frame on the wire; 24 on Ethernet (preamble 8, FCS 4, gap 12), 0 behind a software shaper.
         wire_overhead_bytes = 0, "wire_overhead", Unit::Bytes, 0, 64, "Small packets weigh more in queue depth and pacing.";
-        /// Depth that decides on marks: a virtual queue's, or the real qdisc's if `dcqcn run` has read it within 100 ms.
+        /// Queue depth used for marking: of a virtual queue, or of the real qdisc if `dcqcn run` has read it within 100 ms.
         queue_source = QUEUE_SOURCE_VIRTUAL, "queue_source", Unit::Choice(QUEUE_SOURCES), 0, 1, "";
-        /// Drop instead of passing a Not-ECT packet that meets a queue above Kmax (as RFC 3168 requires).
+        /// Drop Not-ECT packets while the queue is above Kmax (as RFC 3168 requires) instead of passing them.
         drop_not_ect = 0, "drop_not_ect", Unit::Switch, 0, 1, "";
         /// Send this host's own Not-ECT RoCE packets with data as ECT(0), for applications that cannot set the ECN bits.
         ect_enable = 0, "ect_enable", Unit::Switch, 0, 1, "";
         /// DSCP of this host's own RoCE packets except CNPs; 64 = as the application set it.
         roce_dscp = DSCP_UNCHANGED, "roce_dscp", Unit::Count, 0, DSCP_UNCHANGED, "";
-        /// qdisc major number into whose class `queue + 1` the traffic class is put by skb->priority; 0 leaves it alone.
+        /// Major number of a qdisc; skb->priority selects its class `queue + 1` for the traffic class. 0 leaves skb->priority unchanged.
         priority_major = 0, "priority_major", Unit::Count, 0, 0xffff, "";
         /// Qdisc with eight queues, selected by DSCP; packets without a DSCP use DSCP 0's.
         queues = QUEUES_NONE, "queues", Unit::Choice(QUEUES_KINDS), 0, 2, "";
@@ -101,21 +101,21 @@ parameters! {
         /// Action in a storm: `forward` ignores pauses, `drop` drops paused packets (which ends soft-RoCE's QPs on Linux 6.12 and later).
         pfc_wd_action = PFC_WD_FORWARD, "pfc_wd_action", Unit::Choice(PFC_WD_ACTIONS), 0, 1, "";
 
-        /// Shortest time between two CNPs for one `cnp_limit` (paper: tau, 50 us).
+        /// Minimum time between two CNPs in the scope of `cnp_limit` (paper: tau, 50 us).
         min_time_between_cnps_ns = 50 * US, "min_time_between_cnps", Unit::Nanoseconds, 0, SECOND, "Fewer CNPs; senders react later.";
-        /// Marks within that time of a CNP: answered when it is over (`both`, as in the paper), or ignored (`start`).
+        /// Marks within min_time_between_cnps of a CNP: answered at the end of that time (`both`, as in the paper), or ignored (`start`).
         np_window = NP_WINDOW_BOTH, "np_window", Unit::Choice(NP_WINDOWS), 0, 1, "";
         /// Scope of a CNP interval.
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// Maximum CNPs per second and interface, with a burst of a hundredth of that; 0 = no limit.
         cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
-        /// Answer packets for other hosts too, with their address: for a box in front of receivers. On by default on a bridge port.
+        /// Also answer packets for other hosts, with their source address: for a box in front of receivers. On by default on a bridge port.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
         /// 802.1p priority of CNPs that leave with a VLAN tag.
         cnp_802p_prio = 6, "cnp_802p_prio", Unit::Count, 0, 7, "";
-        /// Drop CNPs that were handled instead of passing them to the host (soft-RoCE ignores them).
+        /// Drop handled CNPs instead of passing them to the host (soft-RoCE ignores them).
         cnp_consume = 0, "cnp_consume", Unit::Switch, 0, 1, "";
 
         /// DCQCN variant: `paper` cuts when a CNP arrives; `firmware` checks once per rate_reduce_monitor_period.
@@ -132,15 +132,15 @@ parameters! {
         rpg_ai_rate_bps = 40 * MBIT, "rpg_ai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster growth, deeper queue, less stable.";
         /// Step of hyper increase (paper: R_HAI; the authors' simulator uses 200 Mbit/s).
         rpg_hai_rate_bps = 200 * MBIT, "rpg_hai_rate", Unit::BitsPerSecond, 1_000, MAX_RATE_BPS, "Faster return of a flow that sees no congestion.";
-        /// Lowest rate a flow can be cut to.
+        /// Minimum rate of a flow after cuts.
         rpg_min_rate_bps = 10 * MBIT, "rpg_min_rate", Unit::BitsPerSecond, MIN_RATE_BPS, MAX_RATE_BPS, "Better worst case for a flow, less room for many flows.";
-        /// Highest rate of a flow; 0 = the link's.
+        /// Maximum rate of a flow; 0 = the rate of the link.
         rpg_max_rate_bps = 0, "rpg_max_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "";
         /// Cut factor: a cut takes alpha / 2^rpg_gd of the rate, alpha counted in 1/1024; 11 is the paper's alpha/2.
         rpg_gd = 11, "rpg_gd", Unit::Count, 10, 15, "Gentler cuts.";
-        /// Lowest percentage of its rate a flow keeps in one cut.
+        /// Minimum percentage of the rate that remains after one cut.
         rpg_min_dec_fac = 1, "rpg_min_dec_fac", Unit::Count, 1, 100, "Gentler cuts; 100 turns them off.";
-        /// Time between two cuts; firmware: the CNPs of a period cause one cut; paper: an earlier CNP is ignored (0: as published).
+        /// Minimum time between cuts. `firmware`: the CNPs of a period cause one cut. `paper`: earlier CNPs are ignored (0: as published).
         rate_reduce_monitor_period_ns = 40 * US, "rate_reduce_monitor_period", Unit::Nanoseconds, 0, SECOND, "A flood of CNPs, forged ones too, does less harm.";
         /// `firmware`: every cut first sets the target rate to the current rate, as `paper` always does.
         clamp_tgt_rate = 0, "clamp_tgt_rate", Unit::Switch, 0, 1, "";
@@ -157,11 +157,11 @@ parameters! {
 
         /// Mechanism that enforces departure times.
         pacer = PACER_NONE, "pacer", Unit::Choice(PACERS), 0, 2, "";
-        /// How far ahead a packet may be scheduled; keep it below fq's horizon (10 s).
+        /// Maximum delay for which a packet is scheduled; keep it below fq's horizon (10 s).
         pacing_horizon_ns = 5 * SECOND, "pacing_horizon", Unit::Nanoseconds, MS, 9 * SECOND, "Rates are enforced for longer queues in the pacer.";
         /// Drop packets beyond the horizon instead of sending them at it; a drop ends soft-RoCE's QPs (Linux 6.12 and later).
         pacing_horizon_drop = 0, "pacing_horizon_drop", Unit::Switch, 0, 1, "";
-        /// Time that a late flow may make up for, so that late softirqs cost no rate.
+        /// Delay that a flow may catch up on, so that late softirqs do not reduce its rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "More exact rates, longer bursts.";
 
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
@@ -190,7 +190,7 @@ parameters! {
         drain_rate_bps = 0, "drain_rate", Unit::BitsPerSecond, 0, MAX_RATE_BPS, "The queue appears shorter; above the true rate nothing is marked.";
         /// Size of the real buffer, which limits the virtual queue: dropped packets do not queue; 0 = no limit.
         queue_limit_bytes = 0, "queue_limit", Unit::Bytes, 0, 1_000_000_000, "After an overload marking continues longer.";
-        /// Mark this class.
+        /// Enable marking in this class.
         ecn = 1, "ecn", Unit::Switch, 0, 1, "";
     }
 }

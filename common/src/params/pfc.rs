@@ -12,13 +12,13 @@ parameters! {
         rx = 0, "rx", Unit::Switch, 0, 1, "";
         /// Queue of the priority.
         queue = 0, "queue", Unit::Count, 0, CLASSES as u64 - 1, "";
-        /// Send XOFF to neighbours by the backlog of their packets; needs `--queues` and `dcqcn run`.
+        /// Send XOFF to a neighbour when the backlog of its packets exceeds `xoff`; needs `--queues` and `dcqcn run`.
         tx = 0, "tx", Unit::Switch, 0, 1, "";
         /// Backlog of one ingress port above which XOFF is sent (SONiC: `static_th` of its buffer profile).
         xoff = 50_000, "xoff", Unit::Bytes, 0, 1_000_000_000, "Fewer pauses; needs more buffer.";
         /// Backlog at which XON is sent; at most `xoff` (SONiC: `xon`).
         xon = 20_000, "xon", Unit::Bytes, 0, 1_000_000_000, "Resumes sooner: less idle time, more pauses.";
-        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`); with `xoff`, per sender, they must fit `queue_limit`.
+        /// Bytes that may still arrive from a port after XOFF (SONiC: `xoff`). All senders' `xoff` plus `headroom` must fit `queue_limit`.
         headroom = 50_000, "headroom", Unit::Bytes, 0, 1_000_000_000, "";
     }
 }

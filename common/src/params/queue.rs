@@ -19,7 +19,7 @@ pub const QUEUES_MAJOR: u16 = 0xdc03;
 pub const SCHEDULERS: &[&str] = &["strict", "dwrr"];
 /// `scheduler`: served before all weighted queues, and before strict queues of lower numbers.
 pub const SCHEDULER_STRICT: u64 = 0;
-/// `scheduler`: gets its share of what the strict queues leave, by weight and in bytes.
+/// `scheduler`: shares the bandwidth that strict queues leave, by weight and in bytes.
 pub const SCHEDULER_DWRR: u64 = 1;
 
 parameters! {
@@ -27,7 +27,7 @@ parameters! {
     QueueConfig {
         /// `strict`: served before all weighted queues, and before strict ones of lower numbers. `dwrr`: shares by weight.
         scheduler = SCHEDULER_DWRR, "scheduler", Unit::Choice(SCHEDULERS), 0, 1, "";
-        /// Share of a `dwrr` queue in what the strict queues leave, relative to the other weights.
+        /// Weight of a `dwrr` queue when sharing the bandwidth that strict queues leave.
         weight = 1, "weight", Unit::Count, 1, 100, "A larger share while other queues have a backlog.";
     }
 }

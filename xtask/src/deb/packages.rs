@@ -43,12 +43,12 @@ pub(crate) const DCQCN: Package = Package {
     beside: "Suggests: iproute2",
     description: "\
 RoCEv2 congestion control (DCQCN) in eBPF
- Marks RoCEv2 packets by WRED, answers marked packets with CNPs, and holds each
- queue pair to its DCQCN rate, on the hosts and the software switches that have
- no RoCE hardware. The data plane stays in the kernel when the command ends.
+ Marks RoCEv2 packets by WRED, answers marked packets with CNPs, and paces each
+ queue pair at its DCQCN rate, on hosts and software switches without RoCE
+ hardware. The data plane keeps running in the kernel when the command exits.
  .
- Needs Linux 6.1. Nothing is attached by installing it: name interfaces in
- /etc/dcqcn/dcqcn.toml, then `systemctl enable --now dcqcn`.
+ Requires Linux 6.1 or later. Installing attaches nothing: name interfaces in
+ /etc/dcqcn/dcqcn.toml, then run `systemctl enable --now dcqcn`.
 ",
 };
 
@@ -75,13 +75,13 @@ pub(crate) const FLEET: Package = Package {
     depends: ", adduser",
     beside: "Recommends: dcqcn\nSuggests: etcd-client",
     description: "\
-DCQCN parameters of many hosts, in steps, and a page to watch them
- A change goes to canaries first, then on in waves, and comes back by itself
- when what the hosts count gets worse; desired state is in etcd. A page in the
- browser shows a host or a fleet: queues, marks, CNPs, rates, what was changed.
+staged rollouts of DCQCN parameters to many hosts, and a web page
+ A change goes to canaries first, then to waves of hosts, and is rolled back
+ automatically if their metrics degrade; etcd stores the desired state. The web
+ page shows a host or a fleet: queues, marks, CNPs, rates and changes.
  .
- Runs as a user without rights and asks the controller of dcqcn through a
- socket. Nothing is started by installing it: see /etc/default/dcqcn-fleet, then
+ Runs unprivileged and connects to the dcqcn daemon through its control socket.
+ Installing starts no service: edit /etc/default/dcqcn-fleet, then run
  `systemctl enable --now dcqcn-fleet-agent` or `dcqcn-fleet-serve`.
 ",
 };
@@ -102,12 +102,11 @@ pub(crate) const LAB: Package = Package {
     beside: "Suggests: dcqcn, p4lang-bmv2",
     description: "\
 experiments with RoCEv2 congestion control (DCQCN)
- Qualifies a switch by what test plans for RoCEv2 demand of it, looks for
- parameters in a simulated fabric, simulates DCQCN packet by packet, replays
- captures, and runs the pipeline in P4; all with the code of the data plane of
- dcqcn.
+ Qualifies switches against test plans for RoCEv2, searches for parameters in a
+ simulated fabric, simulates DCQCN packet by packet, replays captures, and runs
+ the pipeline in P4, all with the code of the dcqcn data plane.
  .
- Nothing of the machine's network is touched unless a command says so: what needs
- a network makes network namespaces of its own.
+ Experiments run in their own network namespaces. The host's network is not
+ changed unless a command requests it.
 ",
 };

@@ -77,18 +77,36 @@ impl Metrics {
         add(
             "reads_total",
             "counter",
-            "Reads of the whole fleet; a watch follows each.",
+            "Complete reads of the fleet from etcd; each starts a watch.",
             self.reads.to_string(),
         );
         add("step_errors_total", "counter", "Steps that failed and are retried.", self.errors.to_string());
         add("rollout_version", "gauge", "Version of the current or last rollout.", self.version.to_string());
-        add("rollout_over", "gauge", "Whether that rollout has ended.", flag(self.is_over));
-        add("rollout_paused", "gauge", "Whether it waits for an operator.", flag(self.is_paused));
-        add("rollout_rolled_back", "gauge", "Whether it was rolled back.", flag(self.is_rolled_back));
+        add(
+            "rollout_over",
+            "gauge",
+            "1 if the current or last rollout has ended, 0 if not.",
+            flag(self.is_over),
+        );
+        add("rollout_paused", "gauge", "1 if the current rollout is paused, 0 if not.", flag(self.is_paused));
+        add(
+            "rollout_rolled_back",
+            "gauge",
+            "1 if the current or last rollout was rolled back, 0 if not.",
+            flag(self.is_rolled_back),
+        );
         let seconds = (self.clock_ms as f64 / 1e3).to_string();
-        add("rollout_clock_seconds", "gauge", "Time that coordinators have spent on that rollout.", seconds);
+        add(
+            "rollout_clock_seconds",
+            "gauge",
+            "Time that coordinators have spent on the current or last rollout.",
+            seconds,
+        );
         let name = "dcqcn_fleet_rollout_steps";
-        let _ = writeln!(text, "# HELP {name} Hosts of that rollout by state.\n# TYPE {name} gauge");
+        let _ = writeln!(
+            text,
+            "# HELP {name} Hosts of the current or last rollout by state.\n# TYPE {name} gauge"
+        );
         for (state, hosts) in &self.steps {
             let _ = writeln!(text, "{name}{{state=\"{state}\"}} {hosts}");
         }

@@ -15,9 +15,9 @@ use super::profile::Profile;
 const HEADER: &str = "\
 # dcqcn configuration. `dcqcn attach IFACE --config FILE` reads it, `dcqcn config check FILE` checks it.
 #
-# A file says what differs from the defaults. Every setting is below with its default, as a line that starts with `#`
-# and no space: take the `#` away and change the value. What is said here overrides the profile and the role; what is
-# said on the command line overrides the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
+# Specify only what differs from the defaults. Every setting is listed below with its default, commented out by `#` without
+# a space: remove the `#` and change the value. Settings override the profile and the role; options on the command line
+# override the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
 ";
 
 /// A top-level entry of the file.

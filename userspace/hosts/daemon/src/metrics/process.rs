@@ -1,4 +1,4 @@
-//! Metrics of the process and of the controller in it.
+//! Metrics of the process and of the daemon.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,57 +24,57 @@ pub(super) fn process(text: &mut Exposition) {
         LimitValue::Value(limit) => Some(limit as f64),
         LimitValue::Unlimited => None,
     });
-    gauge("process_max_fds", "File descriptors the process may open.", limit);
+    gauge("process_max_fds", "Maximum number of open file descriptors.", limit);
     let Ok(stat) = me.stat() else {
         return;
     };
-    gauge("process_threads", "Threads.", Some(stat.num_threads as f64));
-    gauge("process_resident_memory_bytes", "Memory in use.", Some(stat.rss_bytes().get() as f64));
-    gauge("process_virtual_memory_bytes", "Addresses in use.", Some(stat.vsize as f64));
+    gauge("process_threads", "Number of threads.", Some(stat.num_threads as f64));
+    gauge("process_resident_memory_bytes", "Resident memory, bytes.", Some(stat.rss_bytes().get() as f64));
+    gauge("process_virtual_memory_bytes", "Virtual memory, bytes.", Some(stat.vsize as f64));
     let ticks_per_s = procfs::ticks_per_second() as f64;
     let started_s =
         procfs::boot_time_secs().ok().map(|boot_s| boot_s as f64 + stat.starttime as f64 / ticks_per_s);
-    gauge("process_start_time_seconds", "When it was started, since 1970 (UTC).", started_s);
+    gauge("process_start_time_seconds", "Start time of the process, since 1970 (UTC).", started_s);
     let cpu_s = (stat.utime + stat.stime) as f64 / ticks_per_s;
-    text.family("process_cpu_seconds_total", Kind::Counter, "CPU time used.").series(&[], cpu_s);
+    text.family("process_cpu_seconds_total", Kind::Counter, "User and system CPU time.").series(&[], cpu_s);
 }
 
-/// Metrics of the controller.
+/// Metrics of the daemon.
 pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
     let snapshot = shared.snapshot();
     let mut family = text.family(
         "dcqcn_interface_served",
         Kind::Gauge,
-        "1 if the controller serves an interface, 0 if it is to and cannot.",
+        "1 if the daemon manages the interface, 0 if it cannot.",
     );
     snapshot.served.iter().for_each(|iface| family.series(&[("interface", iface)], 1));
     let fails = snapshot.failing.iter().filter(|failing| !snapshot.served.contains(&failing.interface));
     fails.for_each(|failing| family.series(&[("interface", &failing.interface)], 0));
-    let help = "Repairs of an attachment that another program took apart, successful or not.";
+    let help = "Repairs after another program removed part of an attachment, successful or not.";
     let mut family = text.family("dcqcn_interface_repairs_total", Kind::Counter, help);
     snapshot.repairs.iter().for_each(|(iface, repairs)| family.series(&[("interface", iface)], *repairs));
     if let Some(reload) = &snapshot.reload {
-        let help = "1 if the configuration file was taken when it was read last, 0 if it was refused.";
+        let help = "1 if the last reload of the configuration file succeeded, 0 if it was rejected.";
         let taken = u8::from(reload.refused.is_empty());
         text.family("dcqcn_config_last_reload_successful", Kind::Gauge, help).series(&[], taken);
-        let help = "When that was, since 1970 (UTC).";
+        let help = "Time of the last reload of the configuration file, since 1970 (UTC).";
         text.family("dcqcn_config_last_reload_timestamp_seconds", Kind::Gauge, help)
             .series(&[], seconds(reload.at));
     }
     let tasks = shared.tasks();
-    let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces a task serves.");
+    let mut family = text.family("dcqcn_task_interfaces", Kind::Gauge, "Interfaces managed by a task.");
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.interfaces));
-    let help = "How long a task has been at one interface; 0 while it rests.";
+    let help = "Time a task has been busy with one interface; 0 if idle.";
     let mut family = text.family("dcqcn_task_busy_seconds", Kind::Gauge, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
-    let help = "Times a task failed and was restarted.";
+    let help = "Failures of a task; each restarts the task.";
     let mut family = text.family("dcqcn_task_failures_total", Kind::Counter, help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
 }
 
 /// Duration of collecting the metrics.
 pub(super) fn duration(text: &mut Exposition, began: Instant) {
-    let help = "Time it took to collect these metrics.";
+    let help = "Time spent collecting these metrics.";
     let took_s = began.elapsed().as_secs_f64();
     text.family("dcqcn_scrape_duration_seconds", Kind::Gauge, help).series(&[], took_s);
 }

@@ -18,7 +18,7 @@ pub(crate) struct Readiness {
     pub(crate) waiting: usize,
 }
 
-/// Checks readiness; `shared` is the controller's state, if this is one.
+/// Checks readiness; `shared` is the state of the enclosing daemon, if any.
 pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
     let mut unreadable = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
         let absent = absent.map(|interface| Failing {
             interface: interface.clone(),
-            error: "it is served, but not attached".into(),
+            error: "managed, but not attached".into(),
         });
         // An incomplete interface was just checked in the kernel.
         for other in snapshot.failing.iter().cloned().chain(absent) {

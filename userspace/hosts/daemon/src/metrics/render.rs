@@ -16,7 +16,7 @@ use super::process;
 use super::scrape::Scrape;
 use crate::shared_state::SharedState;
 
-/// All metrics: of the readings, of this process, and of the controller if it is one. Reading started at `began`.
+/// All metrics: readings, process, and daemon if `shared` is given. Reading started at `began`.
 pub(super) fn whole(
     scrape: &Scrape,
     top_qps: usize,
@@ -36,10 +36,10 @@ pub(super) fn whole(
 
 /// Metrics of the readings, and of the `top_qps` busiest flows of each interface. `failed` lists unreadable interfaces.
 fn data_plane(text: &mut Exposition, readings: &[Reading], failed: &[String], top_qps: usize) {
-    let mut build =
-        text.family("dcqcn_build_info", Kind::Gauge, "Version of the dcqcn that reads; always 1.");
+    let mut build = text.family("dcqcn_build_info", Kind::Gauge, "Version of the exporter; always 1.");
     build.series(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
-    let mut up = text.family("dcqcn_up", Kind::Gauge, "1 if the interface's maps could be read, 0 if not.");
+    let mut up =
+        text.family("dcqcn_up", Kind::Gauge, "1 if the maps of the interface could be read, 0 if not.");
     readings.iter().for_each(|reading| up.series(&[("interface", &reading.info.iface)], 1));
     failed.iter().for_each(|iface| up.series(&[("interface", iface)], 0));
     interfaces(text, readings);
@@ -66,7 +66,8 @@ fn counter(text: &mut Exposition, readings: &[Reading], stat: Stat) {
 
 /// Attachments, and the occupancy of their tables.
 fn interfaces(text: &mut Exposition, readings: &[Reading]) {
-    let mut family = text.family("dcqcn_interface_info", Kind::Gauge, "How it is attached; always 1.");
+    let mut family =
+        text.family("dcqcn_interface_info", Kind::Gauge, "Attachment of the interface; always 1.");
     for Reading { info, .. } in readings {
         let labels: [(&str, &dyn std::fmt::Display); 6] = [
             ("interface", &info.iface),
@@ -79,25 +80,26 @@ fn interfaces(text: &mut Exposition, readings: &[Reading]) {
         family.series(&labels, 1);
     }
     let mut family =
-        text.family("dcqcn_enabled", Kind::Gauge, "Whether a point of DCQCN is on: cp, np or rp.");
+        text.family("dcqcn_enabled", Kind::Gauge, "1 if a DCQCN point (cp, np or rp) is enabled, 0 if not.");
     for Reading { info, params, .. } in readings {
         let s = &params.config.scalars;
         for (point, enabled) in [("cp", s.cp_enable), ("np", s.np_enable), ("rp", s.rp_enable)] {
             family.series(&[("interface", &info.iface), ("point", &point)], enabled);
         }
     }
-    let help = "Highest rate of a flow; 0 = not known.";
+    let help = "Maximum rate of a flow; 0 = unknown.";
     let mut family = text.family("dcqcn_line_rate_bytes_per_second", Kind::Gauge, help);
     for Reading { info, params, .. } in readings {
         family.series(&[("interface", &info.iface)], bytes_per_s(params.rp.line_rate_bps));
     }
-    let mut family = text.family("dcqcn_flows", Kind::Gauge, "Flows in the table of a point: np or rp.");
+    let mut family =
+        text.family("dcqcn_flows", Kind::Gauge, "Flows in the table of a DCQCN point, np or rp.");
     for Reading { info, np_flows, rp_flows, .. } in readings {
         for (point, flows) in [("np", *np_flows), ("rp", *rp_flows)] {
             family.series(&[("interface", &info.iface), ("point", &point)], flows);
         }
     }
-    let help = "Capacity of the flow table of a point, np or rp.";
+    let help = "Capacity of the flow table of a DCQCN point, np or rp.";
     let mut family = text.family("dcqcn_flow_places", Kind::Gauge, help);
     for Reading { info, params, .. } in readings {
         for (point, mask) in [("np", params.port.np_set_mask), ("rp", params.port.rp_set_mask)] {
@@ -121,13 +123,19 @@ type OfClass = fn(&Reading, usize) -> f64;
 fn classes(text: &mut Exposition, readings: &[Reading]) {
     let counters: [(_, _, CountOfClass); 4] = [
         ("dcqcn_class_packets_total", "RoCEv2 packets at the congestion point.", |r, tc| r.class(tc).packets),
-        ("dcqcn_class_bytes_total", "Their bytes, layer 2.", |r, tc| r.class(tc).bytes),
-        ("dcqcn_class_ect_packets_total", "Those able to be marked (ECT or CE).", |r, tc| {
-            r.class(tc).ect_packets
+        ("dcqcn_class_bytes_total", "Bytes of RoCEv2 packets at the congestion point, layer 2.", |r, tc| {
+            r.class(tc).bytes
         }),
-        ("dcqcn_class_ecn_marked_packets_total", "Those marked CE here.", |r, tc| {
-            r.class(tc).ecn_marked_packets
-        }),
+        (
+            "dcqcn_class_ect_packets_total",
+            "RoCEv2 packets that arrived ECN-capable (ECT or CE) at the congestion point.",
+            |r, tc| r.class(tc).ect_packets,
+        ),
+        (
+            "dcqcn_class_ecn_marked_packets_total",
+            "RoCEv2 packets marked CE by the congestion point.",
+            |r, tc| r.class(tc).ecn_marked_packets,
+        ),
     ];
     for (name, help, value) in counters {
         let mut family = text.family(name, Kind::Counter, help);
@@ -135,7 +143,7 @@ fn classes(text: &mut Exposition, readings: &[Reading]) {
             family.series(&[("interface", &reading.info.iface), ("tc", &tc)], value(reading, tc));
         }
     }
-    let help = "Bytes that wait: what decides on marking.";
+    let help = "Queue depth used for marking, in bytes.";
     let mut family = text.family("dcqcn_queue_depth_bytes", Kind::Gauge, help);
     for (reading, tc) in each_class(readings) {
         for (port, depth_bytes) in reading.ports().zip(reading.depths(tc)) {
@@ -147,13 +155,19 @@ fn classes(text: &mut Exposition, readings: &[Reading]) {
     own_queues(text, readings);
     pauses(text, readings);
     let gauges: [(_, _, OfClass); 5] = [
-        ("dcqcn_queue_kmin_bytes", "Depth at which marking begins.", |r, tc| wred(r, tc).0),
-        ("dcqcn_queue_kmax_bytes", "Depth from which on all is marked.", |r, tc| wred(r, tc).1),
-        ("dcqcn_queue_pmax_ratio", "Probability of a mark just below Kmax, 0 to 1.", |r, tc| wred(r, tc).2),
-        ("dcqcn_queue_ecn", "1 if ECT packets of the class are marked.", |r, tc| wred(r, tc).3),
-        ("dcqcn_queue_drain_rate_bytes_per_second", "Rate the queue drains at; 0 = not known.", |r, tc| {
-            bytes_per_s(r.params.config.drain_rate_bps(tc))
-        }),
+        (
+            "dcqcn_queue_kmin_bytes",
+            "Depth above which packets are marked with increasing probability.",
+            |r, tc| wred(r, tc).0,
+        ),
+        ("dcqcn_queue_kmax_bytes", "Depth above which every packet is marked.", |r, tc| wred(r, tc).1),
+        ("dcqcn_queue_pmax_ratio", "Marking probability at Kmax, 0 to 1.", |r, tc| wred(r, tc).2),
+        ("dcqcn_queue_ecn", "1 if marking is enabled for the class, 0 if not.", |r, tc| wred(r, tc).3),
+        (
+            "dcqcn_queue_drain_rate_bytes_per_second",
+            "Drain rate of the virtual queue; 0 = unknown.",
+            |r, tc| bytes_per_s(r.params.config.drain_rate_bps(tc)),
+        ),
     ];
     for (name, help, value) in gauges {
         let mut family = text.family(name, Kind::Gauge, help);
@@ -186,23 +200,28 @@ type OfQueue = fn(&Stats) -> u64;
 /// The port's own queues, if any.
 fn own_queues(text: &mut Exposition, readings: &[Reading]) {
     let metrics: [(_, _, _, OfQueue); 5] = [
-        (
-            "dcqcn_port_queue_backlog_bytes",
-            Kind::Gauge,
-            "Bytes that wait in a queue of the port's own.",
-            |stats| stats.backlog_bytes.into(),
-        ),
-        ("dcqcn_port_queue_backlog_packets", Kind::Gauge, "Packets that wait in it.", |stats| {
+        ("dcqcn_port_queue_backlog_bytes", Kind::Gauge, "Backlog of a port queue, in bytes.", |stats| {
+            stats.backlog_bytes.into()
+        }),
+        ("dcqcn_port_queue_backlog_packets", Kind::Gauge, "Backlog of a port queue, in packets.", |stats| {
             stats.backlog_packets.into()
         }),
-        ("dcqcn_port_queue_sent_bytes_total", Kind::Counter, "Bytes it has sent, of all traffic.", |stats| {
-            stats.bytes
-        }),
-        ("dcqcn_port_queue_sent_packets_total", Kind::Counter, "Packets it has sent.", |stats| stats.packets),
+        (
+            "dcqcn_port_queue_sent_bytes_total",
+            Kind::Counter,
+            "Bytes sent by a port queue, all traffic.",
+            |stats| stats.bytes,
+        ),
+        (
+            "dcqcn_port_queue_sent_packets_total",
+            Kind::Counter,
+            "Packets sent by a port queue, all traffic.",
+            |stats| stats.packets,
+        ),
         (
             "dcqcn_port_queue_dropped_packets_total",
             Kind::Counter,
-            "Packets dropped because it was full.",
+            "Packets dropped because a port queue was full.",
             |stats| stats.drops.into(),
         ),
     ];
@@ -222,17 +241,17 @@ type OfPriority = fn(&Reading, usize) -> f64;
 /// PFC.
 fn pauses(text: &mut Exposition, readings: &[Reading]) {
     let metrics: [(_, _, OfPriority); 3] = [
-        ("dcqcn_rx_pause_frames_total", "PFC frames received that name a priority.", |reading, priority| {
+        ("dcqcn_rx_pause_frames_total", "PFC frames received for a priority.", |reading, priority| {
             let [rx, _] = reading.pause_frames(priority);
             rx as f64
         }),
-        ("dcqcn_tx_pause_frames_total", "PFC frames sent that name a priority.", |reading, priority| {
+        ("dcqcn_tx_pause_frames_total", "PFC frames sent for a priority.", |reading, priority| {
             let [_, tx] = reading.pause_frames(priority);
             tx as f64
         }),
         (
             "dcqcn_rx_pause_seconds_total",
-            "Time that the neighbour has paused a priority, by link_rate.",
+            "Time for which received PFC frames paused a priority, computed from link_rate.",
             |reading, priority| {
                 reading.pauses.get(priority).map_or(0.0, |pause| pause.paused_ns(reading.at_ns) as f64 / 1e9)
             },
@@ -255,31 +274,42 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
     let top: Vec<(&Reading, Vec<FlowRow>)> =
         readings.iter().map(|reading| (reading, rows(reading, most))).collect();
     let metrics: [(_, _, _, OfFlow); 9] = [
-        ("dcqcn_qp_rate_bytes_per_second", Kind::Gauge, "Rate the flow is held to.", |row| {
+        ("dcqcn_qp_rate_bytes_per_second", Kind::Gauge, "Current rate of the flow (R_C).", |row| {
             Some(bytes_per_s(row.rate.rate_bps))
         }),
-        ("dcqcn_qp_target_rate_bytes_per_second", Kind::Gauge, "Rate the flow recovers to.", |row| {
+        ("dcqcn_qp_target_rate_bytes_per_second", Kind::Gauge, "Target rate of the flow (R_T).", |row| {
             Some(bytes_per_s(row.rate.target_bps))
         }),
-        ("dcqcn_qp_alpha_ratio", Kind::Gauge, "DCQCN's alpha of the flow, 0 to 1.", |row| {
-            Some(row.rate.alpha)
+        (
+            "dcqcn_qp_alpha_ratio",
+            Kind::Gauge,
+            "DCQCN's congestion estimate of the flow (alpha), 0 to 1.",
+            |row| Some(row.rate.alpha),
+        ),
+        ("dcqcn_qp_packets_total", Kind::Counter, "Data packets sent by the flow.", |row| {
+            Some(row.packets as f64)
         }),
-        ("dcqcn_qp_packets_total", Kind::Counter, "Data packets sent.", |row| Some(row.packets as f64)),
-        ("dcqcn_qp_bytes_total", Kind::Counter, "Bytes of data packets sent, layer 2.", |row| {
+        ("dcqcn_qp_bytes_total", Kind::Counter, "Bytes of data packets sent by the flow, layer 2.", |row| {
             Some(row.bytes as f64)
         }),
         ("dcqcn_qp_cnp_handled_total", Kind::Counter, "CNPs that cut the flow's rate.", |row| {
             Some(row.cnp_handled.into())
         }),
-        ("dcqcn_qp_cnp_ignored_total", Kind::Counter, "CNPs too soon after the last to cut it.", |row| {
-            Some(row.cnp_ignored.into())
-        }),
-        ("dcqcn_qp_last_seen_age_seconds", Kind::Gauge, "Time since the flow sent last.", |row| {
+        (
+            "dcqcn_qp_cnp_ignored_total",
+            Kind::Counter,
+            "CNPs ignored because they arrived too soon after the last.",
+            |row| Some(row.cnp_ignored.into()),
+        ),
+        ("dcqcn_qp_last_seen_age_seconds", Kind::Gauge, "Time since the last packet of the flow.", |row| {
             Some(row.last_seen_age_ns as f64 / 1e9)
         }),
-        ("dcqcn_qp_last_cnp_age_seconds", Kind::Gauge, "Time since a CNP cut it, if one did.", |row| {
-            row.last_cnp_age_ns.map(|age_ns| age_ns as f64 / 1e9)
-        }),
+        (
+            "dcqcn_qp_last_cnp_age_seconds",
+            Kind::Gauge,
+            "Time since the last CNP that cut the flow; absent before the first.",
+            |row| row.last_cnp_age_ns.map(|age_ns| age_ns as f64 / 1e9),
+        ),
     ];
     for (name, kind, help, value) in metrics {
         let mut family = text.family(name, kind, help);

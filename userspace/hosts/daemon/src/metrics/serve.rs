@@ -45,14 +45,14 @@ const GRACE: Duration = Duration::from_millis(500);
 const INDEX: &str = "\
 dcqcn
 /metrics  Prometheus metrics
-/healthz  whether this process is running
-/readyz   whether everything that is attached is whole, and all that is to be attached is
+/healthz  health of this process
+/readyz   readiness: all configured interfaces attached and complete
 ";
 
 /// The server.
 pub struct Exporter {
     top_qps: AtomicUsize,
-    /// The controller that contains it, and the time limit of its steps.
+    /// State of the enclosing daemon, and the time limit of its steps.
     daemon: Option<(Arc<SharedState>, Duration)>,
     metrics: Fresh<Bytes>,
     open_metrics: Fresh<Bytes>,
@@ -72,7 +72,7 @@ impl Exporter {
         })
     }
 
-    /// The server of a controller, whose steps may take `late`.
+    /// The server of a daemon, whose steps may take `late`.
     #[must_use]
     pub(crate) fn of_daemon(shared: Arc<SharedState>, late: Duration) -> Arc<Self> {
         Arc::new(Self {
