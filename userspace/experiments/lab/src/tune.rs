@@ -48,7 +48,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "Search")]
     budget: u16,
     /// Metric of slowdown to minimise.
-    #[arg(long, value_name = "FIGURE", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
     objective: Objective,
     /// Limit of the deepest queue of a port; candidates beyond it rank behind all others.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]

@@ -231,9 +231,9 @@ pub enum SimError {
     #[error(transparent)]
     Range(#[from] OutOfRange),
     /// The scenario has no flows.
-    #[error("no flows in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
+    #[error("the scenario has no flows; add a RoCE or TCP group with `flows` of at least 1")]
     NoFlows,
-    /// A group waits for an event that never comes.
+    /// A group waits for an event that never happens.
     #[error("group `{group}` cannot start after `{after}`: {why}")]
     After {
         /// The group.
@@ -248,7 +248,7 @@ pub enum SimError {
     Config(#[from] Invalid),
     /// All work was done before statistics started.
     #[error(
-        "all work is done after {}, before the warm-up of {} ends: nothing is left to measure; shorten the warm-up, or send more",
+        "all flows end after {}, before the warm-up of {} ends, so nothing is measured; shorten the warm-up or send more data",
         Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
     )]
     NothingMeasured {
