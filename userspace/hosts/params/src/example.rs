@@ -15,9 +15,9 @@ use super::profile::Profile;
 const HEADER: &str = "\
 # dcqcn configuration. `dcqcn attach IFACE --config FILE` reads it, `dcqcn config check FILE` checks it.
 #
-# A file says what differs from the defaults. Every setting is below with its default, as a line that starts with `#`
-# and no space: take the `#` away and change the value. What is said here overrides the profile and the role; what is
-# said on the command line overrides the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
+# All settings are listed with their defaults, as comments without a space after `#`. To change one, remove the `#` and
+# edit the value. Settings in this file override the profile and the role; command-line options override this file.
+# Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
 ";
 
 /// A top-level entry of the file.
@@ -43,7 +43,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "profile",
-        doc: "The DCQCN paper, NVIDIA's firmware, HPCC's simulator, Intel's driver, the paper slowed down; auto: by the link's speed.",
+        doc: "Parameters of the paper, NVIDIA's firmware, HPCC's simulator, Intel's irdma, or the paper for slow links; auto: by link speed.",
         words: words::<Profile>,
         default: || format!("\"{}\"", word(&Profile::Auto)),
     },
@@ -67,7 +67,7 @@ pub const ENTRIES: [Entry; 6] = [
     },
     Entry {
         key: "flows",
-        doc: "Flows per table; a full set evicts the least recently used flow. 160 bytes each at the RP, 56 at the NP.",
+        doc: "Flows per table, at 160 bytes in the RP table and 56 in the NP table; a full set evicts its least recently used flow.",
         words: Vec::new,
         default: || DEFAULT_FLOWS.to_string(),
     },
@@ -122,7 +122,7 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
             }
         }
     }
-    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; unlisted ones are in class 0.", CLASSES - 1)?;
+    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; unlisted DSCPs have class 0.", CLASSES - 1)?;
     writeln!(text, "[dscp_to_tc]")?;
     for dscp in (0..DSCPS).filter(|dscp| Key::DscpToTc(*dscp).get(config) != 0) {
         assign(text, &dscp.to_string(), Key::DscpToTc(dscp), config)?;
@@ -183,7 +183,7 @@ pub fn example_json(config: &Config) -> Value {
     Key::all().map(parameter).collect()
 }
 
-/// The comment above a parameter: meaning, range, default, and effect of a larger value.
+/// Writes the comment above a parameter: meaning, range, default, and effect of a larger value.
 fn describe(text: &mut String, key: Key) -> std::fmt::Result {
     writeln!(text, "\n# {}", key.doc())?;
     let (low, high) = key.range().into_inner();

@@ -193,7 +193,7 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
 ///
 /// | parameter | irdma | here |
 /// |---|---|---|
-/// | F | 5 | the same |
+/// | F | 5 | 5 |
 /// | T | 0x37 us | 55 us |
 /// | B | 0x249f0 bytes | 150 KB |
 /// | rreduce_mperiod | 50 us | rate_reduce_monitor_period, firmware variant |

@@ -37,7 +37,7 @@ pub fn schema() -> Value {
         rows("Queue of each traffic class.", &classes, parameter(Key::TcToQueue(0))),
     );
     let queue = QueueConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Queue(0, spec))));
-    top.insert("queue".to_owned(), rows("How each queue is served.", &classes, table(queue)));
+    top.insert("queue".to_owned(), rows("Scheduling and limits of each queue.", &classes, table(queue)));
     let pfc = PfcConfig::SPECS.iter().map(|spec| {
         let mut parameter = parameter(Key::Pfc(0, spec));
         if spec.key == "queue"
@@ -52,7 +52,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dcqcn configuration",
-        "description": "What differs from the defaults.",
+        "description": "Settings that differ from the defaults.",
         "type": "object",
         "properties": top,
         "additionalProperties": false,
