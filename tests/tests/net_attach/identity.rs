@@ -183,7 +183,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
         let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
         from.ok(&attach)?;
         from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
-        says(&from.ok("status")?, "interface gone");
+        says(&from.ok("status")?, "interface removed");
         to.host.command("ip link set a0 up")?;
         to.ok(&attach)?;
         assert!(problems(&to, "a0")?.is_empty());

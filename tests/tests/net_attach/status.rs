@@ -39,7 +39,7 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     let status = &report["attachments"][0];
     assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
-    says(&String::from_utf8(as_nobody("status")??.stdout)?, "not seen");
+    says(&String::from_utf8(as_nobody("status")??.stdout)?, "unreadable");
     let output = as_nobody("doctor --json")??;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
