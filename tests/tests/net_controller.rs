@@ -38,7 +38,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     // As `: > file`, and a tool that writes it slowly, table by table.
     fs::write(daemon.file(), "")?;
-    daemon.says(&["reload rejected", "drops every served interface", "--allow-empty"])?;
+    daemon.says(&["reload rejected", "drops every managed interface", "--allow-empty"])?;
     let mut file = File::options().write(true).truncate(true).open(daemon.file())?;
     for line in HOST.replace("1gbit", "2gbit").split_inclusive('\n') {
         file.write_all(line.as_bytes())?;
@@ -181,7 +181,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     let any = HOST.replace("'a*'", "'*'");
     let mut daemon = Daemon::serving(&pair.a, &any, "a1")?;
     daemon.attaches("a0")?;
-    // a1 is served, and is to be the other end of a0, which is served too.
+    // a1 is managed, and becomes the other end of a0, which is managed too.
     let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
     daemon.write(inline)?;
     daemon.says(&["reload rejected", "a0 is attached with inline = none"])?;

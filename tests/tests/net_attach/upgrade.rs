@@ -1,4 +1,4 @@
-//! Maps with another version's layout: refused without any change, and still served by that version.
+//! Maps with another version's layout: rejected without any change, and still managed by that version.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ fn other_layout_keeps_running() -> Result<()> {
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;
             before.again(&pair.a)?;
-            before.says(&["not served; retrying", "layout version"])?;
+            before.says(&["cannot manage interface; retrying", "layout version"])?;
             receiver.expect_all(50).map(drop)
         };
         let worked = work();

@@ -112,7 +112,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     refused[2].text = refused[2].text.replace("a*", "c*");
     refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
     let reasons =
-        ["500mbit to 5gbit", "2gbitt", "matches none of the served interfaces", "only [[interface]]"];
+        ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
         let error = door.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");

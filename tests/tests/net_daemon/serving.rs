@@ -40,12 +40,12 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     pair.also("c1", "d1")?;
     let first = Held::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
-    daemon.says(&["\"gone\"", "\"iface\":\"a1\""])?;
+    daemon.says(&["\"interface removed\"", "\"iface\":\"a1\""])?;
     assert!(first.is_freed(), "{first:?}");
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
@@ -78,7 +78,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;
@@ -157,7 +157,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     daemon.says(&["programs see no packets", "\"iface\":\"a0\""])?;
     program.detach(link)?;
     answers("200", "a0")?;
-    daemon.says(&["packets are no longer withheld"])?;
+    daemon.says(&["programs see packets again"])?;
     daemon.end()
 }
 
@@ -180,7 +180,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
         let ready = asked("/readyz")?;
         Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
     })?;
-    // Another interface takes the old name, and both are served.
+    // Another interface takes the old name, and both are managed.
     pair.also("a0", "b1")?;
     daemon.attaches("a0")?;
     let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
@@ -192,7 +192,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     fs::write(daemon.log(), "")?;
     daemon.end()?;
     let log = fs::read_to_string(daemon.log())?;
-    assert!(!log.contains("serving metrics"), "nobody wants them any more: {log}");
+    assert!(!log.contains("serving metrics"), "metrics are not configured any more: {log}");
     Ok(())
 }
 
@@ -357,7 +357,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
     let mut hears = |word| manager.hears(word, PATIENCE);
-    assert!(hears("READY=1")?.contains("STATUS=serving a0"));
+    assert!(hears("READY=1")?.contains("STATUS=managing a0"));
     hears("WATCHDOG=1")?;
     daemon.signal(Signal::SIGHUP)?;
     assert!(hears("RELOADING=1")?.contains("MONOTONIC_USEC="));

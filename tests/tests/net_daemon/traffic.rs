@@ -125,7 +125,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
 
     // Another daemon has nothing to do here.
     let mut other = Daemon::start(&pair.a, &file)?;
-    other.says(&["a0 is served by another `dcqcn run`"])?;
+    other.says(&["a0 is managed by another `dcqcn run`"])?;
     daemon.end()
 }
 

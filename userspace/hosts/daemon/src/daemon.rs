@@ -69,15 +69,15 @@ const GRACE: Duration = Duration::from_millis(1_500);
 /// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Interfaces to serve.
+    /// Interfaces to manage.
     pub source: Source,
-    /// Detach the served interfaces on exit.
+    /// Detach the managed interfaces on exit.
     pub detach_on_exit: bool,
-    /// Accept a changed file that drops every served interface.
+    /// Accept a changed file that drops every managed interface.
     pub allow_empty: bool,
 }
 
-/// Source of the interfaces to serve.
+/// Source of the interfaces to manage.
 #[derive(Debug)]
 pub enum Source {
     /// A configuration file, watched since before it was read.
