@@ -52,9 +52,6 @@ pub fn dcqcn(line: &str) -> Result<Command> {
 }
 
 /// CPU time a process has used so far, user and system.
-///
-/// # Errors
-/// It has ended.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     // In ticks of 10 ms (proc_pid_stat(5), fields 14 and 15), behind a name that may have spaces.
     const TICK: Duration = Duration::from_millis(10);
@@ -80,33 +77,21 @@ impl Running {
     }
 
     /// Starts any command there.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
         Ok(Self(host.run(move || command.spawn())??))
     }
 
     /// Its standard output.
-    ///
-    /// # Errors
-    /// It was taken before.
     pub fn output(&mut self) -> Result<BufReader<ChildStdout>> {
         Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
     }
 
     /// Sends it a signal.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 
     /// Waits for its end, which must come.
-    ///
-    /// # Errors
-    /// It does not.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -27,9 +27,6 @@ pub struct Host {
 
 impl Host {
     /// Makes a host; its name is unique to this process and `test`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(test: &str, name: &str) -> Result<Self> {
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
         let host = Self { netns };
@@ -39,9 +36,6 @@ impl Host {
     }
 
     /// Opens a netlink socket in its namespace.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn netlink(&self) -> Result<Netlink> {
         Ok(Netlink::connect_in(&self.netns)?)
     }
@@ -68,18 +62,12 @@ impl Host {
     }
 
     /// A raw socket at one of its interfaces.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
         self.run(|| RawSocket::open(index))?
     }
 
     /// A datagram socket that receives what its own stack gets for UDP port 4791, at 10.0.0.1 on `iface`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
         self.add_v4(iface, 1, 24)?;
         let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
@@ -96,9 +84,6 @@ impl Host {
     }
 
     /// Directory of the journals of its attachments.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn journals(&self) -> Result<PathBuf> {
         let cookie = self.run(dcqcn_netlink::netns::current_cookie)??;
         Ok(PathBuf::from(format!("/run/dcqcn/ns-{cookie}")))
@@ -123,18 +108,12 @@ impl Host {
     }
 
     /// Assigns the address 10.0.0.`host` to the interface.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn add_v4(&self, iface: &str, host: u8, prefix_len: u8) -> Result<()> {
         let address = IpAddr::V4(Ipv4Addr::from(v4(host)));
         Ok(self.netlink()?.add_address(self.index(iface)?, address, prefix_len)?)
     }
 
     /// Adds a neighbour entry and route for `host` behind `iface`, under its usual Ethernet address.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn add_neighbour(&self, iface: &str, host: u8, ipv6: bool) -> Result<()> {
         let address =
             if ipv6 { Ipv6Addr::from(v6(host)).into() } else { IpAddr::V4(Ipv4Addr::from(v4(host))) };
@@ -249,9 +228,6 @@ fn assignments(changes: &[&str]) -> Result<Vec<Assignment>> {
 }
 
 /// Joins an interface of one host to one of another, up, with the Ethernet addresses of hosts `near.2` and `far.2`.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result<()> {
     let near_end = VethEnd { name: near.1, netns: None, mac: Some(mac(near.2)) };
     let far_end = VethEnd { name: far.1, netns: Some(&far.0.netns), mac: Some(mac(far.2)) };
@@ -288,17 +264,11 @@ pub struct Pair {
 
 impl Pair {
     /// Builds it, for an MTU of 4200 bytes.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(test: &str) -> Result<Self> {
         Self::with_mtu(test, 4_200)
     }
 
     /// Builds it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn with_mtu(test: &str, mtu: u32) -> Result<Self> {
         let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
         join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;
@@ -306,9 +276,6 @@ impl Pair {
     }
 
     /// Another wire between the two, down.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn also(&self, near: &str, far: &str) -> Result<()> {
         let near = VethEnd { name: near, netns: None, mac: None };
         let far = VethEnd { name: far, netns: Some(&self.b.netns), mac: None };

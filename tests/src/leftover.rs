@@ -46,9 +46,6 @@ pub fn tables(flows: u32) -> usize {
 }
 
 /// Waits until the kernel has freed all of them.
-///
-/// # Errors
-/// It does not.
 pub fn freed(flows: u32) -> Result<()> {
     let until = Instant::now() + GRACE;
     while tables(flows) != 0 {

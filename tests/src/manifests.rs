@@ -14,9 +14,6 @@ pub fn directory() -> PathBuf {
 }
 
 /// Every document of a file.
-///
-/// # Errors
-/// It cannot be read, or is no YAML.
 pub fn documents(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let read = |document| Value::deserialize(document).with_context(|| path.display().to_string());

@@ -36,9 +36,6 @@ pub fn other(dscp: u8) -> Vec<u8> {
 }
 
 /// Sent, dropped and queued packets of each queue of host 1's port, by its number.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
     let index = pair.a.index("a0")?;
     Ok(queues::stats(&pair.a.netlink()?, index, config)?.map(Option::unwrap_or_default))

@@ -314,9 +314,6 @@ fn bytes(hex: &str) -> Result<Vec<u8>> {
 
 impl Vector {
     /// Its file: a step a line.
-    ///
-    /// # Errors
-    /// It is no JSON.
     pub fn file(&self) -> Result<String> {
         let mut text = String::from("{\n");
         let Self { about, settings, paces, packet_bytes, pairs, steps, classes } = self;

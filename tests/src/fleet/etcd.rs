@@ -215,17 +215,11 @@ impl Etcd {
     }
 
     /// Runs `etcdctl` with these arguments.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
     }
 
     /// Writes up to 128 values in one transaction.
-    ///
-    /// # Errors
-    /// The transaction fails.
     pub fn put(&self, values: &[(String, String)]) -> Result<()> {
         let mut text = String::from("\n");
         for (key, value) in values {

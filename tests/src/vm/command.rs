@@ -26,9 +26,6 @@ pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
 }
 
 /// Runs a shell script where `/sys` shows the interfaces of a network namespace.
-///
-/// # Errors
-/// It fails.
 pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns.name(), "sh", "-ec", script]);
@@ -74,9 +71,6 @@ pub struct Running {
 
 impl Running {
     /// Starts it with its output in a file.
-    ///
-    /// # Errors
-    /// It is not installed.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
@@ -119,9 +113,6 @@ impl Running {
     }
 
     /// Kills it, as `kill -9` does.
-    ///
-    /// # Errors
-    /// It cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
         // An error means that it has exited already.
         drop(self.child.kill());

@@ -22,9 +22,6 @@ pub struct Counts {
 
 impl Counts {
     /// Of the port to `small`, and of the devices of `hosts`.
-    ///
-    /// # Errors
-    /// The kernel refuses, or a device lacks a counter.
     pub fn read(lab: &Lab, small: u8, hosts: &[u8]) -> Result<Self> {
         let port = lab.port_stats(&Netlink::connect_in(&lab.switch)?, small)?;
         let sum = |name: &str| -> Result<u64> { hosts.iter().map(|host| lab.hw_counter(*host, name)).sum() };

@@ -72,9 +72,6 @@ const TRUNK: &str = "trunk";
 
 impl Lab {
     /// Builds `hosts` of them, host 1 being the first.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(hosts: u8, options: &Options) -> Result<Self> {
         for module in ["rdma_rxe", "ib_uverbs", "rdma_ucm", "sch_fq", "sch_htb", "sch_tbf"] {
             sh(&format!("modprobe {module}"))?;
@@ -137,9 +134,6 @@ impl Lab {
     }
 
     /// The index of a host's address among the GIDs of its RDMA device.
-    ///
-    /// # Errors
-    /// It has none.
     pub fn gid_index(&self, host: u8) -> Result<u32> {
         let octets = match self.address(host) {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -157,42 +151,27 @@ impl Lab {
     }
 
     /// Makes the port towards a host too small: `rate` as tc writes it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn shape(&self, host: u8, rate: &str) -> Result<()> {
         let queue_bytes = BUFFER_PACKETS * self.options.ib_mtu_bytes();
         self.root(host, &format!("handle 1: tbf rate {rate} burst {BURST_BYTES} limit {queue_bytes}"))
     }
 
     /// Puts a qdisc at the root of the port towards a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn root(&self, host: u8, qdisc: &str) -> Result<()> {
         sh_in(&self.switch, &format!("tc qdisc replace dev {} root {qdisc}", self.port(host))).map(drop)
     }
 
     /// Runs `dcqcn` on a host: `line` with `{}` for the interface.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn on_host(&self, host: u8, line: &str) -> Result<Value> {
         json(&format!("dcqcn --json {}", line.replace("{}", &self.iface(host))))
     }
 
     /// Runs `dcqcn` on the bridge: `line` with `{}` for the port towards a host.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn on_port(&self, host: u8, line: &str) -> Result<Value> {
         json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &self.port(host))))
     }
 
     /// Counters of the root qdisc of the port towards a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn port_stats(&self, netlink: &Netlink, host: u8) -> Result<Stats> {
         let port = netlink.link(&self.port(host))?.index;
         Ok(netlink.qdisc_stats(port, Handle::ROOT)?)
@@ -205,9 +184,6 @@ impl Lab {
     }
 
     /// Counters of the root qdisc of a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn host_stats(&self, host: u8) -> Result<Stats> {
         let netlink = Netlink::connect()?;
         let iface = netlink.link(&self.iface(host))?.index;
@@ -216,9 +192,6 @@ impl Lab {
 
     /// Removes and restores the carrier of a host's interface. (Setting the interface down would also remove its routes
     /// and neighbours.) If QPs end with that ([`ends_with_a_drop`]) the host is removed from the bridge instead.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn flap(&self, host: u8) -> Result<()> {
         let (lost, back) = if ends_with_a_drop()? { ("nomaster", "master br0") } else { ("down", "up") };
         sh_in(&self.switch, &format!("ip link set p{host} {lost}"))?;

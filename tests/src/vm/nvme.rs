@@ -162,9 +162,6 @@ fn block_device(instance: u32) -> Result<PathBuf> {
 
 impl Disk {
     /// Ends the connection.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn disconnect(self) -> Result<()> {
         let path = format!("/sys/class/nvme/nvme{}/delete_controller", self.instance);
         sysfs::write(&path, "1")?;

@@ -141,9 +141,6 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
 }
 
 /// Waits until a server of perftest listens at its port.
-///
-/// # Errors
-/// It does not.
 pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_listening(&sysfs::read("/proc/net/tcp")?, port) {
@@ -188,9 +185,6 @@ pub struct Outcome {
 
 impl Traffic {
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn finish(mut self) -> Result<Outcome> {
         let patience = PATIENCE + Duration::from_secs(self.seconds.into());
         let (ok, printed) = self.client.finish(patience)?;

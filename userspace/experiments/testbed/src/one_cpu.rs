@@ -15,9 +15,6 @@ pub(crate) struct OneCpu {
 
 impl OneCpu {
     /// Selects the first CPU that the thread may use.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub(crate) fn take() -> Result<Self> {
         let this = Pid::from_raw(0);
         let before = sched_getaffinity(this).context("on which CPUs this may run")?;
