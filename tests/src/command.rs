@@ -15,18 +15,18 @@ use nix::unistd::Pid;
 use crate::host::Host;
 use crate::socket::PATIENCE;
 
-/// Where `dcqcn` is.
+/// Path of `dcqcn`.
 ///
 /// # Errors
-/// `DCQCN_BIN` does not say so.
+/// `DCQCN_BIN` is not set.
 pub fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }
 
-/// Where `dcqcn-lab` is.
+/// Path of `dcqcn-lab`.
 ///
 /// # Errors
-/// `DCQCN_LAB_BIN` does not say so.
+/// `DCQCN_LAB_BIN` is not set.
 pub fn lab_binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?.into())
 }
@@ -81,7 +81,7 @@ impl Running {
         Ok(Self(host.run(move || command.spawn())??))
     }
 
-    /// Its standard output.
+    /// The standard output of the process, once.
     pub fn output(&mut self) -> Result<BufReader<ChildStdout>> {
         Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
     }
@@ -91,7 +91,7 @@ impl Running {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 
-    /// Waits for its end, which must come.
+    /// Waits for the process to exit.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -106,7 +106,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed.
+        // Fails if the process has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -36,7 +36,7 @@ rpg_byte_reset = '0B'
 pub struct Daemon {
     /// The process.
     pub child: Child,
-    /// Where its file, its log and its audit log are.
+    /// Directory of its file, log and audit log.
     pub dir: TempDir,
 }
 
@@ -78,13 +78,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Its file.
+    /// Path of the configuration file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
-    /// Its log.
+    /// Contents of the log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")

@@ -21,7 +21,7 @@ use crate::socket::{PATIENCE, RawSocket};
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
-    /// Its namespace.
+    /// The host's namespace.
     pub netns: Netns,
 }
 
@@ -48,7 +48,7 @@ impl Host {
         Ok(self.netns.run(work)?)
     }
 
-    /// Runs a command there, which must succeed, and returns what it prints.
+    /// Runs a command on the host, which must succeed, and returns its output.
     ///
     /// # Errors
     /// It fails, or is not installed.
@@ -67,7 +67,7 @@ impl Host {
         self.run(|| RawSocket::open(index))?
     }
 
-    /// A datagram socket that receives what its own stack gets for UDP port 4791, at 10.0.0.1 on `iface`.
+    /// A datagram socket for UDP port 4791 at 10.0.0.1 on `iface`: it receives packets that reach the host's own stack.
     pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
         self.add_v4(iface, 1, 24)?;
         let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
@@ -123,7 +123,7 @@ impl Host {
     /// Attaches with a role and changes of parameters, as in `link_rate=1gbit`; nothing is paced.
     ///
     /// # Errors
-    /// A change is none, or attaching fails.
+    /// A change is malformed, or attaching fails.
     pub fn attach(&self, iface: &str, role: Role, changes: &[&str]) -> Result<Info> {
         self.attach_as(&request(iface, role, changes)?)
     }
@@ -163,7 +163,7 @@ impl Host {
     /// Changes parameters, as in `wred.3.kmin=0B`.
     ///
     /// # Errors
-    /// A change is none, or refused.
+    /// A change is malformed or rejected.
     pub fn set(&self, iface: &str, changes: &[&str]) -> Result<()> {
         let changes = assignments(changes)?;
         let apply = |config: &mut Config| -> Result<()> {
@@ -207,7 +207,7 @@ impl Drop for Host {
 /// The request to attach with a role and changes of parameters; nothing is paced.
 ///
 /// # Errors
-/// A change is none.
+/// A change is malformed.
 pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
     Ok(Request {
         iface: iface.to_owned(),
@@ -237,7 +237,7 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
         host.netlink()?.set_mtu(index, mtu)?;
         host.netlink()?.set_up(index, true)?;
     }
-    // The end that comes up first drops its packets until the kernel has seen its carrier, in a work queue, or, on
+    // The end that comes up first drops packets until the kernel detects its carrier, in a work queue or, on
     // newer kernels, when the state is queried.
     near.0.netlink()?.link(near.1)?;
     Ok(())

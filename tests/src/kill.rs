@@ -33,7 +33,7 @@ pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs one that must succeed.
+/// Runs a command that must succeed.
 pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
     let mut command = command(lab, tc, line)?;
     let output = lab.host.run(|| command.output())??;

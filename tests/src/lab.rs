@@ -64,14 +64,14 @@ impl Lab {
         self.run_with(self.directory.path(), line)
     }
 
-    /// Runs a command that succeeds, and returns what it prints.
+    /// Runs a command that succeeds, and returns its output.
     pub fn ok(&self, line: &str) -> Result<String> {
         let output = self.run(line)?;
         ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs a command that succeeds with `--json`, and returns what it prints.
+    /// Runs a command that succeeds with `--json`, and returns its output.
     pub fn json(&self, line: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Where they are.
+/// Directory of the manifests.
 #[must_use]
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")

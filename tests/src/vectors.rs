@@ -86,7 +86,7 @@ pub struct Step {
     /// The CNP emitted with it, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnp: Option<String>,
-    /// Departure, if it has to wait; nanoseconds.
+    /// Departure, if delayed; nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub departure_ns: u64,
     /// Counters, by name.
@@ -103,7 +103,7 @@ pub enum Output {
     /// The unchanged packet.
     #[default]
     Same,
-    /// Nothing.
+    /// No packet.
     Dropped,
     /// These bytes, in hexadecimal.
     Changed(String),
@@ -159,7 +159,7 @@ impl Vector {
     /// Its configuration.
     ///
     /// # Errors
-    /// A setting is refused.
+    /// A setting is rejected.
     pub fn config(&self) -> Result<Config> {
         let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
         let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
@@ -313,7 +313,7 @@ fn bytes(hex: &str) -> Result<Vec<u8>> {
 }
 
 impl Vector {
-    /// Its file: a step a line.
+    /// Contents of the file, a step per line.
     pub fn file(&self) -> Result<String> {
         let mut text = String::from("{\n");
         let Self { about, settings, paces, packet_bytes, pairs, steps, classes } = self;
@@ -331,7 +331,7 @@ impl Vector {
     }
 }
 
-/// Where the file of a vector is.
+/// Path of the file of a vector.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name).with_extension("json")

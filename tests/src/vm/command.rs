@@ -25,7 +25,7 @@ pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
     netns.run(|| sh(line))?
 }
 
-/// Runs a shell script where `/sys` shows the interfaces of a network namespace.
+/// Runs a shell script with the `/sys` of a network namespace.
 pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns.name(), "sh", "-ec", script]);
@@ -35,7 +35,7 @@ pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
 /// Output of a command line with `--json` or `-j`.
 ///
 /// # Errors
-/// As [`sh`], or it is no JSON.
+/// As [`sh`], or the output is not JSON.
 pub fn json(line: &str) -> Result<Value> {
     serde_json::from_str(&sh(line)?).with_context(|| format!("`{line}` printed no JSON"))
 }
@@ -70,7 +70,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it with its output in a file.
+    /// Starts a program with its output in a file.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
@@ -90,7 +90,7 @@ impl Running {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits for its end; returns whether it succeeded, and its output.
+    /// Waits for the program to exit; returns whether it succeeded, and its output.
     ///
     /// # Errors
     /// It runs longer than `patience`.
@@ -112,7 +112,7 @@ impl Running {
         }
     }
 
-    /// Kills it, as `kill -9` does.
+    /// Kills the program, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         // An error means that it has exited already.
         drop(self.child.kill());

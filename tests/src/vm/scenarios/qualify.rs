@@ -53,7 +53,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let what = format!("{}: {}", check.case, check.what);
         report.check(&what, &check.found, &check.wanted, check.outcome == Outcome::Passed);
     }
-    // A fault on purpose.
+    // A deliberate fault.
     let changes = vec![Assignment::new("pfc_wd_detection_time", "0s")?];
     let settings = Settings { changes, ..Settings::default() };
     let off = qualify(&QualifyConfig { cases: vec![Case::Watchdog], settings, ..config })?;
