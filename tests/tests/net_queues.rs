@@ -94,7 +94,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
     let printed = maps.backlogs()?;
     assert!((10_000..=20_000).contains(&printed[3].bytes) && printed[0].bytes == 0, "{printed:?}");
-    // Room again: the limit is one that can be changed while packets wait.
+    // The limit can be raised while packets are queued.
     pair.a.set("a0", &["wred.3.queue_limit=200KB"])?;
     let drops = stats(&pair, &config)?[3].drops;
     socket.send(&frame)?;

@@ -15,7 +15,7 @@ use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
 
-/// To whom the pins are closed they all seem to be missing.
+/// Without access to the pins, `status` must not report them missing.
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const NOBODY: u32 = 65_534;
@@ -24,7 +24,7 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     }
     let lab = Lab::new("no-rights")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    // Where anybody may start it.
+    // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
     let dcqcn = directory.path().join("dcqcn");

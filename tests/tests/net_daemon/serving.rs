@@ -1,4 +1,4 @@
-//! Served interfaces, and the effect of a reload.
+//! Managed interfaces, and the effect of a reload.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     }
     let pair = Pair::new("come")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
-    // Its rights: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF, on every thread.
+    // Capabilities of every thread: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
     for task in fs::read_dir(format!("/proc/{}/task", daemon.child.id()))? {
         let status = task?.path().join("status");
         for (field, expected) in [("CapEff:", "000000c000001000"), ("CapPrm:", "000000c000001000")] {
@@ -71,7 +71,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     daemon.says(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
-    // The same of it everywhere, and once.
+    // Reported consistently, and logged once.
     let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
@@ -117,7 +117,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     Ok(())
 }
 
-/// Another application's program at the head of the chain ends it: dcqcn's program is attached, and sees nothing.
+/// Another application's program at the head of the chain ends it: dcqcn's program is attached but sees no packets.
 #[test]
 fn bypassed_programs_fail_readyz() -> Result<()> {
     if !runnable("bypassed_programs_fail_readyz", &[])? {
@@ -161,7 +161,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     daemon.end()
 }
 
-/// As udev does to one that is new.
+/// As udev renames a new interface.
 #[test]
 fn renamed_interface_served_by_new_name() -> Result<()> {
     if !runnable("renamed_interface_served_by_new_name", &[])? {
@@ -214,8 +214,8 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
-    // Each is refused, with its reason, and changes nothing: what is not a file; what one of two interfaces cannot become;
-    // what fails only when a third interface is being attached.
+    // Each is rejected with its reason, without changes: not a regular file; a change that one of two interfaces does not
+    // support; a failure while attaching a third interface.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
         (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "allowed is 8 to 1048576"),
@@ -233,7 +233,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
         both(2_000_000_000)?;
         assert_eq!(pair.a.attached()?, ["a0", "a1"]);
     }
-    // On SIGHUP: another parameter, one interface more, one less.
+    // On SIGHUP: another parameter, an additional interface, a removed one.
     elsewhere = HOST.replace("1gbit", "4gbit").replace("'a*'", "'[ac]0'");
     daemon.write(&elsewhere)?;
     daemon.signal(Signal::SIGHUP)?;
@@ -286,7 +286,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
         |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
     let mut daemon = Daemon::serving(&pair.a, &listen(9310, 0), "a0")?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
-    // The same address with other flows, then another address; one in use is refused.
+    // The same address with another number of flows, then another address; one in use is rejected.
     for (file, port) in [(listen(9310, 3), 9310), (listen(9311, 3), 9311)] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file)?;

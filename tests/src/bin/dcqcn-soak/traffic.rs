@@ -22,7 +22,7 @@ struct Shared {
     sent: AtomicU64,
     received: AtomicU64,
     is_paused: AtomicBool,
-    /// Whether the sender has noticed the request to stop.
+    /// Whether the sender has noticed the pause.
     advance_at_line_rate: AtomicBool,
     is_over: AtomicBool,
 }

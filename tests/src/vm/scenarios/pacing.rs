@@ -49,7 +49,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Paces QPs at a rate; returns each one's share of it on the wire, and the attempts.
+/// Paces QPs at a rate; returns each one's share of it on the wire, and the retries.
 fn held(lab: &Lab, report: &mut Report, asked_mbps: u32, qps: u16, credit: &str) -> Result<(Vec<f64>, u64)> {
     // A flow without a cut has the maximum rate.
     lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit pacing_credit={credit}"))?;
