@@ -139,7 +139,7 @@ fn unusable_ports_named() -> Result<()> {
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
     join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
     for (ports, names) in [
-        ("e1,e1", "--against has e1 twice"),
+        ("e1,e1", "--against lists e1 twice"),
         ("e1,e9", "e9"),
         ("lo,e1", "lo is not an Ethernet port"),
         ("e1,lo", "lo is not an Ethernet port"),

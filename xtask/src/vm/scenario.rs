@@ -89,7 +89,7 @@ pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenari
     Ok(all.into_iter().filter(|scenario| names.contains(&scenario.name)).collect())
 }
 
-/// Results of a run in the guest; `None` if it did not get that far.
+/// Results of a run in the guest; `None` if it did not finish.
 pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)

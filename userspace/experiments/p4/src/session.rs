@@ -77,7 +77,7 @@ impl Session {
             Err(error) => Err(error.to_string()),
         };
         let answer = answer.map_err(|text| {
-            // Its further output would belong to no request.
+            // Further output would not belong to a request.
             self.input = None;
             Error::Gone { port: self.port, reason: format!("`{command}`: {}", self.reason(&text)) }
         })?;

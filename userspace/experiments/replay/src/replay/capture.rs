@@ -20,7 +20,7 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// Error in a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// It cannot be read at all.
+    /// Unreadable file.
     #[error("{}: {source}", path.display())]
     Open {
         /// Path.
@@ -28,7 +28,7 @@ pub enum CaptureError {
         /// Cause.
         source: io::Error,
     },
-    /// It has another format.
+    /// Unknown format.
     #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
     NotACapture {
         /// Path.
@@ -36,7 +36,7 @@ pub enum CaptureError {
         /// Deviation of its first bytes.
         reason: String,
     },
-    /// Its link type is unsupported.
+    /// Unsupported link type.
     #[error(
         "link type {link_type:?} cannot be replayed; ETHERNET, RAW, NULL, LOOP, LINUX_SLL and LINUX_SLL2 can"
     )]
@@ -44,7 +44,7 @@ pub enum CaptureError {
         /// Link type.
         link_type: DataLink,
     },
-    /// It ends within a packet, or its structure is damaged there. Previous packets were read.
+    /// Truncated or damaged capture; packets before the damage were read.
     #[error("the capture is damaged or cut short after packet {packets}: {reason}")]
     Damaged {
         /// Number of packets before the damage.
