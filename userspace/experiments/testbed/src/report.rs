@@ -227,7 +227,7 @@ impl fmt::Display for IncastReport {
         let width = 11.max(steady.len().div_ceil(runs.len().max(1)));
         write!(f, "{:label_width$}", "")?;
         let part_width = ((width + 2) * runs.len()).saturating_sub(2);
-        for title in [&steady, "complete run"] {
+        for title in [&steady, "whole run"] {
             write!(f, "  {title:>part_width$}")?;
         }
         write!(f, "\n{:label_width$}", "")?;

@@ -4,7 +4,7 @@
 //! it over when restarted.
 //!
 //! The event loop handles signals, systemd, link notifications and HTTP, and never blocks. The `worker` thread
-//! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has a thread that serves
+//! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has one thread for
 //! all interfaces.
 
 mod age;
