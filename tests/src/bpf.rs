@@ -77,7 +77,7 @@ impl Held {
     /// nothing else open.
     ///
     /// # Errors
-    /// It is not attached, or the kernel does not report it.
+    /// `iface` is not attached, or the kernel does not report it.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
         let attachment = host.attachment(iface)?;
         let mut maps = open_maps()?;

@@ -181,7 +181,7 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
 /// Waits until `look` returns a value; a temporary error describes the state so far.
 ///
 /// # Errors
-/// It does not come, or `look` fails.
+/// No value within the time limit, or `look` fails.
 pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {

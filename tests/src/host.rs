@@ -51,7 +51,7 @@ impl Host {
     /// Runs a command on the host, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// It fails, or is not installed.
+    /// The command fails, or is not installed.
     pub fn command(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().context("an empty command")?);

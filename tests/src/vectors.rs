@@ -65,7 +65,7 @@ pub struct Other {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Its special property.
+    /// Property under test.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// `xdp`, `ingress`, `egress`.
@@ -78,7 +78,7 @@ pub struct Step {
     /// Packets in front of it in its queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth_packets: u64,
-    /// Its bytes, in hexadecimal.
+    /// Bytes of the packet, in hexadecimal.
     pub packet: String,
     /// Output: the packet itself by default.
     #[serde(default, skip_serializing_if = "Output::is_same")]
@@ -156,7 +156,7 @@ impl Output {
 }
 
 impl Vector {
-    /// Its configuration.
+    /// The configuration of the vector.
     ///
     /// # Errors
     /// A setting is rejected.

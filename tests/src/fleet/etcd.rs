@@ -200,7 +200,7 @@ impl Etcd {
     /// Waits until the cluster accepts a write.
     ///
     /// # Errors
-    /// It does not accept one in time.
+    /// The cluster accepts no write in time.
     pub fn healthy(&self) -> Result<()> {
         let began = Instant::now();
         loop {

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 ///
 /// # Errors
-/// It fails, or is not installed.
+/// The command fails, or is not installed.
 pub fn sh(line: &str) -> Result<String> {
     finished(&mut command(line)?, line)
 }
@@ -93,7 +93,7 @@ impl Running {
     /// Waits for the program to exit; returns whether it succeeded, and its output.
     ///
     /// # Errors
-    /// It runs longer than `patience`.
+    /// The program runs longer than `patience`.
     pub fn finish(&mut self, patience: Duration) -> Result<(bool, String)> {
         let until = Instant::now() + patience;
         loop {

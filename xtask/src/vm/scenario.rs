@@ -23,9 +23,9 @@ pub(super) struct Scenario {
     pub(super) limit_s: u64,
     /// Whether every change must pass it.
     pub(super) is_ci: bool,
-    /// Whether it needs a guest with systemd, and the package.
+    /// Whether the scenario needs a guest with systemd, and the package.
     pub(super) with_systemd: bool,
-    /// Whether it needs two guests with a NIC each.
+    /// Whether the scenario needs two guests with a NIC each.
     pub(super) two_guests: bool,
 }
 

@@ -144,7 +144,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     /// CPUs.
     pub(crate) cpus: usize,
-    /// Whether it is a virtual machine.
+    /// Whether the machine is virtual.
     pub(crate) is_virtual: bool,
     /// Kernel release without a vendor's suffix.
     pub(crate) kernel: String,

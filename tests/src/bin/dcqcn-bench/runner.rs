@@ -31,7 +31,7 @@ pub(crate) fn cpu_time() -> Result<Duration> {
 /// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
-    /// Its bytes.
+    /// Bytes of the packet.
     pub(crate) packet: Vec<u8>,
     /// `skb->mark`; TC only.
     pub(crate) mark: u32,
@@ -116,7 +116,7 @@ pub(crate) const fn program_of(hook: Hook) -> &'static str {
 pub(crate) struct Instance {
     /// The object.
     pub(crate) ebpf: Ebpf,
-    /// Its maps.
+    /// Maps of the object.
     pub(crate) maps: Maps,
     /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,

@@ -70,7 +70,7 @@ fn daemon_stopped(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     fs::write(site.daemon.file(), "")?;
-    // It must be stable for a second to count as complete.
+    // A file must be stable for a second to count as complete.
     thread::sleep(Duration::from_millis(2_500));
     Ok(fs::write(site.daemon.file(), file())?)
 }
@@ -145,7 +145,7 @@ fn kill_waiters(site: &Site) -> Result<()> {
             .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
         if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
             let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
-            // It may have exited already.
+            // Fails if the process has exited.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
         }
     }

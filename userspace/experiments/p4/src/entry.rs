@@ -17,7 +17,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Its bits.
+    /// Bits.
     #[must_use]
     pub(crate) fn bits(self) -> u128 {
         match self {
@@ -109,7 +109,7 @@ pub struct Entry {
     pub priority: u32,
     /// The action.
     pub action: String,
-    /// Its parameters.
+    /// Parameters.
     pub params: Vec<Value>,
 }
 

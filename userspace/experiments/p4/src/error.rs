@@ -105,7 +105,7 @@ pub enum Error {
     Refused {
         /// The command.
         command: String,
-        /// Its answer.
+        /// Answer.
         answer: String,
     },
     /// The answer of the switch is malformed.
@@ -115,7 +115,7 @@ pub enum Error {
     Answer {
         /// The command.
         command: String,
-        /// Its answer.
+        /// Answer.
         answer: String,
     },
     /// The value read back differs.
@@ -141,7 +141,7 @@ pub enum Error {
     Full {
         /// Table.
         table: String,
-        /// Its size.
+        /// Size.
         size: u64,
         /// Entries of the configuration.
         needed: usize,
@@ -172,7 +172,7 @@ pub enum Error {
         /// Output, or missing part.
         reason: String,
     },
-    /// Its ports cannot be created or used.
+    /// The switch's ports cannot be created or used.
     #[error("the switch's ports: {reason}")]
     Ports {
         /// Cause.
@@ -198,7 +198,7 @@ pub enum Error {
     /// A packet neither left the switch nor was counted as dropped.
     #[error("the switch lost a packet of {len} bytes that arrived at port {port}")]
     Lost {
-        /// Its length.
+        /// Length.
         len: usize,
         /// The port.
         port: u16,

@@ -90,7 +90,7 @@ impl RawSocket {
     /// The next frame, which must arrive.
     ///
     /// # Errors
-    /// It does not arrive in time.
+    /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(PATIENCE)?.context("no frame arrived")
     }

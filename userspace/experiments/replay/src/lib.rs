@@ -97,7 +97,7 @@ pub enum Verdict {
 pub struct Outcome {
     /// Verdict.
     pub verdict: Verdict,
-    /// Its bytes.
+    /// Bytes.
     pub packet: Vec<u8>,
     /// `skb->mark`; 0 after XDP.
     pub mark: u32,

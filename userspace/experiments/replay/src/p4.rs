@@ -292,7 +292,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 }
 
-/// Whether it is CE-marked data from one host to another.
+/// Whether the packet is CE-marked data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
     let mut packet = Packet(packet);
     classify(&mut packet)

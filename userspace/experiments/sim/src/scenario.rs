@@ -93,7 +93,7 @@ pub struct Class {
 
 /// Thresholds of priority flow control.
 ///
-/// They are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
+/// The thresholds are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
 /// one sender-link delay after it rises above XOFF, and resume one delay after it falls to XON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pfc {
@@ -147,7 +147,7 @@ pub enum Work {
     Bulk,
     /// One message.
     Once {
-        /// Its length.
+        /// Length.
         bytes: u64,
     },
     /// A closed loop: a new block is requested when one is complete.

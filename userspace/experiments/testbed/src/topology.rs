@@ -99,7 +99,7 @@ pub(crate) const MAX_SENDERS: u16 = 250;
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]
 pub struct Switch {
-    /// Its namespace.
+    /// Namespace.
     pub netns: Netns,
     /// The port towards the receiver: the bottleneck.
     pub egress_ifname: String,

@@ -198,7 +198,7 @@ pub struct LastReload {
 /// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// Its name.
+    /// Name.
     pub interface: String,
     /// Cause.
     pub error: String,

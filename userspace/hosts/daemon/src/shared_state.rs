@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that cannot be managed, with causes.
     pub(crate) failing: Vec<Failing>,
-    /// Those of them that are complete but see no packets.
+    /// Failing interfaces that are complete but see no packets.
     pub(crate) bypassed: Vec<Failing>,
     /// Repairs of each managed interface.
     pub(crate) repairs: BTreeMap<String, u64>,
@@ -48,7 +48,7 @@ pub(crate) struct Snapshot {
 /// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Failing {
-    /// Its name.
+    /// Name.
     pub(crate) interface: String,
     /// Cause.
     pub(crate) error: String,

@@ -97,7 +97,7 @@ pub enum Error {
     Earlier {
         /// Interface.
         iface: String,
-        /// Its journal.
+        /// Journal.
         path: PathBuf,
     },
     /// The journal was written by a later version.

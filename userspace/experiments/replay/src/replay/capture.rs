@@ -59,7 +59,7 @@ pub enum CaptureError {
 pub struct Captured {
     /// Time, in ns since 1970.
     pub time_ns: u64,
-    /// Its length on the wire as an Ethernet frame, bytes.
+    /// Length on the wire as an Ethernet frame, bytes.
     pub length: u32,
     /// Captured bytes; other link headers are replaced by Ethernet.
     pub data: Vec<u8>,
@@ -81,7 +81,7 @@ impl Capture {
     /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, is not a capture, or has an unsupported link type.
+    /// The file cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;

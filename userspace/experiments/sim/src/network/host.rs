@@ -377,7 +377,7 @@ impl Host {
             qp.turn = Turn::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
         } else {
-            // It is due when the link is free again.
+            // The next packet is due when the link is free again.
             qp.turn = Turn::Ready;
             self.lines[class].ready.push_back(slot);
             self.waiting |= 1 << class;

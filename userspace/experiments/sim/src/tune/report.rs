@@ -18,9 +18,9 @@ use super::task::Task;
 pub struct Row {
     /// Name.
     pub name: String,
-    /// Whether it is a published preset.
+    /// Whether the row is a published preset.
     pub is_preset: bool,
-    /// Whether it includes `--profile` and `--set`; others are for comparison only.
+    /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
     /// Profile.
     pub profile: String,
@@ -110,7 +110,7 @@ pub struct TuneReport {
     pub budget: usize,
     /// Simulated candidates.
     pub simulated: usize,
-    /// Whether it was interrupted.
+    /// Whether the search was interrupted.
     pub is_interrupted: bool,
     /// Workloads.
     pub workloads: usize,

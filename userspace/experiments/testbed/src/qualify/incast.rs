@@ -25,11 +25,11 @@ const ON_THE_WAY: (f64, u64) = (0.02, 8);
 /// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch<'a> {
-    /// Its settings.
+    /// Settings.
     pub(super) config: &'a Config,
-    /// Whether its counters can be read.
+    /// Whether the switch's counters can be read.
     pub(super) is_read: bool,
-    /// Whether its queues are scheduled by weight.
+    /// Whether the switch's queues are scheduled by weight.
     pub(super) has_queues: bool,
     /// Whether a single sender's QPs together exceed its port.
     pub(super) is_slower: bool,

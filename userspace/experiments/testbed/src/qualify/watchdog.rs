@@ -116,7 +116,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have exited already.
+        // Fails if the process has exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -9,7 +9,7 @@ use super::config::Config;
 /// Interfaces that the daemon manages.
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
-    /// Those in a file: attached with the file's parameters.
+    /// Interfaces in a file: attached with the file's parameters.
     File(Box<Config>),
     /// Existing attachments, unchanged.
     Named(Vec<String>),
@@ -41,9 +41,9 @@ fn names(config: &Config, iface: &str) -> bool {
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
-    /// Its index.
+    /// Index.
     pub(super) index: u32,
-    /// Its name now.
+    /// Current name.
     pub(super) name: String,
     /// Whether RoCE is possible: it has an Ethernet address and is not the loopback.
     pub(super) is_ethernet: bool,

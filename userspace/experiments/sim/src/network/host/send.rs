@@ -37,11 +37,11 @@ pub(crate) struct Completed {
 pub(crate) enum Turn {
     /// Nothing to send.
     Idle,
-    /// Its next packet may not leave yet; an event is scheduled.
+    /// The next packet may not leave yet; an event is scheduled.
     Waiting,
     /// Queued for the link.
     Ready,
-    /// Its packet is on the link.
+    /// A packet is on the link.
     Sending,
 }
 
@@ -74,7 +74,7 @@ struct Repair {
 enum Known {
     Nothing,
     Arrived,
-    /// It was trimmed and retransmitted.
+    /// Trimmed and retransmitted.
     SentAgain,
 }
 
