@@ -31,7 +31,7 @@ pub(crate) struct NotQualified;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Cases:
-  incast    N simultaneous senders plus non-RoCE traffic: no drops, NAKs or retransmissions, link saturated, queue shares within 5 % of their weights
+  incast    N simultaneous senders plus non-RoCE traffic: no drops, NAKs or retransmissions; link saturated; queue shares within 5 %
   marking   share of packets marked at each queue depth, compared with theory over --rounds rounds
   storage   N targets with four QPs each: DCQCN prevents loss by marks and CNPs
   classes   CNPs and ACKs keep their DSCP, and the switch counts them in their classes

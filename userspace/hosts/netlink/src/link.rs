@@ -79,7 +79,7 @@ impl Link {
     }
 }
 
-/// What an interface counts.
+/// Packet counters of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     /// Packets received.

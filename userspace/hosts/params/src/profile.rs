@@ -115,7 +115,7 @@ impl Profile {
 /// | rate_to_set_on_first_cnp | 0 |
 /// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
 ///
-/// That `rpg_byte_reset` counts in 64 bytes is isekai's reading; the field has 15 bits. Marking is the switch's and stays
+/// The unit of `rpg_byte_reset`, 64 bytes, is isekai's reading; the field has 15 bits. Marking is the switch's and stays
 /// `paper`'s.
 fn nvidia() -> Config {
     let mut config = Config::DEFAULT;

@@ -108,7 +108,7 @@ pub enum Shaper {
     Tbf,
     /// The only top class of an HTB at the root.
     Htb {
-        /// That class.
+        /// The class.
         class: Handle,
     },
 }
