@@ -15,7 +15,7 @@ pub struct Target {
     pub name: &'static str,
     /// Runs it.
     pub run: fn(&[u8]),
-    /// Whether it needs root and loads programs into the running kernel.
+    /// Whether the target needs root and loads programs into the running kernel.
     pub needs_kernel: bool,
 }
 

@@ -8,8 +8,8 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_replay::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
 
-/// The loopback interface, which every network namespace has under this number: the kernel engine's XDP wants an
-/// interface that exists.
+/// The loopback interface, which has this index in every network namespace: XDP in the kernel engine requires an
+/// existing interface.
 pub const LO: u32 = 1;
 /// Seed of the random sequence.
 const SEED: u64 = 0x0dc9_c0de;
@@ -83,7 +83,7 @@ impl Both {
         reference
     }
 
-    /// The counters; panics unless both have the same.
+    /// The counters; panics unless both engines agree.
     pub fn counters(&self) -> [Counters; 3] {
         let reference = self.reference.counters().unwrap_or_else(|error| panic!("reference: {error}"));
         let kernel = self.kernel.counters().unwrap_or_else(|error| panic!("kernel: {error}"));
@@ -91,7 +91,7 @@ impl Both {
         reference
     }
 
-    /// The whole state; panics unless both have the same.
+    /// The complete state; panics unless both engines agree.
     pub fn state(&self) -> State {
         let reference = self.reference.state().unwrap_or_else(|error| panic!("reference: {error}"));
         let kernel = self.kernel.state().unwrap_or_else(|error| panic!("kernel: {error}"));

@@ -18,7 +18,7 @@ use crate::host::Host;
 /// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Opens the object that `cargo xtask build` leaves next to the data plane's: what speed is compared with, and what tests need.
+/// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and programs for tests.
 ///
 /// # Errors
 /// The object is missing.
@@ -29,7 +29,7 @@ pub fn baselines() -> Result<Ebpf> {
 /// The loopback interface's index in every network namespace.
 pub const LO: u32 = 1;
 
-/// The same, whose redirecting program sends to the interface of this index, and whose pacer has places for `flows` flows (a power of
+/// [`baselines`], with a redirecting program that sends to the interface of this index, and a pacer with slots for `flows` flows (a power of
 /// two).
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
     loaded.with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))
 }
 
-/// Opens the pacer in C that speed is compared with; `None` where it was not built, as there was no clang.
+/// Opens the reference pacer in C; `None` if it was not built for lack of clang.
 ///
 /// # Errors
 /// The object exists but cannot be opened.
@@ -77,7 +77,7 @@ impl Held {
     /// nothing else open.
     ///
     /// # Errors
-    /// It is not attached, or the kernel does not report it.
+    /// `iface` is not attached, or the kernel does not report it.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
         let attachment = host.attachment(iface)?;
         let mut maps = open_maps()?;

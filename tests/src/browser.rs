@@ -58,9 +58,6 @@ impl Browser {
     }
 
     /// Starts it.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let pipe = |name: &str| -> Result<File> {
@@ -99,9 +96,6 @@ impl Browser {
     }
 
     /// Sends a request, and waits for the answer.
-    ///
-    /// # Errors
-    /// It refuses, or does not answer.
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
         let mut question = json!({ "id": self.id, "method": method, "params": params });
@@ -141,9 +135,6 @@ impl Browser {
     }
 
     /// Opens a page, and waits until it is loaded.
-    ///
-    /// # Errors
-    /// It is not.
     pub fn open(&mut self, url: &str) -> Result<()> {
         let opened = self.call("Page.navigate", json!({ "url": url }))?;
         ensure!(opened["errorText"].is_null(), "{url}: {}", opened["errorText"]);
@@ -151,9 +142,6 @@ impl Browser {
     }
 
     /// The value of an expression in the page; a promise is waited for.
-    ///
-    /// # Errors
-    /// It throws.
     pub fn eval(&mut self, expression: &str) -> Result<Value> {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let result = self.call("Runtime.evaluate", params)?;
@@ -162,9 +150,6 @@ impl Browser {
     }
 
     /// Waits until an expression is true.
-    ///
-    /// # Errors
-    /// It does not become so.
     pub fn wait(&mut self, expression: &str) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.eval(&format!("!!({expression})"))? != true {
@@ -178,9 +163,6 @@ impl Browser {
     }
 
     /// Sets the page's size in pixels, and its colour scheme.
-    ///
-    /// # Errors
-    /// The browser refuses.
     pub fn look(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", size)?;
@@ -189,9 +171,6 @@ impl Browser {
     }
 
     /// Presses a key, as in `Tab`.
-    ///
-    /// # Errors
-    /// The browser refuses.
     pub fn press(&mut self, key: &str, code: u32) -> Result<()> {
         let text = if key == "Enter" { "\r" } else { "" };
         for kind in ["keyDown", "keyUp"] {
@@ -203,17 +182,11 @@ impl Browser {
     }
 
     /// Types a text into the focused element.
-    ///
-    /// # Errors
-    /// The browser refuses.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
     /// Writes a screenshot as PNG.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn picture(&mut self, to: &Path) -> Result<()> {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
         let text = shot["data"].as_str().context("no picture")?;
@@ -225,9 +198,6 @@ impl Browser {
     }
 
     /// Findings of axe-core about the page; `None` if it is not installed.
-    ///
-    /// # Errors
-    /// It does not run.
     pub fn faults(&mut self) -> Result<Option<Vec<String>>> {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/web/axe.js");
         let Ok(axe) = fs::read_to_string(&path) else {

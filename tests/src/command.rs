@@ -15,18 +15,18 @@ use nix::unistd::Pid;
 use crate::host::Host;
 use crate::socket::PATIENCE;
 
-/// Where `dcqcn` is.
+/// Path of `dcqcn`.
 ///
 /// # Errors
-/// `DCQCN_BIN` does not say so.
+/// `DCQCN_BIN` is not set.
 pub fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }
 
-/// Where `dcqcn-lab` is.
+/// Path of `dcqcn-lab`.
 ///
 /// # Errors
-/// `DCQCN_LAB_BIN` does not say so.
+/// `DCQCN_LAB_BIN` is not set.
 pub fn lab_binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?.into())
 }
@@ -52,9 +52,6 @@ pub fn dcqcn(line: &str) -> Result<Command> {
 }
 
 /// CPU time a process has used so far, user and system.
-///
-/// # Errors
-/// It has ended.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     // In ticks of 10 ms (proc_pid_stat(5), fields 14 and 15), behind a name that may have spaces.
     const TICK: Duration = Duration::from_millis(10);
@@ -80,33 +77,21 @@ impl Running {
     }
 
     /// Starts any command there.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
         Ok(Self(host.run(move || command.spawn())??))
     }
 
-    /// Its standard output.
-    ///
-    /// # Errors
-    /// It was taken before.
+    /// The standard output of the process, once.
     pub fn output(&mut self) -> Result<BufReader<ChildStdout>> {
         Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
     }
 
     /// Sends it a signal.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 
-    /// Waits for its end, which must come.
-    ///
-    /// # Errors
-    /// It does not.
+    /// Waits for the process to exit.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -121,7 +106,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed.
+        // Fails if the process has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

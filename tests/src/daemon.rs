@@ -36,23 +36,17 @@ rpg_byte_reset = '0B'
 pub struct Daemon {
     /// The process.
     pub child: Child,
-    /// Where its file, its log and its audit log are.
+    /// Directory of its file, log and audit log.
     pub dir: TempDir,
 }
 
 impl Daemon {
     /// Starts it with a log of JSON lines.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start(host: &Host, file: &str) -> Result<Self> {
         Self::start_with(host, file, &["--log-format", "json"], &[])
     }
 
     /// Starts it with options and variables.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start_with(
         host: &Host,
         file: &str,
@@ -66,9 +60,6 @@ impl Daemon {
     }
 
     /// Starts it with a log of JSON lines, and waits until it has attached to `iface`.
-    ///
-    /// # Errors
-    /// It does not.
     pub fn serving(host: &Host, file: &str, iface: &str) -> Result<Self> {
         let mut daemon = Self::start(host, file)?;
         daemon.attaches(iface)?;
@@ -76,39 +67,30 @@ impl Daemon {
     }
 
     /// Waits until it has attached to `iface`.
-    ///
-    /// # Errors
-    /// It does not.
     pub fn attaches(&mut self, iface: &str) -> Result<()> {
         self.says(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
     }
 
     /// Starts another with the same file, after this one has ended.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn again(&mut self, host: &Host) -> Result<()> {
         fs::write(self.log(), "")?;
         self.child = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
         Ok(())
     }
 
-    /// Its file.
+    /// Path of the configuration file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
-    /// Its log.
+    /// Contents of the log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
 
     /// Replaces the file as an editor does.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn write(&self, file: &str) -> Result<()> {
         let new = self.dir.path().join("new");
         fs::write(&new, file)?;
@@ -116,9 +98,6 @@ impl Daemon {
     }
 
     /// Waits until the log has a line with all of `words`.
-    ///
-    /// # Errors
-    /// It does not come, or the daemon ends.
     pub fn says(&mut self, words: &[&str]) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -135,17 +114,11 @@ impl Daemon {
     }
 
     /// Sends it a signal.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
     }
 
     /// Stops it in order.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn end(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.child.wait()?;
@@ -208,7 +181,7 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
 /// Waits until `look` returns a value; a temporary error describes the state so far.
 ///
 /// # Errors
-/// It does not come, or `look` fails.
+/// No value within the time limit, or `look` fails.
 pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -232,9 +205,6 @@ pub struct Manager {
 
 impl Manager {
     /// Listens, from now on.
-    ///
-    /// # Errors
-    /// It cannot.
     pub fn listen() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let socket = UnixDatagram::bind(dir.path().join("notify"))?;
@@ -243,18 +213,12 @@ impl Manager {
     }
 
     /// Value of `NOTIFY_SOCKET` for a client.
-    ///
-    /// # Errors
-    /// It is no text.
     pub fn address(&self) -> Result<String> {
         let path = self.dir.path().join("notify");
         Ok(path.to_str().context("a path that is no text")?.to_owned())
     }
 
     /// Reads until a message has a line that starts with `word`, and returns that message.
-    ///
-    /// # Errors
-    /// It does not come.
     pub fn hears(&mut self, word: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
         while Instant::now() < end {

@@ -90,17 +90,11 @@ impl Site {
     }
 
     /// Starts the agent of a host.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn begin_agent(&mut self, host: &str) -> Result<()> {
         self.begin_agent_under(&[], host)
     }
 
     /// Starts the agent of a host with a command prefix, for example `faketime -f +7m`.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn begin_agent_under(&mut self, program: &[&str], host: &str) -> Result<()> {
         let control = self.dir.path().join(format!("{host}.control"));
         let child = self
@@ -169,18 +163,12 @@ impl Site {
     }
 
     /// Runs `dcqcn-fleet` with these arguments to completion.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
         let mut command = self.command(words)?;
         Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?)
     }
 
     /// Runs `dcqcn-fleet` with these arguments, which must succeed, and returns its output.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn text(&self, words: &[&str]) -> Result<String> {
         let output = self.run(words)?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -189,9 +177,6 @@ impl Site {
     }
 
     /// Writes a file for `apply` that sets `parameters` on every host.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");
         let group =

@@ -21,15 +21,12 @@ use crate::socket::{PATIENCE, RawSocket};
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
-    /// Its namespace.
+    /// The host's namespace.
     pub netns: Netns,
 }
 
 impl Host {
     /// Makes a host; its name is unique to this process and `test`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(test: &str, name: &str) -> Result<Self> {
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
         let host = Self { netns };
@@ -39,9 +36,6 @@ impl Host {
     }
 
     /// Opens a netlink socket in its namespace.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn netlink(&self) -> Result<Netlink> {
         Ok(Netlink::connect_in(&self.netns)?)
     }
@@ -54,10 +48,10 @@ impl Host {
         Ok(self.netns.run(work)?)
     }
 
-    /// Runs a command there, which must succeed, and returns what it prints.
+    /// Runs a command on the host, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// It fails, or is not installed.
+    /// The command fails, or is not installed.
     pub fn command(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().context("an empty command")?);
@@ -68,18 +62,12 @@ impl Host {
     }
 
     /// A raw socket at one of its interfaces.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
         self.run(|| RawSocket::open(index))?
     }
 
-    /// A datagram socket that receives what its own stack gets for UDP port 4791, at 10.0.0.1 on `iface`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// A datagram socket for UDP port 4791 at 10.0.0.1 on `iface`: it receives packets that reach the host's own stack.
     pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
         self.add_v4(iface, 1, 24)?;
         let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
@@ -96,9 +84,6 @@ impl Host {
     }
 
     /// Directory of the journals of its attachments.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn journals(&self) -> Result<PathBuf> {
         let cookie = self.run(dcqcn_netlink::netns::current_cookie)??;
         Ok(PathBuf::from(format!("/run/dcqcn/ns-{cookie}")))
@@ -123,18 +108,12 @@ impl Host {
     }
 
     /// Assigns the address 10.0.0.`host` to the interface.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn add_v4(&self, iface: &str, host: u8, prefix_len: u8) -> Result<()> {
         let address = IpAddr::V4(Ipv4Addr::from(v4(host)));
         Ok(self.netlink()?.add_address(self.index(iface)?, address, prefix_len)?)
     }
 
     /// Adds a neighbour entry and route for `host` behind `iface`, under its usual Ethernet address.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn add_neighbour(&self, iface: &str, host: u8, ipv6: bool) -> Result<()> {
         let address =
             if ipv6 { Ipv6Addr::from(v6(host)).into() } else { IpAddr::V4(Ipv4Addr::from(v4(host))) };
@@ -144,7 +123,7 @@ impl Host {
     /// Attaches with a role and changes of parameters, as in `link_rate=1gbit`; nothing is paced.
     ///
     /// # Errors
-    /// A change is none, or attaching fails.
+    /// A change is malformed, or attaching fails.
     pub fn attach(&self, iface: &str, role: Role, changes: &[&str]) -> Result<Info> {
         self.attach_as(&request(iface, role, changes)?)
     }
@@ -184,7 +163,7 @@ impl Host {
     /// Changes parameters, as in `wred.3.kmin=0B`.
     ///
     /// # Errors
-    /// A change is none, or refused.
+    /// A change is malformed or rejected.
     pub fn set(&self, iface: &str, changes: &[&str]) -> Result<()> {
         let changes = assignments(changes)?;
         let apply = |config: &mut Config| -> Result<()> {
@@ -228,7 +207,7 @@ impl Drop for Host {
 /// The request to attach with a role and changes of parameters; nothing is paced.
 ///
 /// # Errors
-/// A change is none.
+/// A change is malformed.
 pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
     Ok(Request {
         iface: iface.to_owned(),
@@ -249,9 +228,6 @@ fn assignments(changes: &[&str]) -> Result<Vec<Assignment>> {
 }
 
 /// Joins an interface of one host to one of another, up, with the Ethernet addresses of hosts `near.2` and `far.2`.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result<()> {
     let near_end = VethEnd { name: near.1, netns: None, mac: Some(mac(near.2)) };
     let far_end = VethEnd { name: far.1, netns: Some(&far.0.netns), mac: Some(mac(far.2)) };
@@ -261,7 +237,7 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
         host.netlink()?.set_mtu(index, mtu)?;
         host.netlink()?.set_up(index, true)?;
     }
-    // The end that comes up first drops its packets until the kernel has seen its carrier, in a work queue, or, on
+    // The end that comes up first drops packets until the kernel detects its carrier, in a work queue or, on
     // newer kernels, when the state is queried.
     near.0.netlink()?.link(near.1)?;
     Ok(())
@@ -288,17 +264,11 @@ pub struct Pair {
 
 impl Pair {
     /// Builds it, for an MTU of 4200 bytes.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(test: &str) -> Result<Self> {
         Self::with_mtu(test, 4_200)
     }
 
     /// Builds it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn with_mtu(test: &str, mtu: u32) -> Result<Self> {
         let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
         join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;
@@ -306,9 +276,6 @@ impl Pair {
     }
 
     /// Another wire between the two, down.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn also(&self, near: &str, far: &str) -> Result<()> {
         let near = VethEnd { name: near, netns: None, mac: None };
         let far = VethEnd { name: far, netns: Some(&self.b.netns), mac: None };

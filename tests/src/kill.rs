@@ -33,10 +33,7 @@ pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs one that must succeed.
-///
-/// # Errors
-/// It fails.
+/// Runs a command that must succeed.
 pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
     let mut command = command(lab, tc, line)?;
     let output = lab.host.run(|| command.output())??;
@@ -45,9 +42,6 @@ pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
 }
 
 /// Runs a command that is killed at its `n`-th step; returns its output, or `None` if it has fewer steps and succeeds.
-///
-/// # Errors
-/// It fails otherwise.
 pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
     let mut command = command(lab, tc, line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
@@ -62,9 +56,6 @@ pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
 
 /// Kills a command at each of its steps in turn, and finally lets it complete; `before` prepares, and `after` checks
 /// the remaining state. Returns the number of steps.
-///
-/// # Errors
-/// Any of the three fails.
 pub fn at_every_step(
     lab: &Lab,
     tc: Tc,

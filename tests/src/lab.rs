@@ -21,9 +21,6 @@ pub struct Lab {
 
 impl Lab {
     /// Builds it; its name is unique to this process and `test`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(test: &str) -> Result<Self> {
         let lab = Self { host: Host::new(test, "lab")?, directory: tempfile::tempdir()? };
         let netlink = lab.host.netlink()?;
@@ -44,9 +41,6 @@ impl Lab {
 
     /// Runs the command with its audit log in `audit`, with sudo's variables for `ada`. A line that starts with
     /// `ecnconfig` runs the command under that name, as a SONiC script would.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn run_with(&self, audit: &Path, line: &str) -> Result<Output> {
         let mut command = match line.strip_prefix("ecnconfig ") {
             Some(flags) => {
@@ -66,35 +60,23 @@ impl Lab {
     }
 
     /// Runs the command.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn run(&self, line: &str) -> Result<Output> {
         self.run_with(self.directory.path(), line)
     }
 
-    /// Runs a command that succeeds, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails.
+    /// Runs a command that succeeds, and returns its output.
     pub fn ok(&self, line: &str) -> Result<String> {
         let output = self.run(line)?;
         ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs a command that succeeds with `--json`, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails, or prints something else.
+    /// Runs a command that succeeds with `--json`, and returns its output.
     pub fn json(&self, line: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
     }
 
     /// Runs a command that fails with `code`, and returns its error output.
-    ///
-    /// # Errors
-    /// It ends with another code.
     pub fn refused(&self, code: i32, line: &str) -> Result<String> {
         let output = self.run(line)?;
         let says = String::from_utf8(output.stderr)?;

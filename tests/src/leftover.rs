@@ -46,9 +46,6 @@ pub fn tables(flows: u32) -> usize {
 }
 
 /// Waits until the kernel has freed all of them.
-///
-/// # Errors
-/// It does not.
 pub fn freed(flows: u32) -> Result<()> {
     let until = Instant::now() + GRACE;
     while tables(flows) != 0 {
@@ -61,7 +58,7 @@ pub fn freed(flows: u32) -> Result<()> {
 /// Problems of one interface according to `status`.
 ///
 /// # Errors
-/// It is not attached.
+/// The interface is not attached.
 pub fn problems(lab: &Lab, iface: &str) -> Result<Vec<String>> {
     let status = lab.json(&format!("status {iface}"))?;
     let problems = status["attachments"][0]["problems"].as_array().with_context(|| status.to_string())?;

@@ -7,16 +7,13 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Where they are.
+/// Directory of the manifests.
 #[must_use]
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
 }
 
 /// Every document of a file.
-///
-/// # Errors
-/// It cannot be read, or is no YAML.
 pub fn documents(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let read = |document| Value::deserialize(document).with_context(|| path.display().to_string());

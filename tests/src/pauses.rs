@@ -19,7 +19,7 @@ use crate::socket::PATIENCE;
 /// 512 us a quantum, so that the longest pause is 33 s.
 const CHANGES: [&str; 4] = ["link_rate=1mbit", "rpg_min_rate=100kbit", "pacing_horizon=9s", "pfc.3.rx=on"];
 const QUANTA: u16 = 2_000;
-/// How long a pause of that lasts.
+/// Duration of that pause.
 pub const PAUSE: Duration = Duration::from_millis(1_024);
 
 /// Observations.
@@ -118,7 +118,7 @@ pub struct Watched {
 pub const DETECTION: Duration = Duration::from_millis(200);
 /// See [`DETECTION`].
 pub const RESTORATION: Duration = Duration::from_millis(400);
-/// How often the storm's pauses come, and how long each lasts.
+/// Interval of the storm's pauses, and duration of each.
 const STORM_PERIOD: Duration = Duration::from_millis(20);
 const STORM_QUANTA: u16 = 200;
 

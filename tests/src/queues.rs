@@ -36,9 +36,6 @@ pub fn other(dscp: u8) -> Vec<u8> {
 }
 
 /// Sent, dropped and queued packets of each queue of host 1's port, by its number.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
     let index = pair.a.index("a0")?;
     Ok(queues::stats(&pair.a.netlink()?, index, config)?.map(Option::unwrap_or_default))
@@ -111,7 +108,7 @@ pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     Ok(counted.map(|bytes| bytes as f64 / all as f64))
 }
 
-/// Bytes that queues 0, 1 and 3 send, once something waits in each of them and they have settled.
+/// Bytes sent by queues 0, 1 and 3 once all of them are backlogged and have settled.
 fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
     let until = Instant::now() + PATIENCE;
     let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];

@@ -4,9 +4,6 @@ use anyhow::Result;
 
 /// Runs `test` until it passes, at most `attempts` times, and prints the reason for each repetition. Only for rates and
 /// races against a timer: everything independent of time must hold at the first attempt.
-///
-/// # Errors
-/// That of the last attempt.
 pub fn while_busy(attempts: u32, mut test: impl FnMut() -> Result<()>) -> Result<()> {
     let mut attempt = 1;
     loop {

@@ -5,9 +5,6 @@ use dcqcn_netlink::tc::kernel_has_qdisc;
 use nix::unistd::Uid;
 
 /// Whether a test that needs root and these qdiscs can run; prints the reason if not.
-///
-/// # Errors
-/// The kernel does not answer.
 pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     if !Uid::effective().is_root() {
         eprintln!("SKIPPED {test}: needs root");
@@ -23,9 +20,6 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
 }
 
 /// Whether a test that needs root and BMv2 can run; prints the reason if not.
-///
-/// # Errors
-/// The kernel does not answer.
 pub fn has_bmv2(test: &str) -> Result<bool> {
     if !runnable(test, &[])? {
         return Ok(false);

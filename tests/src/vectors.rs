@@ -65,7 +65,7 @@ pub struct Other {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Its special property.
+    /// Property under test.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// `xdp`, `ingress`, `egress`.
@@ -78,7 +78,7 @@ pub struct Step {
     /// Packets in front of it in its queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth_packets: u64,
-    /// Its bytes, in hexadecimal.
+    /// Bytes of the packet, in hexadecimal.
     pub packet: String,
     /// Output: the packet itself by default.
     #[serde(default, skip_serializing_if = "Output::is_same")]
@@ -86,7 +86,7 @@ pub struct Step {
     /// The CNP emitted with it, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnp: Option<String>,
-    /// Departure, if it has to wait; nanoseconds.
+    /// Departure, if delayed; nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub departure_ns: u64,
     /// Counters, by name.
@@ -103,7 +103,7 @@ pub enum Output {
     /// The unchanged packet.
     #[default]
     Same,
-    /// Nothing.
+    /// No packet.
     Dropped,
     /// These bytes, in hexadecimal.
     Changed(String),
@@ -156,10 +156,10 @@ impl Output {
 }
 
 impl Vector {
-    /// Its configuration.
+    /// The configuration of the vector.
     ///
     /// # Errors
-    /// A setting is refused.
+    /// A setting is rejected.
     pub fn config(&self) -> Result<Config> {
         let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
         let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
@@ -313,10 +313,7 @@ fn bytes(hex: &str) -> Result<Vec<u8>> {
 }
 
 impl Vector {
-    /// Its file: a step a line.
-    ///
-    /// # Errors
-    /// It is no JSON.
+    /// Contents of the file, a step per line.
     pub fn file(&self) -> Result<String> {
         let mut text = String::from("{\n");
         let Self { about, settings, paces, packet_bytes, pairs, steps, classes } = self;
@@ -334,7 +331,7 @@ impl Vector {
     }
 }
 
-/// Where the file of a vector is.
+/// Path of the file of a vector.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name).with_extension("json")

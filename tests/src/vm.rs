@@ -34,9 +34,9 @@ pub struct Scenario {
     pub limit_s: u64,
     /// Whether every change must pass it.
     pub is_ci: bool,
-    /// Whether it needs a guest with systemd, and the package.
+    /// Whether the scenario needs a guest with systemd, and the package.
     pub with_systemd: bool,
-    /// Whether it needs two guests with a NIC each; it runs in the first.
+    /// Whether the scenario needs two guests with a NIC each; it runs in the first.
     pub two_guests: bool,
     /// Measures, and records the results.
     #[serde(skip)]

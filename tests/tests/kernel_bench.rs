@@ -22,7 +22,7 @@ fn quick_bench_measures_everything() -> Result<()> {
     let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
     for section in ["packets", "growth", "cpus", "programs", "links", "live", "control"] {
         let is_there = figures.iter().any(|figure| figure["section"] == section);
-        // Only "cpus" may be skipped: it needs two CPUs at once.
+        // Only "cpus" may be skipped: it needs two free CPUs.
         let is_excused = section == "cpus"
             && report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| {
                 all.iter().any(|skipped| skipped["what"].as_str().is_some_and(|what| what.contains("CPU")))

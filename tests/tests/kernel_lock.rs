@@ -54,7 +54,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     };
     thread::scope(|scope| {
         let threads = [scope.spawn(run), scope.spawn(run)];
-        // A reader gets a set as it is between two packets.
+        // A reader gets the state of a set between two packets.
         for _ in 0..1_000 {
             for flow in maps.rp_flows() {
                 let (_, _, flow) = flow?;
@@ -98,7 +98,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
         Ok(())
     };
     thread::scope(|scope| {
-        // In sequence, so that they meet in each flow and in neighbouring ones.
+        // In sequence, so that both CPUs contend for each flow and its neighbours.
         let threads = [scope.spawn(|| run(0)), scope.spawn(|| run(1))];
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
@@ -120,8 +120,8 @@ fn two_cpus_count_every_packet() -> Result<()> {
     Ok(())
 }
 
-/// More flows than the set has places, so that each place changes hands all the time between two CPUs: a flow's packets have a length of
-/// their own, and no flow is charged for another's.
+/// More flows than the set has slots, so that slots are constantly evicted by two CPUs. Packets of each flow have a
+/// distinct length, and no flow is charged for another's packets.
 #[test]
 fn two_cpus_never_charge_wrong_flow() -> Result<()> {
     if !runnable("two_cpus_never_charge_wrong_flow", &[])? {
@@ -154,7 +154,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
         Ok(())
     };
     thread::scope(|scope| {
-        // Steps that share no factor with the number of flows, so that both come to all.
+        // Steps coprime to the number of flows, so that both CPUs visit all flows.
         let threads = [scope.spawn(|| run(5)), scope.spawn(|| run(7))];
         for _ in 0..200 {
             look()?;
@@ -167,8 +167,8 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
     Ok(())
 }
 
-/// What a CPU does that was taken away while it held a flow. Sent at once, a packet would overtake those of its flow that wait in
-/// fq: seen with soft-RoCE on virtual CPUs, each time two NAKs and a window of packets sent again.
+/// A flow whose lock is held by a descheduled CPU. Sent immediately, a packet would overtake those of its flow in fq. On
+/// virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
     if !runnable("contended_packet_leaves_after_queued", &[])? {
@@ -182,7 +182,7 @@ fn contended_packet_leaves_after_queued() -> Result<()> {
     let egress = egress(&ebpf)?;
     let mut sets = rp_sets(egress)?;
 
-    // A packet lasts milliseconds; so all of these meet the first.
+    // A packet takes milliseconds, so all of these contend with the first.
     let frame = Roce::default().frame();
     let gap_ns = frame.len() as u64 * 8_000;
     let first = departure_ns(egress, &frame)?;
@@ -222,7 +222,7 @@ fn hold(sets: &mut RpSets, lock: u32) -> Result<()> {
     Ok(sets.set(0, set, 0)?)
 }
 
-/// The stamp the program puts on a packet: `tstamp` of `struct __sk_buff` (include/uapi/linux/bpf.h).
+/// The departure time that the program assigns to a packet: `tstamp` of `struct __sk_buff` (include/uapi/linux/bpf.h).
 fn departure_ns(program: &SchedClassifier, frame: &[u8]) -> Result<u64> {
     const TSTAMP: std::ops::Range<usize> = 152..160;
     let mut context = [0; 192];

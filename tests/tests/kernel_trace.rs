@@ -6,7 +6,7 @@ use dcqcn_common::rng;
 use dcqcn_params::{Profile, Settings};
 use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 
-/// Every profile, on a link it is for.
+/// Every profile, on a supported link.
 const PROFILES: [(Profile, &str); 7] = [
     (Profile::Paper, "40gbit"),
     (Profile::Paper, "800gbit"),
@@ -32,7 +32,7 @@ fn rows(options: &Options, engine: EngineKind, events: &str) -> Result<String, t
     Ok(String::from_utf8(output).expect("text"))
 }
 
-/// Panics unless both engines say the same; false, and a line that says so, where the kernel refuses because of missing
+/// Panics unless both engines agree; returns false, with a message, if loading fails for lack of
 /// capabilities.
 fn agree(test: &str, options: &Options, events: &str) -> bool {
     let kernel = match rows(options, EngineKind::Kernel, events) {
@@ -52,7 +52,7 @@ fn agree(test: &str, options: &Options, events: &str) -> bool {
 
 /// Random events: bursts and silences, packets and messages, CNPs in floods and alone.
 fn events(seed: u64) -> String {
-    // A seed of few bits starts with small numbers.
+    // A seed with few bits makes the first numbers small.
     let mut state = u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15);
     let mut draw = |below: u64| {
         state = rng::next(state);

@@ -77,7 +77,7 @@ fn all() -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// The one of this kind and name.
+/// The manifest of this kind and name.
 fn one(kind: &str, name: &str) -> Result<Value> {
     let is_it = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     all()?.into_iter().find(is_it).with_context(|| format!("no {kind} {name}"))
@@ -189,7 +189,7 @@ fn kustomizations_are_put_together() {
         .output()
         .is_ok_and(|output| output.status.success())
     {
-        // As docs/how-to/kubernetes.md has its reader type it.
+        // As shown in docs/how-to/kubernetes.md.
         let page = include_str!("../../docs/how-to/kubernetes.md");
         let typed: Vec<&str> =
             page.lines().filter_map(|line| line.strip_prefix("kubectl kustomize ")).collect();

@@ -45,7 +45,7 @@ fn attach_to_detach() -> Result<()> {
     Ok(())
 }
 
-/// It has a description before it has maps and parameters.
+/// An attachment has a journal before it has maps and parameters.
 #[test]
 fn concurrent_attach_awaited() -> Result<()> {
     if !runnable("concurrent_attach_awaited", &[])? {

@@ -22,7 +22,7 @@ use dcqcn_tests::socket::PATIENCE;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 
-/// When it was attached: another attachment has another.
+/// Time of the attachment, which identifies it.
 fn attached_at(host: &Host, iface: &str) -> Result<u64> {
     Ok(host.attachment(iface)?.info.attached_at_ns)
 }
@@ -36,9 +36,9 @@ fn empty_file_detaches_nothing() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = attached_at(&pair.a, "a0")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
-    // As `: > file`, and a tool that writes it slowly, table by table.
+    // A truncated file, and one that is written slowly, table by table.
     fs::write(daemon.file(), "")?;
-    daemon.says(&["reload rejected", "drops every served interface", "--allow-empty"])?;
+    daemon.says(&["reload rejected", "drops every managed interface", "--allow-empty"])?;
     let mut file = File::options().write(true).truncate(true).open(daemon.file())?;
     for line in HOST.replace("1gbit", "2gbit").split_inclusive('\n') {
         file.write_all(line.as_bytes())?;
@@ -76,7 +76,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 200_000_000);
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
-    // A change of the interface is a reason to look.
+    // A change of the interface triggers a check.
     pair.a.command("ip link set a0 mtu 1400")?;
     daemon.says(&["link_rate updated", "200mbit", "300mbit"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 300_000_000);
@@ -97,7 +97,7 @@ fn manual_set_kept_until_reload() -> Result<()> {
     File::options().write(true).open(daemon.file())?.set_times(touched)?;
     daemon.says(&["configuration unchanged"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
-    // Another interface's settings are no reason either.
+    // Settings of another interface change nothing either.
     daemon.write(&format!("{HOST}[[interface]]\nname = 'zz'\n"))?;
     daemon.says(&["\"reloaded\""])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
@@ -156,7 +156,7 @@ fn silent_clients_do_not_block() -> Result<()> {
     let idle = pair.a.run(|| -> Result<Vec<TcpStream>> {
         let connect = |_| -> Result<TcpStream> {
             let mut stream = TcpStream::connect("127.0.0.1:9310")?;
-            // One that was ended already, to make room, cannot be written to.
+            // A connection that was closed to free a slot cannot be written to.
             let _ = stream.write_all(b"G");
             Ok(stream)
         };
@@ -181,7 +181,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     let any = HOST.replace("'a*'", "'*'");
     let mut daemon = Daemon::serving(&pair.a, &any, "a1")?;
     daemon.attaches("a0")?;
-    // a1 is served, and is to be the other end of a0, which is served too.
+    // a1 is managed, and becomes the other end of a0, which is managed too.
     let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
     daemon.write(inline)?;
     daemon.says(&["reload rejected", "a0 is attached with inline = none"])?;
@@ -201,13 +201,13 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     daemon.end()
 }
 
-/// How many interfaces a host with many has: 128 by hand (`DCQCN_TEST_PORTS=128`), fewer where the tests are run on every
-/// change, for each takes the verifier a second.
+/// Number of interfaces of a large host: 128 by hand (`DCQCN_TEST_PORTS=128`), fewer if the tests run on every
+/// change, as each takes the verifier a second.
 fn ports() -> Result<usize> {
     Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(24), |ports| ports.parse())?)
 }
 
-/// The file of a host with many: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), else with small ones.
+/// The file of a large host: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), otherwise with small ones.
 fn many() -> Result<String> {
     let flows: u32 = std::env::var("DCQCN_TEST_FLOWS").map_or(Ok(1_024), |flows| flows.parse())?;
     Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
@@ -225,7 +225,7 @@ fn many_interfaces_served() -> Result<()> {
         pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
     let mut manager = Manager::listen()?;
-    // As the unit has it, but for the watchdog's 30 s.
+    // As in the unit, except for the watchdog's 30 s.
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
     let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many()?);

@@ -46,7 +46,7 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
     Ok(bad.filter_map(|finding| finding["id"].as_str()).map(str::to_owned).collect())
 }
 
-/// [`faults`] while `frames` go from one host to the other, again and again.
+/// [`faults`] while `frames` are sent repeatedly from one host to the other.
 fn faults_under(traffic: &[Vec<u8>], from: (&Host, &str), examined: &Host) -> Result<BTreeSet<String>> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -58,7 +58,7 @@ fn faults_under(traffic: &[Vec<u8>], from: (&Host, &str), examined: &Host) -> Re
             }
             Ok(())
         });
-        // Under way before the first look.
+        // Traffic flows before the first reading.
         thread::sleep(Duration::from_millis(50));
         let found = faults(examined);
         stop.store(true, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn silent_host_reports_cause() -> Result<()> {
     let all_marked = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
     assert_eq!(all_marked, set(&["pacer-none", "sender-ce"]));
 
-    // Its egress program is taken off, which makes the CNPs.
+    // Detach its egress program, which creates the CNPs.
     fs::remove_file(pair.b.pins("b0")?.join("egress"))?;
     let silent = faults_under(&[marked.frame()], (&pair.a, "a0"), &pair.b)?;
     assert!(silent.is_superset(&set(&["ce-no-cnp", "pacer-none", "program-missing"])), "{silent:?}");
@@ -137,7 +137,7 @@ fn short_shaper_burst_reported() -> Result<()> {
     let tbf = |burst: &str| {
         pair.a.command(&format!("tc qdisc replace dev a0 root tbf rate 20mbit burst {burst} limit 100000"))
     };
-    // 0.8 ms, which a tick of the scheduler is longer than; then 26 ms.
+    // 0.8 ms, shorter than a scheduler tick; then 26 ms.
     tbf("2000")?;
     let info = pair.a.attach("a0", Role::Switch, &[])?;
     assert!(info.notes.iter().any(|note| note.contains("its burst is 800 us")), "{:?}", info.notes);

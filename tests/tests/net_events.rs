@@ -65,7 +65,7 @@ fn events_reach_every_reader() -> Result<()> {
     let mut controller = Running::spawn(&pair.a, controller)?;
     wait_for(&log, "events")?;
 
-    // It is cut before anybody looks, and once more afterwards.
+    // The flow is cut before a reader starts, and again afterwards.
     let (a, b, data) = (pair.a.socket("a0")?, pair.b.socket("b0")?, Roce::default());
     a.send(&data.frame())?;
     b.send(&data.cnp(None, CNP_TOS))?;
@@ -103,10 +103,10 @@ fn events_reach_every_reader() -> Result<()> {
         output.read_to_string(&mut text)?;
         assert_eq!(running.wait()?.code(), Some(0));
         let mut events = values(&text)?;
-        // The refusal is read from another place.
+        // The rejection comes from the audit log.
         events.sort_by_key(|event| event["event"] == "config-refused");
         assert_eq!(kinds(&events), ["rate-cut", "flow-paired", "config-refused"], "{text}");
-        // How deep it is depends on how long ago the first was.
+        // The depth depends on the time since the first packet.
         assert!(events[0]["rate_bps"].as_u64() <= Some(500_000_000), "{text}");
         assert_eq!((&events[1]["source"], &events[1]["peer_qpn"]), (&"static".into(), &0x11.into()));
         let error = events[2]["error"].as_str().unwrap_or_default();
@@ -121,7 +121,7 @@ fn events_reach_every_reader() -> Result<()> {
     }
     controller.signal(Signal::SIGTERM)?;
     assert_eq!(controller.wait()?.code(), Some(0));
-    // It took nothing from anybody.
+    // A late reader takes no events from other readers.
     let kept = past(&pair.a, "a0 --kind rate-cut", audit.path())?;
     assert_eq!(kinds(&kept), ["rate-cut", "rate-cut"]);
     Ok(())
@@ -189,7 +189,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
     let (a, b, data) = (pair.a.socket("a0")?, pair.b.socket("b0")?, Roce::default());
     a.send(&data.frame())?;
     b.send(&data.cnp(None, CNP_TOS))?;
-    // Held to the end: without a reader it would end by itself, and the signal would meet a process that is ending already.
+    // Keep the reader open: without it, the command would exit on its own before the signal.
     let (mut output, mut line) = (waiting.output()?, String::new());
     output.read_line(&mut line)?;
     assert_eq!(kinds(&values(&line)?), ["rate-cut"]);

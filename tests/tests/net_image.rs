@@ -1,5 +1,5 @@
 //! The OCI image, run by Debian's podman with the privileges and directories of the manifests, on a network namespace
-//! like the node's: the daemon serves, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
+//! like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
 //! it takes over from a previous one.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ kmax = '300KB'
 /// A machine that has podman, and directories as a node's.
 struct Node {
     dir: TempDir,
-    /// Podman's names for this test.
+    /// Prefix of podman's names in this test.
     prefix: String,
     image: String,
     /// Containers that were started.
@@ -74,7 +74,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Runs podman where control groups are of one kind, as crun requires; images and containers are this test's.
+    /// Runs podman in a uniform cgroup hierarchy, as crun requires, with this test's images and containers.
     fn try_podman(&self, words: &[&str]) -> Result<Output> {
         let mut command = Command::new("unshare");
         let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec podman \"$@\"";
@@ -90,7 +90,7 @@ impl Node {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Writes the file as a ConfigMap's volume has it: a link to a directory that is another with each change.
+    /// Writes the file as in a ConfigMap's volume: behind a link to a directory that each change replaces.
     fn configure(&self, version: u32, text: &str) -> Result<()> {
         let config = self.dir.path().join("config");
         let data = config.join(format!("..{version}"));
@@ -105,7 +105,7 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the container of a manifest in a network namespace, as kubelet would: its user, rights, directories, environment, words.
+    /// Starts the container of a manifest in a network namespace, as kubelet would: user, capabilities, directories, environment, arguments.
     fn start(&mut self, file: &str, network: &str, more: &BTreeMap<&str, String>) -> Result<String> {
         let [manifest] =
             <[Value; 1]>::try_from(documents(&directory().join(file))?).ok().context(file.to_owned())?;
@@ -203,7 +203,7 @@ impl Node {
         })
     }
 
-    /// Capabilities active of a container's process, its user, and whether a filter of system calls holds it.
+    /// Effective capabilities of a container's process, its user, and whether it has a seccomp filter.
     fn rights(&self, name: &str) -> Result<(u64, String, String)> {
         let pid = self.podman(&["inspect", "--format", "{{.State.Pid}}", name])?;
         let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
@@ -225,7 +225,7 @@ impl Drop for Node {
     }
 }
 
-/// The status of an answer of the daemon's HTTP server.
+/// The status of a response of the daemon's HTTP server.
 fn probe(pair: &Pair, path: &str) -> Result<String> {
     let exchange = || -> Result<String> {
         let mut stream = TcpStream::connect("127.0.0.1:9310")?;
@@ -268,7 +268,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
         eprintln!("SKIPPED {test}: podman runs no container here: {why}");
         return Ok(());
     }
-    // The file of the manifests, for the interface that is here; veth has no rate of its own.
+    // The file of the manifests, for this interface; veth reports no link rate.
     let own = fs::read_to_string(directory().join("base/dcqcn.toml"))?;
     let file = own.replace(
         "\"roce*\"",
@@ -294,7 +294,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     };
     let first = attached_at(&node)?;
 
-    // The ConfigMap changes: the daemon reads it, no container starts again.
+    // The ConfigMap changes: the daemon reloads it without a container restart.
     node.configure(2, &file.replace("1gbit\"", "2gbit\"\nrpg_ai_rate = \"7mbit\""))?;
     let get = |node: &Node, key: &str| node.inside(&dcqcn, &["/usr/bin/dcqcn", "get", "a0", key]);
     wait(|| {
@@ -306,7 +306,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
             .map_err(|error| error.to_string()))
     })?;
 
-    // A rollout, by the agent's container, which may nothing.
+    // A rollout by the agent's container, which has no privileges.
     let etcd = Etcd::start(1, &[])?;
     let more = BTreeMap::from([("NODE_NAME", "node1".to_owned()), ("DCQCN_ETCD", etcd.endpoints())]);
     let agent = node.start("fleet/agent.yaml", "host", &more)?;

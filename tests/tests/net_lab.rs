@@ -15,7 +15,7 @@ fn dcqcn_prevents_incast_collapse() -> Result<()> {
     while_busy(3, incast)
 }
 
-/// Wide bounds: the demo's own figures are in the README.
+/// Wide bounds; the demo's measured values are in the README.
 fn incast() -> Result<()> {
     let line = "incast --senders 3 --link 100mbit --duration 6s --control both --json";
     let output = dcqcn_lab(line)?.output()?;

@@ -11,7 +11,7 @@ use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;
 
-/// Debian's own, which is where its mininet is installed.
+/// Debian's Python, for which mininet is installed.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn scripts() -> PathBuf {

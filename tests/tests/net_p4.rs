@@ -35,7 +35,7 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Puts a shell script in the place of a tool.
+    /// Replaces a tool by a shell script.
     fn tool(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
@@ -202,7 +202,7 @@ impl Bench {
         Ok(String::from_utf8(output.stderr)?)
     }
 
-    /// Speaks to the switch as another controller would.
+    /// Sends commands to the switch, as another controller would.
     fn other_controller(&self, commands: &str) -> Result<()> {
         fs::write(self.fixture.path("commands"), commands)?;
         let mut command = Command::new("sh");
@@ -234,7 +234,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     let set = bench.ok("p4 set wred.3.kmax=60KB rpg_ai_rate=2mbit")?;
     ensure!(set == "wred.3.kmax: 43.28KB -> 60KB\nrpg_ai_rate: 1mbit -> 2mbit\n", "{set}");
     ensure!(bench.ok("p4 get wred.3.kmax rpg_ai_rate")?.contains("60KB"));
-    // As one: neither is changed if one is refused.
+    // Atomically: if one is rejected, neither is changed.
     let refused = bench.refused("p4 set wred.3.kmin=100KB rpg_ai_rate=3mbit")?;
     ensure!(refused.contains("wred.3.kmin = 100KB is above wred.3.kmax = 60KB"), "{refused}");
     ensure!(bench.ok("p4 get rpg_ai_rate")?.contains("2mbit"));

@@ -22,9 +22,9 @@ struct Site {
 /// Hosts by number.
 const NEAR: u8 = 2;
 const FAR: u8 = 4;
-/// Of the ports to the receivers.
+/// Rate of the ports to the receivers.
 const RATE_KBIT: u64 = 2_000;
-/// The shortest pause, and between two looks of the controller.
+/// The shortest pause, and the controller's sampling interval.
 const PAUSE: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(1);
 /// Frames of a burst: 40 of 1082 bytes are above XOFF, 10 are not.
@@ -122,7 +122,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         delays.push(begun.elapsed());
         // At 100 Mb/s 10 ms are 1954 quanta; nothing that fits its queue needs longer.
         ensure!(waits == 1_954, "{waits}");
-        // It may be repeated while the queue empties, which takes 0.2 s.
+        // XOFF may be repeated while the queue empties, which takes 0.2 s.
         while heard(&one)? != 0 {}
         ensure!(hears_nothing(&two, 50)?, "round {round}: who sent little is asked to wait");
     }
@@ -135,7 +135,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     // Other queues are unaffected.
     burst(&one, 1, 0, MUCH)?;
     ensure!(hears_nothing(&one, 100)?, "another queue pauses priority 3");
-    // Nor is this one, once it is not requested.
+    // Neither is this one, once PFC transmission is disabled.
     site.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, MUCH)?;

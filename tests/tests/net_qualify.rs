@@ -52,7 +52,7 @@ fn planted_fault_found_in_its_row() -> Result<()> {
     if !runnable("planted_fault_found_in_its_row", &["htb", "tbf"])? {
         return Ok(());
     }
-    // Options, and the beginnings of the lines that are to fail.
+    // Options, and the starts of the lines that must fail.
     let faults: [(&str, &[&str]); 4] = [
         ("--case marking --rounds 40 --set wred.3.ecn=off", &["marked at", "marked above"]),
         ("--case marking --rounds 40 --set wred.3.queue_limit=20KB", &["marked at", "marked above"]),
@@ -110,7 +110,7 @@ fn device_between_ports_qualified() -> Result<()> {
         ensure!(machine.attached()?.is_empty(), "something is left attached");
         Ok(())
     })?;
-    // Thresholds that it does not have.
+    // Thresholds that differ from the bridge's.
     let mut command = dcqcn_lab(&format!("{options} --case marking --set wred.3.kmin=5KB"))?;
     let output = machine.run(move || command.output())??;
     let report: Value = serde_json::from_slice(&output.stdout)?;
@@ -139,7 +139,7 @@ fn unusable_ports_named() -> Result<()> {
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
     join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
     for (ports, names) in [
-        ("e1,e1", "--against has e1 twice"),
+        ("e1,e1", "--against lists e1 twice"),
         ("e1,e9", "e9"),
         ("lo,e1", "lo is not an Ethernet port"),
         ("e1,lo", "lo is not an Ethernet port"),

@@ -94,7 +94,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
     let printed = maps.backlogs()?;
     assert!((10_000..=20_000).contains(&printed[3].bytes) && printed[0].bytes == 0, "{printed:?}");
-    // Room again: the limit is one that can be changed while packets wait.
+    // The limit can be raised while packets are queued.
     pair.a.set("a0", &["wred.3.queue_limit=200KB"])?;
     let drops = stats(&pair, &config)?[3].drops;
     socket.send(&frame)?;
@@ -114,7 +114,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let before = shown()?;
         let attach =
             "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
-        says(&lab.ok(&format!("{attach} --dry-run"))?, "dc03: at");
+        says(&lab.ok(&format!("{attach} --dry-run"))?, "dc03:");
         assert_eq!(shown()?, before, "a dry run changes nothing");
         let printed = lab.ok(attach)?;
         let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };

@@ -40,7 +40,7 @@ enum End {
 const SIGNALS: [End; 3] =
     [End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGHUP)];
 
-/// How long an end may take.
+/// Time limit for exiting.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs.
 const ATTEMPTS: u32 = 3;
@@ -86,12 +86,12 @@ fn soak(line: &str) -> Result<Command> {
 fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
     let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
-    // A process that had it too would keep its own terminal.
+    // A process that inherited it would keep its own terminal.
     fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     Ok((master, slave))
 }
 
-/// Waits until the process has its own way with SIGTERM.
+/// Waits until the process handles SIGTERM.
 fn wait_ready(running: &mut Running) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
@@ -118,7 +118,7 @@ fn wait_readable(fd: &impl AsFd) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the process that makes the faults has made its hosts, and a daemon that serves one.
+/// Waits until the fault-injecting process has created its hosts, and its daemon manages one.
 fn wait_in_the_middle(running: &Running) -> Result<()> {
     wait(|| {
         let [worker] = children(running.0.id())?[..] else {
@@ -182,7 +182,7 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             let came = Instant::now();
             running.signal(signal)?;
             let ended = (running.wait()?, came.elapsed());
-            // It reads until the end of the terminal.
+            // Reads until the terminal is closed.
             drop(running);
             drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
             ended
@@ -240,7 +240,7 @@ fn drain(terminal: OwnedFd) {
     while terminal.read(&mut buffer).is_ok_and(|read| read != 0) {}
 }
 
-/// Does each of `ends` to the command.
+/// Ends the command by each of `ends`.
 fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
     for end in ends {
         let mut attempt = 1;
@@ -306,7 +306,7 @@ fn foreground_daemon_ends_with_terminal() -> Result<()> {
         return Ok(());
     }
     let site = Site::new("endrun")?;
-    // With a file SIGHUP means to read it again.
+    // With a file, SIGHUP reloads it.
     for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
         each(&site, line, &[SIGNALS[0], SIGNALS[1], End::Terminal, End::Reader])?;
     }
@@ -345,13 +345,13 @@ fn lab_removes_network_on_signal() -> Result<()> {
     Ok(())
 }
 
-/// It exits immediately in the middle of a fault, and reverts its changes.
+/// The soak test exits immediately in the middle of a fault, and reverts its changes.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
     if !runnable("soak_leaves_nothing_on_signal", &["htb"])? {
         return Ok(());
     }
-    /// Sizes of the tables of its served and new attachments.
+    /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (site, before) = (Site::new("endsoak")?, SOAKED.map(tables));
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {

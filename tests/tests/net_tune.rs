@@ -45,7 +45,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
 
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
-        // Right for b0, whose link is ten times as fast.
+        // Valid for b0, whose link is ten times as fast.
         (1, "set b0,a0 rpg_max_rate=2gbit", "rejected for a0"),
         (1, "set --all rpg_gd=13 np_enable=on", "np_enable = true needs the ingress program"),
         (3, "set a0,b0,lo rpg_gd=13", "nothing was changed"),
@@ -77,7 +77,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     says(entries[0]["command"].as_str().unwrap_or_default(), "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
     says(&lab.ok("log --last 1")?, "ada as root");
 
-    // A log that cannot be written is warned of, and the change stays.
+    // An unwritable log causes a warning, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
     says(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
@@ -92,8 +92,8 @@ fn freeze(map: &MapInfo) -> Result<()> {
     const BPF_MAP_FREEZE: libc::c_long = 22;
     let fd = map.fd()?;
     let attr = [fd.as_fd().as_raw_fd()];
-    // SAFETY: for this command the kernel reads `map_fd`, the first four bytes of `union bpf_attr`, and is told that
-    // there are no more.
+    // SAFETY: for this command the kernel reads `map_fd`, the first four bytes of `union bpf_attr`, and the length
+    // passed here is four.
     let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_FREEZE, attr.as_ptr(), size_of_val(&attr)) };
     ensure!(done == 0, "BPF_MAP_FREEZE: {}", std::io::Error::last_os_error());
     Ok(())
@@ -129,7 +129,7 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
     Ok(())
 }
 
-/// Numbers that are the same in every run (Marsaglia's xorshift64).
+/// A deterministic random sequence (Marsaglia's xorshift64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -146,7 +146,7 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
     let key = *keys.get(numbers.next(keys.len() as u64) as usize)?;
     let (low, high) = key.range().into_inner();
     let value = match key.unit() {
-        // Most sizes, times and rates in the range contradict something; those near the defaults often do not.
+        // Most sizes, times and rates in range conflict with other parameters; those near the defaults often do not.
         Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds => {
             (key.default().max(1_000) * (1 + numbers.next(40)) / 20).clamp(low, high)
         }
@@ -185,7 +185,7 @@ fn thousand_random_changes_converge() -> Result<()> {
             key.set(&mut changed, value)?;
             line.push_str(&format!(" {key}={}", key.text(&changed)));
         }
-        // Nothing to enter, as nothing is changed.
+        // No audit entry, as nothing changes.
         let valid = changed.validate().is_ok() && changed.line_rate_bps() != 0;
         let output = lab.run(&line)?;
         let said = String::from_utf8_lossy(&output.stderr);

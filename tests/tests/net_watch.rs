@@ -23,7 +23,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A host that marks every packet that meets a queue, and whose queue hardly drains; rates change only by cuts.
+/// A host that marks every packet behind another, with a queue that hardly drains; rates change only by cuts.
 const CHANGES: [&str; 7] = [
     "link_rate=1gbit",
     "cp_enable=on",
@@ -121,7 +121,7 @@ fn watch_ends_cleanly() -> Result<()> {
         let text = String::from_utf8(output.stderr)?;
         assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
     }
-    // It detects the end of the watched attachment.
+    // The command detects the end of the watched attachment.
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
@@ -222,11 +222,11 @@ fn metrics_equal_counters() -> Result<()> {
     Ok(())
 }
 
-/// `dcqcn top` at a terminal of its own.
+/// `dcqcn top` on a separate terminal.
 struct Top {
     process: Running,
     terminal: File,
-    /// Output since the last reply.
+    /// Output since the last terminal query.
     screen: Vec<u8>,
 }
 
@@ -276,7 +276,7 @@ fn top_restores_terminal() -> Result<()> {
 
     let mut top = Top::start(&pair, audit.path())?;
     top.until("0x000011")?;
-    // After each answer all is drawn again, so that its words are whole.
+    // Each reply triggers a complete redraw, so words are not split.
     top.write("erpg_max_rate\r2gbit\r")?;
     top.until("changed:")?;
     assert_eq!(max_rate_bps()?, 0);

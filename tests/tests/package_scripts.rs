@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use anyhow::Result;
 use tempfile::TempDir;
 
-/// A root directory with systemd, a journal, and commands that write down how they are called.
+/// A root directory with systemd, a journal, and mock commands that record their calls.
 struct Root(TempDir);
 
 impl Root {

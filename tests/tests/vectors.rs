@@ -1,5 +1,5 @@
-//! The vectors of `tests/vectors/`: their files are of today's scenarios, and the reference engine and the P4 program in the
-//! interpreter give the answers written there.
+//! The vectors of `tests/vectors/`: the files match the current scenarios, and the reference engine and the P4 program in
+//! the interpreter give the recorded results.
 
 use std::{env, fs};
 

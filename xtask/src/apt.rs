@@ -20,7 +20,7 @@ impl Apt {
             .then_some(Self { refreshed: false })
     }
 
-    /// Those of `packages` that are not installed.
+    /// Packages of `packages` that are not installed.
     pub(crate) fn missing(&self, packages: &[String]) -> Vec<String> {
         // dpkg-query fails for an unknown name, but still lists the others.
         let listed = Command::new("dpkg-query")
@@ -32,7 +32,7 @@ impl Apt {
         packages.iter().filter(|package| !is_installed(&listed, package)).cloned().collect()
     }
 
-    /// Those of `packages` that the local package lists do not offer.
+    /// Packages of `packages` that the local package lists do not offer.
     pub(crate) fn unavailable(&self, packages: &[String]) -> Result<Vec<String>> {
         let policy = run::capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
         Ok(packages.iter().filter(|package| !has_candidate(&policy, package)).cloned().collect())

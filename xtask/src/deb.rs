@@ -118,7 +118,7 @@ fn lintian(package: &Path) -> Result<Option<String>> {
     if find_program("lintian").is_none() {
         return Ok(None);
     }
-    // Its exit code is 2 for errors, which is a valid result.
+    // lintian exits with 2 if it finds errors, which is a valid result.
     let output = Command::new("lintian")
         .args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"])
         .arg(package)

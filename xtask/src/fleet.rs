@@ -1,4 +1,4 @@
-//! What may break in a fleet, in the middle of rollouts.
+//! Fault injection in a fleet during rollouts.
 
 use std::process::{Command, Stdio};
 
@@ -13,10 +13,10 @@ use crate::workspace::Workspace;
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Hosts, each with an agent that is a process.
+    /// Number of hosts, each with an agent process.
     #[arg(long, default_value_t = 100)]
     hosts: usize,
-    /// Measure fleets of these sizes instead, whose agents are all in one process, and 10,000 records written by hand.
+    /// Measure fleets of these sizes instead, with all agents in one process, and 10,000 records without agents.
     #[arg(
         long,
         value_name = "HOSTS",
@@ -26,16 +26,16 @@ pub(crate) struct Args {
         conflicts_with = "hosts"
     )]
     scale: Vec<usize>,
-    /// Make the faults that take minutes too.
+    /// Also inject faults that take minutes.
     #[arg(long, conflicts_with = "scale")]
     long: bool,
-    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count the false alarms and the misses of the gate.
+    /// Simulate 1,000 good and 1,000 bad rollouts instead, and count false alarms and misses of the gate.
     #[arg(long, conflicts_with_all = ["hosts", "scale"])]
     gate: bool,
-    /// Write the table into docs/measured/fleet.md.
+    /// Write the table to docs/measured/fleet.md.
     #[arg(long)]
     report: bool,
-    /// More options for the program that does it, after `--`; `-- --help` shows them.
+    /// Options for the program that injects the faults, after `--`; `-- --help` lists them.
     #[arg(last = true)]
     more: Vec<String>,
 }
@@ -45,10 +45,10 @@ const GATE_SEED: &str = "20000000";
 const PAGE: &str = "fleet";
 /// Sizes of measured fleets.
 const SIZES: &str = "100,500,1500,3000";
-/// Hosts whose records are written by hand.
+/// Number of hosts with records but without agents.
 const RECORDS: &str = "10000";
 
-/// Builds the commands and breaks things.
+/// Builds the commands and injects the faults.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.gate {
         return gate(workspace, args.report);
@@ -81,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             stream(&mut command)?;
             continue;
         }
-        // Its progress goes to the terminal.
+        // Progress goes to the terminal.
         let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         print!("{table}");
@@ -96,7 +96,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
     let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
     let mut command = Command::new("cargo");
-    // Other seeds than the test's, which the gate was tuned with.
+    // Seeds other than those of the test, with which the gate was tuned.
     command.current_dir(workspace.root());
     command.env("DCQCN_GATE_ROLLOUTS", "1000").env("DCQCN_GATE_SEED", GATE_SEED);
     command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);

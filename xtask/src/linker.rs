@@ -54,7 +54,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// What an installed bpf-linker depends on.
+/// Identity of an installed bpf-linker's dependencies.
 fn stamp_text(llvm: &Llvm) -> String {
     format!("bpf-linker {VERSION}\nLLVM {} in {}\n", llvm.version, llvm.prefix.display())
 }

@@ -17,7 +17,7 @@ pub(crate) const SUPPORTED_MAJORS: std::ops::RangeInclusive<u32> = 21..=23;
 /// An installed LLVM with its headers.
 #[derive(Clone, Debug)]
 pub(crate) struct Llvm {
-    /// What `llvm-config --version` says.
+    /// Output of `llvm-config --version`.
     pub(crate) version: Version,
     /// Value of `LLVM_PREFIX` for bpf-linker's build.
     pub(crate) prefix: PathBuf,

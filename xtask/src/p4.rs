@@ -33,7 +33,7 @@ use crate::{
 const CONSTANTS: &str = "constants.p4";
 const JSON: &str = "dcqcn.json";
 const P4INFO: &str = "dcqcn.p4info.txtpb";
-/// Hashes of the sources and of what was compiled from them, in the form of `sha256sum`.
+/// Hashes of the sources and of the compiled files, in the format of `sha256sum`.
 const SUMS: &str = "build/SHA256SUMS";
 const COMPILER: &str = "p4c-bm2-ss";
 /// The packages that hold the compiler, from the p4lang repository for Debian and Ubuntu.
@@ -113,7 +113,7 @@ fn forget_lines(json: &mut Value) {
     }
 }
 
-/// Checks that the committed program was compiled from the committed sources: a machine without the compiler can tell.
+/// Checks that the committed program was compiled from the committed sources: this needs no compiler.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("P4: compiled program and sources");
     check_sums(&workspace.root().join("p4"))

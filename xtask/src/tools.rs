@@ -14,9 +14,9 @@ use crate::workspace::Workspace;
 /// Requirements of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Libraries: little, and nothing is installed on the machine.
+    /// Libraries: few, none installed on the machine.
     Little,
-    /// What faults in a fleet need: etcd, and clocks that jump.
+    /// Fleet faults: etcd, and adjustable clocks.
     Etcd,
     /// Hosts, fleets and browsers.
     All,

@@ -10,7 +10,7 @@ use crate::page::{self, Measured};
 use crate::run::header;
 use crate::workspace::Workspace;
 
-/// Its tables.
+/// Names of the page's tables.
 const TABLES: [&str; 4] = [page::MADE, "traffic", "other", "searched"];
 
 /// The fabric of all workloads: 16 hosts, not oversubscribed, buffers of a small switch.
@@ -31,7 +31,7 @@ const OTHER: [(&str, &str); 6] = [
     ("incast of 4, 5 MB", "--workload incast:4 --size 5MB"),
     ("permutation, 2 MB", "--workload permutation --size 2MB"),
 ];
-/// Their seeds; those of the search and its second evaluation differ.
+/// Seeds of those workloads; the search and its second evaluation use others.
 const SEEDS: [u32; 3] = [5_001, 5_002, 5_003];
 /// Budgets of the searches.
 const BUDGETS: [u32; 2] = [96, 24];

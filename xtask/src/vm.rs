@@ -1,4 +1,4 @@
-//! Real soft-RoCE on stock Debian kernels: a guest under QEMU that runs `dcqcn` and perftest side by side.
+//! Real soft-RoCE on stock Debian kernels: a guest under QEMU that runs `dcqcn` and perftest.
 //!
 //! All programs are Debian packages in `target/vm`: one tree that is the guest's root and contains QEMU, and a
 //! directory per kernel. A scenario gets a fresh guest, and passes only if the guest reports so.
@@ -192,7 +192,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
             for scenario in &scenarios {
                 let first = booted.run(scenario)?;
                 let passed = first.verdict.is_ok() || {
-                    // Its bounds are rates, which a guest emulated in software misses if others use the CPUs.
+                    // Bounds are rates, which a guest under software emulation misses if other processes use the CPUs.
                     header(format_args!(
                         "{} failed; a second and last time, in case the machine was busy",
                         scenario.name

@@ -51,7 +51,7 @@ impl Workspace {
         Ok(crates)
     }
 
-    /// Where Cargo puts what it builds for the host: `CARGO_TARGET_DIR`, else `target`.
+    /// Cargo's target directory for the host: `CARGO_TARGET_DIR`, else `target`.
     pub(crate) fn host_target(&self) -> &Path {
         &self.target
     }
@@ -71,7 +71,7 @@ impl Workspace {
         self.target.join(profile).join(name)
     }
 
-    /// The eBPF crate, a workspace of its own.
+    /// The eBPF crate, a separate workspace.
     pub(crate) fn ebpf_crate(&self) -> PathBuf {
         self.root.join("ebpf")
     }

@@ -158,7 +158,7 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn rp_set(&mut self, index: u32) -> Option<Shared> {
-        // SAFETY: the set is there for longer than this view, and nobody else has it.
+        // SAFETY: the set outlives this view, which has exclusive access.
         self.world.rp.get_mut(index as usize).map(|set| unsafe { Shared::new(set) })
     }
 

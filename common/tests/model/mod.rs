@@ -266,7 +266,7 @@ impl Model {
         }
     }
 
-    /// `hyper` says how often R_HAI a step is when both counters are this far beyond F.
+    /// `hyper` is the multiple of R_HAI in a step when both counters are this far beyond F.
     fn raise_target(&mut self, hyper: impl FnOnce(u64) -> u64) {
         let p = &self.parameters;
         let time = p.timer_ns.map(|_| self.time_stage);

@@ -28,7 +28,7 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
                 &vm::lab::Options::default(),
             )?;
             println!("{lab}");
-            // It stays for the user at the console.
+            // The guest keeps running for the user at the console.
             std::mem::forget(lab);
             Ok(())
         }

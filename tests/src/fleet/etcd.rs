@@ -200,7 +200,7 @@ impl Etcd {
     /// Waits until the cluster accepts a write.
     ///
     /// # Errors
-    /// It does not accept one in time.
+    /// The cluster accepts no write in time.
     pub fn healthy(&self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -215,17 +215,11 @@ impl Etcd {
     }
 
     /// Runs `etcdctl` with these arguments.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
     }
 
     /// Writes up to 128 values in one transaction.
-    ///
-    /// # Errors
-    /// The transaction fails.
     pub fn put(&self, values: &[(String, String)]) -> Result<()> {
         let mut text = String::from("\n");
         for (key, value) in values {

@@ -1,4 +1,4 @@
-//! What is tried. Only packets, times and configurations are written here; the answers are in the files.
+//! Scenarios of the test vectors: packets, times and configurations. The expected results are in the files.
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +14,7 @@ use super::traces::REACTS;
 use super::{Other, Step, Vector, endpoints, traces, untrusted, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
-/// Every vector without its answers, under the name of its file.
+/// Every vector without results, by the name of its file.
 #[must_use]
 pub fn scenarios() -> Vec<(&'static str, Vector)> {
     vec![
@@ -54,7 +54,7 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
     ]
 }
 
-/// Only looks at packets.
+/// No point is on: packets are only classified.
 const ONLY_LOOKS: &[&str] = &["np_enable=off", "rp_enable=off"];
 
 fn opcodes() -> Vector {
@@ -67,7 +67,7 @@ fn opcodes() -> Vector {
     vector("Every opcode, assigned or not.", ONLY_LOOKS, steps.collect())
 }
 
-/// Header stacks, and packets cut short or contradicting themselves.
+/// Header stacks, and truncated or inconsistent packets.
 fn headers() -> Vector {
     let mut steps = Vec::new();
     let mut add = |about: &str, packet: &[u8]| steps.push(named(about, step("ingress", START_US, packet)));
@@ -88,7 +88,7 @@ fn headers() -> Vector {
         for opcode in
             [Opcode::RC_RDMA_WRITE_MIDDLE, Opcode::UD_SEND_ONLY, Opcode::RC_ACKNOWLEDGE, Opcode::CNP]
         {
-            // Linux itself drops a frame cut short in its first tag, on every wire it has.
+            // Linux itself drops a frame truncated in its first tag, on any wire.
             let tags = if opcode == Opcode::CNP { vec![] } else { vec![(EtherType::VLAN, 9)] };
             let shortest = if tags.is_empty() { Ethernet::LEN } else { Ethernet::LEN + VlanTag::LEN + 2 };
             let whole = Roce { v6, opcode, tags, ..short() }.frame();
@@ -109,7 +109,7 @@ fn headers() -> Vector {
         add("another UDP port", &port);
         port[roce.bth() - 5] = 0xb9;
         add("Ultra Ethernet's port", &port);
-        // The length in its IP header set again, and its payload gone.
+        // With a corrected length in the IP header, and without payload.
         let mut trimmed = Roce { payload: 0, ..roce.clone() }.frame();
         let length = u16::from_be_bytes([trimmed[roce.bth() - 4], trimmed[roce.bth() - 3]]) + 1_024;
         trimmed[roce.bth() - 4..][..2].copy_from_slice(&length.to_be_bytes());
@@ -291,7 +291,7 @@ fn cnp() -> Vector {
     }
 }
 
-/// Marked packets of several flows and senders in the course of time.
+/// Marked packets of several flows and senders over time.
 fn cnp_limit(limit: &'static str) -> Vector {
     let mut steps = Vec::new();
     for (n, gap_us) in
@@ -355,7 +355,7 @@ fn cnp_received() -> Vector {
         let mut longer = Roce { opcode: Opcode::CNP, payload: 20, ..data.clone() }.frame();
         longer[bth + 4] = 0x40;
         steps.push(at("longer than a CNP", 300, &longer));
-        // At another time for each family, so that one flow was cut then.
+        // At a different time per family, so that exactly one flow has been cut.
         let padded = [hinted.as_slice(), &[0; 6]].concat();
         steps.push(at("with padding", 400 + u64::from(v6), &padded));
         if !v6 {

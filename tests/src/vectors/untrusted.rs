@@ -1,4 +1,4 @@
-//! What somebody else makes a host do: end connections, take them over, have CNPs sent.
+//! Packets of untrusted senders: forged ends and takeovers of connections, and unwanted CNPs.
 
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
@@ -10,7 +10,7 @@ use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, named, short, 
 use super::{Step, Vector};
 use crate::packets::Roce;
 
-/// Only the other end of a connection ends it; who replies to a request is its other end.
+/// Only the peer of a connection can end it; the sender of the reply to a request is the peer.
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -22,7 +22,7 @@ pub(super) fn connections() -> Vector {
             now_us += 100;
             steps.push(named(about, step(hook, now_us, packet)));
         };
-        // A packet for the client that is marked: its CNP names whoever is known to have sent it.
+        // A marked packet for the client: its CNP names the known sender.
         let marked =
             Roce { v6, src: server, dst: client, dest_qpn: asking_qpn, ecn: Ecn::CE, ..short() }.frame();
         let req = Req {
@@ -57,12 +57,12 @@ pub(super) fn connections() -> Vector {
         add("the stranger is still known", "ingress", &marked);
         add("the stranger ends it", "ingress", &management(v6, stranger, client, dreq(asking_qpn)));
         add("nobody is known", "ingress", &marked);
-        // The server's QP is still thought to have the client's at its other end.
+        // The server's QP is still paired with the client's.
         let to_server = Roce { v6, dest_qpn: replying_qpn, ecn: Ecn::CE, ..short() }.frame();
         add("the other half is known", "ingress", &to_server);
         add("the client ends that", "egress", &management(v6, client, server, dreq(replying_qpn)));
         add("nobody is known", "ingress", &to_server);
-        // A datagram names its other end, and no message ends that.
+        // A datagram names its peer; no message ends that pair.
         let datagram = Roce {
             v6,
             opcode: Opcode::UD_SEND_ONLY,
@@ -97,11 +97,11 @@ pub(super) fn cnp_rate() -> Vector {
             steps.push(named(about, step("ingress", now_us, &roce.frame())));
         }
     }
-    // Two at once, and then one every 5 ms.
+    // A burst of two, then one every 5 ms.
     vector("A bound on the CNPs of a port.", &with(ANSWERS, &["cnp_rate=200"]), steps)
 }
 
-/// A packet to and from addresses that no single host has, and to a host.
+/// A packet to and from group addresses, and to a host.
 fn of_groups(roce: &Roce) -> Vec<(&'static str, Vec<u8>)> {
     let mut frames = Vec::new();
     for (about, at, value) in [
@@ -133,7 +133,7 @@ fn of_groups(roce: &Roce) -> Vec<(&'static str, Vec<u8>)> {
     frames
 }
 
-/// No CNP leaves in the name of a group.
+/// No CNP has a group address as its source.
 pub(super) fn cnp_group() -> Vector {
     let mut steps = Vec::new();
     for v6 in [false, true] {
@@ -148,7 +148,7 @@ pub(super) fn cnp_group() -> Vector {
     vector("Frames of groups, marked and not.", ANSWERS, steps)
 }
 
-/// Nor from a congestion point.
+/// Neither does a congestion point's CNP.
 pub(super) fn cnp_fast_group() -> Vector {
     let mut steps = Vec::new();
     for v6 in [false, true] {
@@ -161,7 +161,7 @@ pub(super) fn cnp_fast_group() -> Vector {
     vector("Frames of groups, marked here.", &with(MARKS, &with(THRESHOLDS, &more)), steps)
 }
 
-/// Tenants of one port have flows, CNP intervals and pairs of their own, whatever their addresses and QPNs.
+/// Tenants of one port have separate flows, CNP intervals and pairs, even with equal addresses and QPNs.
 pub(super) fn vlans() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;

@@ -21,7 +21,7 @@ const GAPS_US: &[u64] =
 pub(super) fn firmware() -> Vector {
     let mut course = Timeline::new();
     course.roce.payload = 240;
-    // Idle, it counts nothing.
+    // An idle flow counts nothing.
     course.send(0).send(10).send(10).cnp(3).cnp(2).send(20).send(20).send(1);
     around(&mut course, GAPS_US);
     let more = ["link_rate=40gbit", "rpg_byte_reset=1000B", "rpg_threshold=3"];

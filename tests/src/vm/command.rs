@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 ///
 /// # Errors
-/// It fails, or is not installed.
+/// The command fails, or is not installed.
 pub fn sh(line: &str) -> Result<String> {
     finished(&mut command(line)?, line)
 }
@@ -25,10 +25,7 @@ pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
     netns.run(|| sh(line))?
 }
 
-/// Runs a shell script where `/sys` shows the interfaces of a network namespace.
-///
-/// # Errors
-/// It fails.
+/// Runs a shell script with the `/sys` of a network namespace.
 pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns.name(), "sh", "-ec", script]);
@@ -38,7 +35,7 @@ pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
 /// Output of a command line with `--json` or `-j`.
 ///
 /// # Errors
-/// As [`sh`], or it is no JSON.
+/// As [`sh`], or the output is not JSON.
 pub fn json(line: &str) -> Result<Value> {
     serde_json::from_str(&sh(line)?).with_context(|| format!("`{line}` printed no JSON"))
 }
@@ -73,10 +70,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it with its output in a file.
-    ///
-    /// # Errors
-    /// It is not installed.
+    /// Starts a program with its output in a file.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
@@ -96,10 +90,10 @@ impl Running {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits for its end; returns whether it succeeded, and its output.
+    /// Waits for the program to exit; returns whether it succeeded, and its output.
     ///
     /// # Errors
-    /// It runs longer than `patience`.
+    /// The program runs longer than `patience`.
     pub fn finish(&mut self, patience: Duration) -> Result<(bool, String)> {
         let until = Instant::now() + patience;
         loop {
@@ -118,10 +112,7 @@ impl Running {
         }
     }
 
-    /// Kills it, as `kill -9` does.
-    ///
-    /// # Errors
-    /// It cannot be waited for.
+    /// Kills the program, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         // An error means that it has exited already.
         drop(self.child.kill());

@@ -5,7 +5,7 @@ use dcqcn_netlink::Netlink;
 
 use super::lab::Lab;
 
-/// Counted since the devices were made.
+/// Counters since the creation of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Sent through the bottleneck port, bytes.
@@ -21,10 +21,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of the port to `small`, and of the devices of `hosts`.
-    ///
-    /// # Errors
-    /// The kernel refuses, or a device lacks a counter.
+    /// Counters of the port to `small`, and of the devices of `hosts`.
     pub fn read(lab: &Lab, small: u8, hosts: &[u8]) -> Result<Self> {
         let port = lab.port_stats(&Netlink::connect_in(&lab.switch)?, small)?;
         let sum = |name: &str| -> Result<u64> { hosts.iter().map(|host| lab.hw_counter(*host, name)).sum() };

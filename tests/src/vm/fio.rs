@@ -24,7 +24,7 @@ pub struct Job {
 
 /// Of each disk, MB.
 const SIZE_MB: u32 = 8;
-/// Time for fio to start and to exit: it waits for writes that stall, for 70 s and more.
+/// Time for fio to start and to exit: it waits for stalled writes, for 70 s and more.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Results of a run.
@@ -36,7 +36,7 @@ pub struct Done {
     pub written_bps: f64,
     /// Completion times of reads, or of writes if nothing is read, ms.
     pub p50_ms: f64,
-    /// The same.
+    /// 99th percentile.
     pub p99_ms: f64,
     /// The longest.
     pub max_ms: f64,
@@ -58,7 +58,7 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether every block of `disks` is whole, and has the data written to it.
+/// Whether every block of `disks` is intact.
 ///
 /// # Errors
 /// fio does not start.
@@ -76,7 +76,7 @@ pub fn is_whole(disks: &[&str], block_bytes: u32) -> Result<bool> {
 }
 
 impl Job {
-    /// The command line that does it to all `disks`, and says what came of it as JSON. Of writes alone nothing is read again: see
+    /// The command line of this job on all `disks`, with results as JSON. Write-only jobs verify nothing: see
     /// [`is_whole`].
     #[must_use]
     pub fn command(self, disks: &[&str]) -> String {

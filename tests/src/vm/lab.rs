@@ -1,8 +1,8 @@
 //! Hosts with soft-RoCE around a bridge with a bottleneck port.
 //!
 //! Linux 6.1 has soft-RoCE in the initial namespace only, so all hosts are there: host N is the interface `hN` with the
-//! RDMA device `rxeN`. The bridge has a namespace of its own with the port `pN` for each. Policy routing sends what one
-//! host has for another out of its interface; left unchanged, the kernel would deliver it to itself through `lo`.
+//! RDMA device `rxeN`. The bridge is in a separate namespace, with a port `pN` for each. Policy routing sends packets
+//! between hosts through their interfaces; otherwise the kernel would deliver them locally through `lo`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,15 +17,15 @@ use super::command::{json, json_in, script_in, sh, sh_in};
 use super::sysfs;
 use crate::packets::{mac, v4, v6};
 
-/// How the hosts are joined.
+/// Topology of the hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// MTU of every interface, bytes; soft-RoCE uses the largest IB MTU that fits.
     pub mtu_bytes: u32,
     /// RoCE over IPv6.
     pub ipv6: bool,
-    /// The last host is behind a second bridge, and what goes there is tagged with this VLAN on the way. (soft-RoCE itself
-    /// sends no tags: it wants a device of its own, not a VLAN on one.)
+    /// The last host is behind a second bridge; packets to it are tagged with this VLAN on the way. (soft-RoCE itself
+    /// sends no tags, as it does not run on VLAN interfaces.)
     pub vlan: Option<u16>,
     /// Each host's interface is the port of a bridge `bN`, which has its address and its RDMA device.
     pub bridged: bool,
@@ -52,17 +52,17 @@ impl Default for Options {
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,
-    /// As requested.
+    /// The requested topology.
     pub options: Options,
     hosts: Vec<u8>,
 }
 
 /// Queue of the shaped port, in packets of the IB MTU.
 const BUFFER_PACKETS: u32 = 100;
-/// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket loses tokens beyond its burst while it is not served:
+/// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket loses tokens beyond its burst if its timer is late:
 /// with a small one the port of an emulated machine is slower than its rate, and than a virtual queue of that rate.
 const BURST_BYTES: u32 = 64_000;
-/// Sysctl: packets that may wait between a veth and the CPU that takes them. The default loses some.
+/// Sysctl: maximum packets queued between a veth and the receiving CPU. The default is too small.
 const BACKLOG_PACKETS: &str = "20000";
 
 /// CPUs that process received packets of an interface.
@@ -72,9 +72,6 @@ const TRUNK: &str = "trunk";
 
 impl Lab {
     /// Builds `hosts` of them, host 1 being the first.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn new(hosts: u8, options: &Options) -> Result<Self> {
         for module in ["rdma_rxe", "ib_uverbs", "rdma_ucm", "sch_fq", "sch_htb", "sch_tbf"] {
             sh(&format!("modprobe {module}"))?;
@@ -137,9 +134,6 @@ impl Lab {
     }
 
     /// The index of a host's address among the GIDs of its RDMA device.
-    ///
-    /// # Errors
-    /// It has none.
     pub fn gid_index(&self, host: u8) -> Result<u32> {
         let octets = match self.address(host) {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -156,43 +150,28 @@ impl Lab {
             .with_context(|| format!("{} has no GID {gid}", rxe(host)))
     }
 
-    /// Makes the port towards a host too small: `rate` as tc writes it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// Makes the port towards a host the bottleneck; `rate` in tc's syntax.
     pub fn shape(&self, host: u8, rate: &str) -> Result<()> {
         let queue_bytes = BUFFER_PACKETS * self.options.ib_mtu_bytes();
         self.root(host, &format!("handle 1: tbf rate {rate} burst {BURST_BYTES} limit {queue_bytes}"))
     }
 
-    /// Puts a qdisc at the root of the port towards a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// Installs a root qdisc at the port towards a host.
     pub fn root(&self, host: u8, qdisc: &str) -> Result<()> {
         sh_in(&self.switch, &format!("tc qdisc replace dev {} root {qdisc}", self.port(host))).map(drop)
     }
 
     /// Runs `dcqcn` on a host: `line` with `{}` for the interface.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn on_host(&self, host: u8, line: &str) -> Result<Value> {
         json(&format!("dcqcn --json {}", line.replace("{}", &self.iface(host))))
     }
 
     /// Runs `dcqcn` on the bridge: `line` with `{}` for the port towards a host.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn on_port(&self, host: u8, line: &str) -> Result<Value> {
         json_in(&self.switch, &format!("dcqcn --json {}", line.replace("{}", &self.port(host))))
     }
 
     /// Counters of the root qdisc of the port towards a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn port_stats(&self, netlink: &Netlink, host: u8) -> Result<Stats> {
         let port = netlink.link(&self.port(host))?.index;
         Ok(netlink.qdisc_stats(port, Handle::ROOT)?)
@@ -205,9 +184,6 @@ impl Lab {
     }
 
     /// Counters of the root qdisc of a host.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn host_stats(&self, host: u8) -> Result<Stats> {
         let netlink = Netlink::connect()?;
         let iface = netlink.link(&self.iface(host))?.index;
@@ -215,10 +191,7 @@ impl Lab {
     }
 
     /// Removes and restores the carrier of a host's interface. (Setting the interface down would also remove its routes
-    /// and neighbours.) If QPs end with that ([`ends_with_a_drop`]) the host is removed from the bridge instead.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// and neighbours.) If that kills QPs ([`ends_with_a_drop`]), the host is removed from the bridge instead.
     pub fn flap(&self, host: u8) -> Result<()> {
         let (lost, back) = if ends_with_a_drop()? { ("nomaster", "master br0") } else { ("down", "up") };
         sh_in(&self.switch, &format!("ip link set p{host} {lost}"))?;
@@ -249,12 +222,12 @@ impl Lab {
             sh(&format!("ip link set {near} master {bridge}"))?;
             sh(&format!("ip link set {bridge} up"))?;
         }
-        // On one CPU packets are processed in order: soft-RoCE treats reordering as losses.
+        // One CPU processes packets in order; soft-RoCE treats reordering as loss.
         sysfs::write(&format!("/sys/class/net/{near}/{RPS}"), "1")?;
         script_in(&self.switch, &format!("echo 1 > /sys/class/net/{far}/{RPS}")).map(drop)
     }
 
-    /// Moves a host behind a second bridge, and joins the two by a wire with tags.
+    /// Moves a host behind a second bridge, connected by a tagged link.
     fn add_trunk(&self, vlan: u16, host: u8) -> Result<()> {
         // A tag adds 4 bytes to the MTU of its payload.
         let mtu = self.options.mtu_bytes + 4;
@@ -312,12 +285,12 @@ impl fmt::Display for Lab {
     }
 }
 
-/// Whether soft-RoCE's QPs end with the first packet that their own host drops, as a qdisc does that is replaced or has
+/// Whether soft-RoCE's QPs die at the first packet that their own host drops, as a qdisc does that is replaced or has
 /// no carrier: `rxe_send` of Linux 6.12 and 7.3 treats it as an error (drivers/infiniband/sw/rxe/rxe_net.c), that of
 /// 6.1 retries.
 ///
 /// # Errors
-/// The kernel does not say its release.
+/// The kernel's release is unknown.
 pub fn ends_with_a_drop() -> Result<bool> {
     Ok(!sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1."))
 }

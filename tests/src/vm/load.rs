@@ -32,7 +32,7 @@ pub struct Done {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// How long each read or write took, sorted.
+    /// Durations of all reads and writes, sorted.
     pub took: Vec<Duration>,
     /// Blocks with wrong content.
     pub wrong_blocks: u64,
@@ -92,7 +92,7 @@ pub fn run<T>(
     Ok((settled?, all))
 }
 
-/// One read or write at a time, of blocks of its own.
+/// A worker: one read or write at a time, of its own blocks.
 struct Worker {
     disk: File,
     first: u64,
@@ -168,7 +168,7 @@ impl Worker {
     }
 }
 
-/// A word of a block: another one for each place, block and time it was written.
+/// A word of a block, distinct by position, block and number of the write.
 const fn content(block: u64, generation: u64, word: u64) -> u64 {
     (block << 48) ^ (generation << 16) ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

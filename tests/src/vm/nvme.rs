@@ -39,7 +39,7 @@ impl Transport {
     }
 }
 
-/// Who uses whose disk.
+/// A disk, by its two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Host that connects.
@@ -88,7 +88,7 @@ pub fn prepare(lab: &Lab, all: &[Ends], tos: u8) -> Result<()> {
     Ok(())
 }
 
-/// Where a target listens, which all its disks share.
+/// Port of a target, shared by all its disks.
 fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
     let port = format!("{NVMET}/ports/{}", transport.service() * 10 + u16::from(target));
     if Path::new(&port).exists() {
@@ -162,9 +162,6 @@ fn block_device(instance: u32) -> Result<PathBuf> {
 
 impl Disk {
     /// Ends the connection.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn disconnect(self) -> Result<()> {
         let path = format!("/sys/class/nvme/nvme{}/delete_controller", self.instance);
         sysfs::write(&path, "1")?;

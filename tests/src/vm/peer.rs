@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::command::sh;
 use super::sysfs;
 
-/// Where commands and their results are exchanged.
+/// Directory for exchanging commands and results.
 const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest the second guest may take to boot after the first.
@@ -110,7 +110,7 @@ fn result(number: u32) -> PathBuf {
     Path::new(DIR).join(format!("{number}.result"))
 }
 
-/// Writes a file that is complete as soon as it exists.
+/// Writes a file atomically.
 fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     fs::create_dir_all(DIR).context(DIR)?;

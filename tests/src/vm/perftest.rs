@@ -1,4 +1,4 @@
-//! Traffic by perftest: one QP per process, so that each QP has figures of its own.
+//! Traffic by perftest: one QP per process, so that results are per QP.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::command::Running;
 use super::lab::{Lab, Options, rxe};
 use super::sysfs;
 
-/// Which of perftest's programs.
+/// Program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// RDMA WRITE: the client sends.
@@ -50,7 +50,7 @@ pub struct Flow {
     pub port: u16,
     /// Seconds of traffic.
     pub seconds: u32,
-    /// Seconds at both ends that do not count.
+    /// Seconds at start and end that are not measured.
     pub margin_s: u32,
     /// Bytes of a message.
     pub message_bytes: u32,
@@ -70,7 +70,7 @@ const COMPLETION_EVERY: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Flow {
-    /// WRITEs for this many seconds, of which the first and last quarter do not count.
+    /// WRITEs for this many seconds; the first and last quarter are not measured.
     #[must_use]
     pub fn new(tool: Tool, client: u8, server: u8, port: u16, seconds: u32) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Flow {
         }
     }
 
-    /// Which part of the bytes on the wire is payload, as a shaper counts them: with Ethernet headers, without FCS.
+    /// Fraction of payload in the bytes counted by a shaper: with Ethernet headers, without FCS.
     #[must_use]
     pub fn efficiency(&self, options: &Options) -> f64 {
         let ip = if options.ipv6 { Ipv6::LEN } else { Ipv4::LEN };
@@ -103,8 +103,8 @@ impl Flow {
         payload as f64 / (payload + packets * headers + extension) as f64
     }
 
-    /// It polls its completion queue without pause, so it must go behind the kernel's own threads; and says its QPNs only if
-    /// its output is not kept back.
+    /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads; unbuffered output is
+    /// needed to read its QPNs in time.
     fn line(&self, lab: &Lab, host: u8) -> Result<String> {
         Ok(format!(
             "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {TIMEOUT} --tclass={} -F \
@@ -122,7 +122,7 @@ impl Flow {
     }
 }
 
-/// Starts both ends of all flows, clients as close together as can be.
+/// Starts both ends of all flows, the clients as simultaneously as possible.
 ///
 /// # Errors
 /// A program is not installed, an address has no GID, or a server does not listen.
@@ -141,9 +141,6 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
 }
 
 /// Waits until a server of perftest listens at its port.
-///
-/// # Errors
-/// It does not.
 pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_listening(&sysfs::read("/proc/net/tcp")?, port) {
@@ -177,7 +174,7 @@ pub struct Traffic {
     seconds: u32,
 }
 
-/// How it went.
+/// Result.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Payload, bits per second; `None` if a QP broke.
@@ -187,10 +184,7 @@ pub struct Outcome {
 }
 
 impl Traffic {
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end.
+    /// Waits for both ends to exit.
     pub fn finish(mut self) -> Result<Outcome> {
         let patience = PATIENCE + Duration::from_secs(self.seconds.into());
         let (ok, printed) = self.client.finish(patience)?;
@@ -201,14 +195,14 @@ impl Traffic {
     /// QPN of the client and of the server, once printed.
     ///
     /// # Errors
-    /// They have not, or the output cannot be read.
+    /// The QPNs were not printed, or the output cannot be read.
     pub fn qpns(&self) -> Result<(u32, u32)> {
         let printed = self.client.printed()?;
         qpns(&printed).with_context(|| format!("no QPNs in: {printed}"))
     }
 }
 
-/// Outcomes of all; every QP must have come to its end.
+/// Outcomes of all QPs, which must have completed.
 ///
 /// # Errors
 /// A QP broke.

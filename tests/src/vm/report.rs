@@ -25,7 +25,7 @@ struct Check {
 }
 
 impl Report {
-    /// An empty one for this kernel.
+    /// An empty report for this kernel.
     ///
     /// # Errors
     /// `/proc` is not mounted.
@@ -60,12 +60,12 @@ impl Report {
         self.checks.push(Check { what: what.to_owned(), measured, wanted, ok });
     }
 
-    /// Asserts that a figure is not below a bound.
+    /// Asserts that a value is at least a bound.
     pub fn at_least(&mut self, what: &str, measured: f64, bound: f64) {
         self.check(what, format!("{measured:.3}"), format!("at least {bound:.3}"), measured >= bound);
     }
 
-    /// Asserts that a figure is not above a bound.
+    /// Asserts that a value is at most a bound.
     pub fn at_most(&mut self, what: &str, measured: f64, bound: f64) {
         self.check(what, format!("{measured:.3}"), format!("at most {bound:.3}"), measured <= bound);
     }
@@ -75,7 +75,7 @@ impl Report {
         self.check(what, measured, wanted, measured == wanted);
     }
 
-    /// Whether something was asserted, and all of it held.
+    /// Whether there were assertions, and all held.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.checks.is_empty() && self.checks.iter().all(|check| check.ok)

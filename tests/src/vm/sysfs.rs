@@ -6,9 +6,6 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 /// Writes a value.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn write(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("{path} = {value}"))
 }

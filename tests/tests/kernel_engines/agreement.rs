@@ -164,7 +164,7 @@ fn engines_agree_on_table_eviction() {
         // Long enough for all rates to expire.
         now_ns += 2 * GBIT;
         for n in 0..=58 {
-            // Flows arrive in another order each time: the first ones find idle slots.
+            // Flows arrive in a different order each time; the first ones get idle slots.
             let qpn = 2 + (n + 20 * round) % 59;
             let opcode = if qpn % 3 == 0 { Opcode::UD_SEND_ONLY } else { Opcode::RC_SEND_ONLY };
             let roce = Roce {
@@ -188,7 +188,7 @@ fn engines_agree_on_table_eviction() {
     let state = both.state();
     assert!(count(&state, Hook::Egress, Stat::RpFlowEvicted) > 0);
     assert!(count(&state, Hook::Egress, Stat::RpFlowNew) > u64::from(flows));
-    // All were cut, and kept their slots; later flows got none.
+    // All were cut and retain their slots; later flows get none.
     assert!(count(&state, Hook::Egress, Stat::RpTableFull) > 0);
     assert_eq!(state.pairs.len(), (2..=60).filter(|qpn| qpn % 3 == 0).count());
 }
@@ -256,7 +256,7 @@ fn engines_agree_on_backlog_age() {
     let is_marked = |both: &mut Both, now_ns| {
         both.process(Hook::Egress, now_ns, &frame, &Meta::default()).packet != frame
     };
-    // Never read: the virtual queue, which is empty.
+    // Without a sample the virtual queue is used, which is empty.
     assert!(!is_marked(&mut both, START_NS));
     for (bytes, marked) in [(wred.kmax_bytes + 1, true), (wred.kmin_bytes, false)] {
         both.set_backlog(tc, &Backlog { bytes, read_at_ns: START_NS + 10 });

@@ -82,7 +82,7 @@ fn eviction_event_in_both_tables() {
     };
     for n in 0..9 {
         let data = Roce { dest_qpn: 0x100 + n, ..Roce::default() };
-        // So long after each other that no packet waits.
+        // Spaced so far apart that no packet is delayed.
         let at_ns = 1_000 + u64::from(n) * 1_000_000;
         send(&mut both, Hook::Egress, at_ns, &data.frame());
         send(&mut both, Hook::Ingress, at_ns, &Roce { ecn: Ecn::CE, ..data }.frame());

@@ -71,8 +71,8 @@ fn departures_follow_rate() {
             // At line rate, all at the same time: in sequence at 8 ns per byte.
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
             assert_eq!(stamps, [0, START_NS + 8 * bytes, START_NS + 16 * bytes]);
-            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. What was promised
-            // before stays.
+            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. Departure times
+            // already assigned stay.
             let cnp = data.cnp(None, CNP_TOS);
             let passed = both.process(Hook::Ingress, START_NS, &cnp, &received());
             assert_eq!((passed.verdict, passed.packet), (Verdict::Pass, cnp));
@@ -109,7 +109,7 @@ fn cut_widens_gap_after_last_packet() {
         return;
     };
     for (number, cut_after) in (0..).zip([1, 2, 10, IN_FLIGHT - 1]) {
-        // Two flows that differ in the CNP alone.
+        // Two flows that differ only in the CNP.
         let mut departures = |qpn, cut: bool| {
             let data = Roce { dest_qpn: qpn, ..Roce::default() };
             let stamps: Vec<u64> = (0..IN_FLIGHT)
@@ -131,7 +131,7 @@ fn cut_widens_gap_after_last_packet() {
     }
 }
 
-/// Soft-RoCE stamps a packet when it makes it (Linux 6.12 on). One that may leave now must not be put before those that wait.
+/// Soft-RoCE stamps a packet at creation (Linux 6.12 and later). One that may leave now must not overtake queued packets.
 #[test]
 fn sender_timestamp_replaced() {
     let Some(mut both) = Both::load("sender_timestamp_replaced", 64, &sender()) else {
@@ -147,10 +147,10 @@ fn sender_timestamp_replaced() {
     let departures = [0, 0, 2 * gap_ns].map(|later_ns| stamped(&mut both, START_NS + later_ns, &frame));
     assert_eq!(departures, [0, gap_ns, 2 * gap_ns].map(|later_ns| START_NS + later_ns));
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPaced), 1);
-    // So must an ACK of that queue pair.
+    // The same applies to an ACK of that QP.
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data };
     assert_eq!(stamped(&mut both, START_NS, &ack.frame()), START_NS);
-    // Packets of no known flow keep their stamp.
+    // Packets of unknown flows keep their stamp.
     let other = Roce { dest_qpn: 0x99, ..ack };
     assert_eq!(stamped(&mut both, START_NS, &other.frame()), made_ns);
 }
@@ -167,7 +167,7 @@ fn beyond_horizon_packets_keep_order() {
     let data = Roce::default();
     let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
     let mut last_ns = 0;
-    // A sender twice as fast as its rate, and then one that has stopped being so.
+    // A sender at twice its rate, which then slows down.
     for n in 0..4 * HORIZON_NS / gap_ns {
         let now_ns = START_NS + n * gap_ns / 2;
         let sent = send(&mut both, now_ns, &frame);

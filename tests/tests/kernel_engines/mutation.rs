@@ -20,10 +20,10 @@ fn config(pacer: u64) -> Config {
     let scalars = &mut config.scalars;
     (scalars.cp_enable, scalars.fast_cnp, scalars.drop_not_ect) = (1, 1, 1);
     scalars.pacer = pacer;
-    // Who was cut stays slow for long enough to come to the horizon.
+    // A cut flow stays slow long enough to reach the horizon.
     (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (20_000_000, 500_000);
     scalars.rpg_time_reset_ns = 10_000_000;
-    // Each depth of tags is a flow of its own: few packets of one come within an interval.
+    // Each number of tags makes a separate flow, so few packets of one are within an interval.
     scalars.min_time_between_cnps_ns = 500_000;
     (scalars.pacing_horizon_ns, scalars.pacing_horizon_drop) = (1_000_000, 1);
     scalars.priority_major = 1;
@@ -164,7 +164,7 @@ fn mutations() -> impl Strategy<Value = Mutation> {
 }
 
 /// Runs `cases` mutated packets through one pair of engines, each from where the last one left the tables, and checks
-/// that they came to where `reached` counts.
+/// that they reached the code counted in `reached`.
 fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let state = RefCell::new((both, 1_000_000_000));
     let case = (
@@ -172,7 +172,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
         mutations(),
         prop::sample::select(&HOOKS[..]),
         prop::sample::select(&MARKS[..]),
-        // Bursts, a few at a time, and pauses in which everything recovers.
+        // Bursts, and pauses in which all flows recover.
         prop_oneof![400 => 0..1_000u64, 20 => 0..50_000u64, 1 => 0..50_000_000u64],
     );
     // Deterministic cases, because their coverage is checked too.
@@ -181,7 +181,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let result = runner.run(&case, |(frame, mutation, hook, mark, gap_ns)| {
         let (both, now_ns) = &mut *state.borrow_mut();
         *now_ns += gap_ns;
-        // With a time stamp of its own at times.
+        // Sometimes with a time stamp.
         let meta = Meta { ingress_ifindex: LO, mark, priority: 0, departure_ns: gap_ns, segment_bytes: 0 };
         let outcome = both.process(hook, *now_ns, &mutation.apply(frame), &meta);
         for cnp in outcome.emitted {

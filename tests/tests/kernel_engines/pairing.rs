@@ -49,7 +49,7 @@ fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> 
     vec![(first, pair(second)), (second, pair(first))]
 }
 
-/// rping over two hosts with soft-RoCE, seen on the way between them.
+/// rping between two hosts with soft-RoCE, observed on the path.
 #[test]
 fn pair_lives_from_rep_to_dreq() {
     for hook in [Hook::Ingress, Hook::Egress] {
@@ -88,7 +88,7 @@ fn cm_in_both_directions_makes_pair() {
     assert!(host.see(Hook::Egress, &request()).pairs.is_empty());
     let state = host.see(Hook::Ingress, &reply(B.2));
     assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
-    // The same once more, as after a lost RTU.
+    // A repetition, as after a lost RTU.
     let again = host.see(Hook::Ingress, &reply(B.2));
     assert_eq!((again.pairs, again.events), (state.pairs, state.events));
     // The responder requests the end.
@@ -105,7 +105,7 @@ fn unsolicited_rep_and_rej_make_no_pair() {
     assert!(path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
     path.see(Hook::Ingress, &request());
     assert!(!path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
-    // The requester does not like the reply.
+    // The requester rejects the reply.
     let comm_ids = CommIds { local: A.1, remote: B.1 };
     let reject = cm(A.0, B.0, &CmMessage::Rej(Rej { comm_ids, message: 1, reason: 28 }));
     assert!(path.see(Hook::Ingress, &reject).pairs.is_empty());
@@ -148,7 +148,7 @@ fn trusted_source_takes_precedence() {
         "a guess does not"
     );
     assert_eq!(count(&state, Hook::Ingress, Stat::PairConflict), 2);
-    // And is not ended by messages.
+    // Messages do not end such a pair.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
     let state = path.see(Hook::Ingress, &dreq);
@@ -187,7 +187,7 @@ fn pair_learning_rate_limited() {
     assert_eq!(counters[Hook::Egress.slot()].stat[Stat::PairLimited as usize], 9_000 - 8_192);
 }
 
-/// Cut short at every length, and of another class: nothing is learned, nothing breaks.
+/// Messages truncated at every length, or of another class: nothing is learned.
 #[test]
 fn invalid_message_makes_no_pair() {
     let Some(mut path) = Path::load("invalid_message_makes_no_pair") else {
@@ -206,6 +206,6 @@ fn invalid_message_makes_no_pair() {
     }
     let state = path.see(Hook::Ingress, &reply(B.2));
     assert!(state.pairs.is_empty());
-    // The reply is one; a request cut short within its ICRC is whole as far as anybody looks.
+    // Only the reply counts; a request truncated within its ICRC is complete in all parsed fields.
     assert_eq!(count(&state, Hook::Ingress, Stat::CmMessages), 1);
 }

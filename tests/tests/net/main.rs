@@ -62,7 +62,7 @@ impl Pair {
         let far_link = Netlink::connect_in(&far)?;
         let near_index = near_link.link("near0")?.index;
         let far_index = far_link.link("far0")?.index;
-        // The end that comes up second can send at once; the first drops what it sends until the kernel has seen its carrier, in a
+        // The end that comes up second can send immediately; the first drops packets until the kernel detects its carrier, in a
         // work queue.
         far_link.set_up(far_index, true)?;
         near_link.set_up(near_index, true)?;

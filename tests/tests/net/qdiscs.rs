@@ -16,14 +16,14 @@ fn traffic_counted_in_its_class() -> Result<()> {
 
     let before = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     pair.send(50, 1000)?;
-    // The shaper may still hold the last of them: its timer runs when the machine finds the time.
+    // The last ones may still be queued in the shaper, whose timer may be late.
     let until = Instant::now() + PATIENCE;
     let mut after = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     while after.packets < before.packets + 50 && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
         after = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     }
-    // Ethernet, IPv4 and UDP headers: 42 bytes. The kernel may add multicast of its own.
+    // Ethernet, IPv4 and UDP headers: 42 bytes. The kernel may send multicast packets too.
     assert!(after.packets >= before.packets + 50, "{after:?}");
     assert!(after.bytes >= before.bytes + 50 * 1042, "{after:?}");
     assert_eq!(netlink.class_stats(ifindex, Handle::new(1, 0x11))?.packets, 0);
@@ -39,7 +39,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
     netlink.replace_htb_class(ifindex, &class(0x10, 50_000_000_000))?;
     let wide = netlink.classes(ifindex)?;
     assert_eq!(wide.first().and_then(|class| class.rate_bps), Some(50_000_000_000), "a rate of 64 bits");
-    // Replacing a root by one of the same handle starts afresh.
+    // Replacing a root by one with the same handle resets it.
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0, direct_qlen: 100 })?;
     assert!(netlink.classes(ifindex)?.is_empty());
     Ok(())
@@ -62,7 +62,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
     assert!(stats.backlog_bytes > 5_000 && stats.backlog_bytes <= 16_000, "{stats:?}");
     assert!(stats.backlog_packets > 5 && stats.drops > 5 && stats.overlimits > 0, "{stats:?}");
 
-    // Under a class, with a buffer of its own.
+    // Under a class, with a separate buffer.
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
     netlink.replace_htb_class(ifindex, &class(0x10, 20_000))?;
     let leaf = Handle::new(1, 0x10);
@@ -199,7 +199,7 @@ fn root_qdisc_restored() -> Result<()> {
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
-        // A qdisc configured meanwhile by another tool.
+        // A qdisc that another tool configured in the meantime.
         netlink.set_tx_queue_len(ifindex, 5)?;
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");

@@ -113,7 +113,7 @@ fn confirmed_change_persists() -> Result<()> {
     nobody_waits(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     says(&lab.ok("log a0")?, "rpg_ai_rate (confirmed)");
-    // A change of nothing waits for nothing.
+    // A change without effect starts no waiting process.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     nobody_waits(&lab)?;
     lab.refused(1, "confirm").map(drop)
@@ -151,7 +151,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
         return Ok(());
     }
     let lab = lab("ckill")?;
-    // By the next command, of any kind.
+    // Reverted by the next command, of any kind.
     for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
         lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         kill_waiter(&lab)?;
@@ -161,7 +161,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
         says(&String::from_utf8(output.stderr)?, "change not confirmed in time; reverted");
         assert_eq!(ai_rate_mbit(&lab)?, 10, "{next}");
     }
-    // By the daemon.
+    // Reverted by the daemon.
     let file = "[[interface]]\nname = 'a0'\nflows = 64\npacer = 'none'\n[interface.parameters]\nlink_rate = '1gbit'\n\
                 rpg_ai_rate = '10mbit'\n";
     let mut daemon = Daemon::start(&lab.host, file)?;
@@ -170,7 +170,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
     kill_waiter(&lab)?;
     daemon.says(&["change not confirmed in time; reverted", "20mbit -> 10mbit"])?;
     is(&lab, 10)?;
-    // A file is rejected meanwhile, and accepted afterwards.
+    // A reload is rejected in the meantime, and accepted afterwards.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     daemon.write(&file.replace("10mbit", "11mbit"))?;
     daemon.says(&["reload rejected; configuration unchanged", "dcqcn confirm a0"])?;
@@ -192,7 +192,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
         let output = lab.host.run(|| command.output())??;
         let is_killed = output.status.signal() == Some(9);
         ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The waiting process has the variable too, and kills itself at its own steps: then no process remains.
+        // The waiting process inherits the variable and kills itself at its own steps, so that no process remains.
         overdue(&lab)?;
         lab.ok("gc")?;
         assert_eq!(ai_rate_mbit(&lab)?, 10, "step {n}");
@@ -222,7 +222,7 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
     says(&lab.refused(1, &apply("a0"))?, "cannot become switch in place");
-    // One of `run` names its interfaces.
+    // A file of `run` names its interfaces.
     fs::write(
         &file,
         "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",

@@ -37,7 +37,7 @@ fn interface_name_with_dots() -> Result<()> {
     Ok(())
 }
 
-/// Namespaces that are made again under the same name get the inode number of the one before, and their interfaces its indexes.
+/// A namespace that is recreated under the same name gets the previous inode number, and its interfaces the previous indexes.
 #[test]
 fn recreated_namespace_with_same_names() -> Result<()> {
     if !runnable("recreated_namespace_with_same_names", &[])? {
@@ -121,7 +121,7 @@ fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
         anyhow::ensure!(std::time::Instant::now() < until, "namespace {inode} does not end");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    // Its interfaces go after it.
+    // Its interfaces are removed after it.
     std::thread::sleep(std::time::Duration::from_millis(300));
     Ok(())
 }
@@ -150,7 +150,7 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     freed(FLOWS)
 }
 
-/// A new interface under the name of one that was renamed is another.
+/// A new interface with the former name of a renamed one is a different interface.
 #[test]
 fn name_moved_to_another_interface() -> Result<()> {
     if !runnable("name_moved_to_another_interface", &[])? {
@@ -183,7 +183,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
         let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
         from.ok(&attach)?;
         from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
-        says(&from.ok("status")?, "interface gone");
+        says(&from.ok("status")?, "interface removed");
         to.host.command("ip link set a0 up")?;
         to.ok(&attach)?;
         assert!(problems(&to, "a0")?.is_empty());
@@ -192,7 +192,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
         state(&to.host, "a0")?
     };
     assert!(!before[0].contains("xdp"), "{before:?}");
-    // Left behind by a move, and freed where it was attached.
+    // Left by a move, and freed in the original namespace.
     to.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
     to.host.command(&format!("ip link set a0 netns {}", from.host.netns.name()))?;
     says(&to.ok("gc")?, "the interface is gone");
@@ -284,7 +284,7 @@ fn journal_of_another_bpf_mount_is_left_alone() -> Result<()> {
     }
     pair.a.run(attach::gc)??;
     assert_eq!(fs::read_to_string(&journal)?, shared);
-    // Without its programs, as after an unmount, it is a leftover like any other.
+    // Without its programs, as after an unmount, it is treated as a leftover.
     fs::rename(&elsewhere, &pins)?;
     fs::write(&journal, text)?;
     pair.a.run(|| attach::detach("a0"))??;

@@ -43,7 +43,7 @@ fn attach_killed(tc: Tc) -> Result<()> {
         &attach,
         || Ok(()),
         |n| {
-            // In turn: attached again, detached, left to `gc`, taken up by the daemon.
+            // In turn: attached again, detached, cleaned up by `gc`, taken over by the daemon.
             if is_attached(&lab) {
                 ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
             } else {
@@ -72,7 +72,7 @@ fn is_attached(lab: &Lab) -> bool {
     lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached")
 }
 
-/// The daemon serves the interface.
+/// The daemon manages the interface.
 fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let file = lab.path("dcqcn.toml");
     let text = format!(
@@ -86,7 +86,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let until = std::time::Instant::now() + PATIENCE;
     // A partial attachment has its listed parts, and no problems.
     while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
-        ensure!(std::time::Instant::now() < until, "it is not served");
+        ensure!(std::time::Instant::now() < until, "the interface is not managed");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
@@ -118,7 +118,7 @@ fn detach_killed(tc: Tc) -> Result<()> {
                 _ => _ = lab.ok("gc")?,
             }
             assert_eq!(state(&lab.host, "a0")?, before);
-            // Killed with nothing left to do but to remove the lock.
+            // Killed with only the lock left to remove.
             lab.ok("gc")?;
             assert!(!lab.host.pins("a0")?.exists() && !lab.host.journal("a0")?.exists(), "{dir:?}");
             freed(FLOWS)
@@ -163,7 +163,7 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     // The last run was not killed.
     let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
     assert!(values[0].contains("20mbit") && values[1].contains("200mbit"), "{values:?}");
-    // As another build would have left it.
+    // Simulates programs of another build.
     let path = lab.host.journal("a0")?;
     let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
     let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
@@ -188,7 +188,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
     const FLOWS: u32 = 1_253;
     let lab = Lab::new("kr")?;
     let before = [state(&lab.host, "a0")?, state(&lab.host, "b0")?];
-    // First both, then one of them, with another rate.
+    // First both interfaces, then one of them with another rate.
     let one = |mbit: u32| {
         format!(
             "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\nlink_rate = '1gbit'\n\
@@ -224,7 +224,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
             let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
             ensure!(killed, "step {n}: {status}: {reloaded:?}");
         }
-        // The next daemon serves both, and reloads.
+        // The next daemon manages both, and reloads.
         let mut daemon = start(None)?;
         serves_both(&mut daemon).with_context(|| format!("killed at step {n}"))?;
         for iface in ["a0", "b0"] {
@@ -249,7 +249,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
         daemon.end()?;
         ensure!(has(20), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         attachments(1)?;
-        // The maximum frame of a veth depends on its peer's program, which a0 still has.
+        // The maximum frame of a veth depends on its peer's program, and a0 still has one.
         assert_eq!(state(&lab.host, "b0")?[1..], before[1][1..], "killed at step {n}");
         if is_over {
             eprintln!("{tc:?}: {} steps", n - 1);
@@ -294,7 +294,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     }
     const FLOWS: u32 = 1_243;
     let (lab, before, attach) = victim("full", FLOWS)?;
-    // Room for one journal, and not for the one that is to replace it.
+    // Space for one journal, but not for its replacement.
     let disk = Small::mount(&lab, 4_096)?;
     let refused = lab.refused(1, &attach)?;
     says(&refused, "No space left on device");

@@ -17,7 +17,7 @@ use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 
-/// How long a command waits for a lock.
+/// Time that a command waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {
@@ -83,7 +83,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     let refused = to.refused(1, &attach(FLOWS))?;
     says(&refused, &format!("process {}", std::process::id()));
     assert!(!to.host.journal("a0")?.exists(), "nothing was begun");
-    // For a while: the command is past its first look, and waits, before the lock is let go.
+    // Temporarily: the command has failed its first attempt and waits before the lock is released.
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;

@@ -28,7 +28,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
             lab.host.command(child)?;
         }
         let before = state(&lab.host, "a0")?;
-        // Also where a higher rate is given.
+        // Also if a higher rate is given.
         let above = lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
         says(
             &above,
@@ -74,13 +74,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
     says(&lab.ok("get a0 link_rate")?, "300mbit");
-    // A qdisc configured meanwhile stays, until it equals the saved one again.
+    // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
     assert!(follow()??.is_none(), "what was set");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
     assert!(follow()??.is_none(), "what was set, and the shaper has changed");
     says(&lab.ok("get a0 link_rate")?, "150mbit");
-    // Settings that do not name it (a file that is read again, a trial that is over) have what was found.
+    // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
     let running = attachment.maps.params()?.config;
     let mut said = request("a0", Role::Host, &[])?;
@@ -89,7 +89,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     assert_eq!((running.scalars.link_rate_bps, revised.scalars.link_rate_bps), (150_000_000, 300_000_000));
     lab.ok("set a0 link_rate=300mbit")?;
     assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
-    // One that was given stays.
+    // A given value stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
     assert!(lab.host.run(|| attach::follow_link_rate("b0"))??.is_none());
@@ -97,7 +97,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     Ok(())
 }
 
-/// A trial that is over, a file that is read again: what it does not say is not what somebody has set in the meantime.
+/// A reverted override or a reloaded file: parameters absent from it do not keep values set manually in the meantime.
 #[test]
 fn unset_parameters_keep_attach_values() -> Result<()> {
     if !runnable("unset_parameters_keep_attach_values", &[])? {
@@ -175,7 +175,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     let before = show(&lab.host)?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
-    // As if the module of the previous qdisc had been unloaded.
+    // Simulates an unloaded module of the previous qdisc.
     let path = lab.host.journal("a0")?;
     let text = fs::read_to_string(&path)?;
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
@@ -188,7 +188,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");
     says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
-    // Attached again it is owed still.
+    // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
     assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
     says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
@@ -197,7 +197,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;
     assert_eq!(show(&lab.host)?, before);
-    // Or it is abandoned.
+    // Or the undo step is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
     says(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");

@@ -9,7 +9,7 @@ use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::skip::runnable;
 
-/// Where attachments are written down.
+/// Directory of the journals.
 const ROOT: &str = "/run/dcqcn";
 
 fn mode(path: &Path) -> Result<u32> {

@@ -15,7 +15,7 @@ use dcqcn_tests::lab::{Lab, says};
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
 
-/// To whom the pins are closed they all seem to be missing.
+/// Without access to the pins, `status` must not report them missing.
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const NOBODY: u32 = 65_534;
@@ -24,7 +24,7 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     }
     let lab = Lab::new("no-rights")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    // Where anybody may start it.
+    // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
     let dcqcn = directory.path().join("dcqcn");
@@ -39,7 +39,7 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     let status = &report["attachments"][0];
     assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
-    says(&String::from_utf8(as_nobody("status")??.stdout)?, "not seen");
+    says(&String::from_utf8(as_nobody("status")??.stdout)?, "unreadable");
     let output = as_nobody("doctor --json")??;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");

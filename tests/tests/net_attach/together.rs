@@ -51,7 +51,7 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
     says(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
     says(&lab.refused(1, &format!("attach [ab]0 {options}"))?, "no unattached interface matches");
     lab.ok("detach b0")?;
-    // Done in part: a0 is attached already, b0 was not.
+    // Partial success: a0 was attached already, b0 was not.
     let refused = lab.refused(7, &format!("attach a0 b0 {options}"))?;
     says(&refused, "already attached");
     assert_eq!(lab.host.attached()?.len(), 2);
@@ -67,7 +67,7 @@ fn slow_link_is_attached_with_profile_lab() -> Result<()> {
     let attach = "attach a0 --profile auto --pacer none --flows 64";
     lab.ok(&format!("{attach} --set link_rate=200mbit"))?;
     assert_eq!(lab.json("status a0")?["attachments"][0]["profile"], "lab");
-    // Only attaching chooses: a later rate changes the rate alone.
+    // Defaults are chosen only when attaching: a later link_rate changes no other parameter.
     lab.ok("set a0 link_rate=10gbit")?;
     says(&lab.ok("get a0 wred.3.pmax")?, "22");
     lab.ok("detach a0")?;

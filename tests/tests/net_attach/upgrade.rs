@@ -1,4 +1,4 @@
-//! Maps with another version's layout: refused without any change, and still served by that version.
+//! Maps with another version's layout: rejected without any change, and still managed by that version.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> 
     Ok(before)
 }
 
-/// Runs a command that is to fail because of the layout.
+/// Runs a command that must fail because of the layout.
 fn refused(host: &Host, line: &str) -> Result<()> {
     let mut command = dcqcn(line)?;
     let output = host.run(|| command.output())??;
@@ -47,7 +47,7 @@ fn refused(host: &Host, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has CNPs cut the flow until a class of the pacer is slower by a tenth, and returns its rate.
+/// Sends CNPs until the rate of the flow's pacer class falls by a tenth, and returns that rate.
 fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
     let (index, socket) = (pair.a.index("a0")?, pair.b.socket("b0")?);
     wait(|| {
@@ -81,7 +81,7 @@ fn other_layout_keeps_running() -> Result<()> {
         let mut work = || -> Result<()> {
             receiver.expect_all(50)?;
             let first = slower(&pair, 600_000_000)?;
-            // From here on the command has another version than the attachment.
+            // From here on, the versions of the command and the attachment differ.
             of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
@@ -91,11 +91,11 @@ fn other_layout_keeps_running() -> Result<()> {
             // The daemon continues: another cut, another rate.
             receiver.expect_all(50)?;
             slower(&pair, first)?;
-            // Without it, a daemon of the other version serves and changes nothing, and logs why.
+            // After it exits, a daemon of the other version manages and changes nothing, and logs the reason.
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;
             before.again(&pair.a)?;
-            before.says(&["not served; retrying", "layout version"])?;
+            before.says(&["cannot manage interface; retrying", "layout version"])?;
             receiver.expect_all(50).map(drop)
         };
         let worked = work();

@@ -62,7 +62,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
     })?;
     let status = run("health", 0)?;
     assert_eq!((&status["outcome"], &status["status"]["interfaces"][0]), (&"done".into(), &"a0".into()));
-    // In effect when the command ends, and refused with nothing changed.
+    // Active when the command exits; a rejected change has no effect.
     fs::write(daemon.file(), file.replace("1gbit", "3gbit"))?;
     run("reload", 0)?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
@@ -112,7 +112,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     refused[2].text = refused[2].text.replace("a*", "c*");
     refused[3].text += "[metrics]\nlisten = '127.0.0.1:9310'\n";
     let reasons =
-        ["500mbit to 5gbit", "2gbitt", "matches none of the served interfaces", "only [[interface]]"];
+        ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
         let error = door.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
@@ -141,7 +141,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
     // While a client is connected, queues are sampled often, and flows at the lowest rate are counted.
     wait(|| {
-        // All in one request: with rare CNPs alpha decreases, and the cuts with it.
+        // All in one request, as alpha and cuts decrease with rare CNPs.
         let (data, cnp) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         for _ in 0..100 {
             data.send(&Roce::default().frame())?;
@@ -168,12 +168,12 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     };
     assert!(told("changed", "link_rate") && told("applied", "1") && told("refused", ""), "{changes:?}");
 
-    // The daemon is killed, and there is no agent: the override stays in effect.
+    // The daemon is killed, and there is no agent: the override stays active.
     daemon.child.kill()?;
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
     daemon.says(&["persisted override applied", "\"name\":\"1\""])?;
-    // It is reported from the start, not only when everything is attached.
+    // The override is reported from the start, not only when all interfaces are attached.
     let held = wait(|| {
         let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))

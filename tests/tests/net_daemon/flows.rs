@@ -51,7 +51,7 @@ fn idle_flows_are_removed_and_living_ones_stay() -> Result<()> {
     let [new, removed] =
         [Stat::RpFlowNew, Stat::RpFlowExpired].map(|stat| pair.a.count("a0", Hook::Egress, stat));
     assert_eq!(new? - removed?, 2, "each that is gone is counted");
-    // A returning flow starts afresh.
+    // A returning flow starts with initial state.
     socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
     assert_eq!(flows()?, [7, 9, 50]);
     wait(|| {
@@ -93,7 +93,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
         return Ok(());
     }
     const RESIDENT_KB: u64 = 60 << 10;
-    /// Much more than was ever seen: work for each flow at each look costs more than this.
+    /// Far above any measured value; work per flow at each scan would exceed it.
     const BUSY: f64 = 0.05;
     const WINDOW: Duration = Duration::from_secs(3);
     let pair = Pair::new("rest")?;

@@ -1,4 +1,4 @@
-//! Served interfaces, and the effect of a reload.
+//! Managed interfaces, and the effect of a reload.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     }
     let pair = Pair::new("come")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
-    // Its rights: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF, on every thread.
+    // Capabilities of every thread: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
     for task in fs::read_dir(format!("/proc/{}/task", daemon.child.id()))? {
         let status = task?.path().join("status");
         for (field, expected) in [("CapEff:", "000000c000001000"), ("CapPrm:", "000000c000001000")] {
@@ -40,12 +40,12 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     pair.also("c1", "d1")?;
     let first = Held::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
-    daemon.says(&["\"gone\"", "\"iface\":\"a1\""])?;
+    daemon.says(&["\"interface removed\"", "\"iface\":\"a1\""])?;
     assert!(first.is_freed(), "{first:?}");
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
@@ -71,14 +71,14 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     daemon.says(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
-    // The same of it everywhere, and once.
+    // Reported consistently, and logged once.
     let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another program", "\"iface\":\"a0\""])?;
+    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.says(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;
@@ -117,7 +117,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     Ok(())
 }
 
-/// Another application's program at the head of the chain ends it: dcqcn's program is attached, and sees nothing.
+/// Another application's program at the head of the chain ends it: dcqcn's program is attached but sees no packets.
 #[test]
 fn bypassed_programs_fail_readyz() -> Result<()> {
     if !runnable("bypassed_programs_fail_readyz", &[])? {
@@ -157,11 +157,11 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
     daemon.says(&["programs see no packets", "\"iface\":\"a0\""])?;
     program.detach(link)?;
     answers("200", "a0")?;
-    daemon.says(&["packets are no longer withheld"])?;
+    daemon.says(&["programs see packets again"])?;
     daemon.end()
 }
 
-/// As udev does to one that is new.
+/// As udev renames a new interface.
 #[test]
 fn renamed_interface_served_by_new_name() -> Result<()> {
     if !runnable("renamed_interface_served_by_new_name", &[])? {
@@ -180,7 +180,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
         let ready = asked("/readyz")?;
         Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
     })?;
-    // Another interface takes the old name, and both are served.
+    // Another interface takes the old name, and both are managed.
     pair.also("a0", "b1")?;
     daemon.attaches("a0")?;
     let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
@@ -192,7 +192,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     fs::write(daemon.log(), "")?;
     daemon.end()?;
     let log = fs::read_to_string(daemon.log())?;
-    assert!(!log.contains("serving metrics"), "nobody wants them any more: {log}");
+    assert!(!log.contains("serving metrics"), "metrics are not configured any more: {log}");
     Ok(())
 }
 
@@ -214,8 +214,8 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
-    // Each is refused, with its reason, and changes nothing: what is not a file; what one of two interfaces cannot become;
-    // what fails only when a third interface is being attached.
+    // Each is rejected with its reason, without changes: not a regular file; a change that one of two interfaces does not
+    // support; a failure while attaching a third interface.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
         (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "allowed is 8 to 1048576"),
@@ -233,7 +233,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
         both(2_000_000_000)?;
         assert_eq!(pair.a.attached()?, ["a0", "a1"]);
     }
-    // On SIGHUP: another parameter, one interface more, one less.
+    // On SIGHUP: another parameter, an additional interface, a removed one.
     elsewhere = HOST.replace("1gbit", "4gbit").replace("'a*'", "'[ac]0'");
     daemon.write(&elsewhere)?;
     daemon.signal(Signal::SIGHUP)?;
@@ -286,7 +286,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
         |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
     let mut daemon = Daemon::serving(&pair.a, &listen(9310, 0), "a0")?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
-    // The same address with other flows, then another address; one in use is refused.
+    // The same address with another number of flows, then another address; one in use is rejected.
     for (file, port) in [(listen(9310, 3), 9310), (listen(9311, 3), 9311)] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file)?;
@@ -312,7 +312,8 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon.says(&["DEBUG dcqcn_loader::dataplane: program verified", &format!("program=\"{program}\"")])?;
+        daemon
+            .says(&["DEBUG dcqcn_loader::dataplane: program verified", &format!("program=\"{program}\"")])?;
     }
     daemon.says(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
@@ -357,7 +358,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
     let mut hears = |word| manager.hears(word, PATIENCE);
-    assert!(hears("READY=1")?.contains("STATUS=serving a0"));
+    assert!(hears("READY=1")?.contains("STATUS=managing a0"));
     hears("WATCHDOG=1")?;
     daemon.signal(Signal::SIGHUP)?;
     assert!(hears("RELOADING=1")?.contains("MONOTONIC_USEC="));

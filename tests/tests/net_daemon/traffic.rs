@@ -37,7 +37,7 @@ fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
     Ok(psn)
 }
 
-/// How many different frames arrive of the `sent` that [`stream`] has sent.
+/// Number of distinct frames that arrive, of the `sent` ones of [`stream`].
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     let mut psns = HashSet::new();
     while psns.len() < sent as usize {
@@ -123,9 +123,9 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
     wait_for_class(&pair.a, 0xffff, 300_000_000)?;
     wait_for_class(&pair.a, 1, 300_000_000)?;
 
-    // Another daemon has nothing to do here.
+    // Another daemon cannot manage the interface.
     let mut other = Daemon::start(&pair.a, &file)?;
-    other.says(&["a0 is served by another `dcqcn run`"])?;
+    other.says(&["a0 is managed by another `dcqcn run`"])?;
     daemon.end()
 }
 
@@ -135,7 +135,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("kill")?;
-    // 60 Mb/s are more than the frames sent here need, so that the class does not hold them back for long.
+    // 60 Mbit/s exceed the rate of these frames, so that the class does not delay them for long.
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
     let mut daemon =
         Daemon::start(&pair.a, &format!("{file}cp_enable = true\nmin_time_between_cnps = '1us'\n"))?;
@@ -191,7 +191,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let before = Held::by(&pair.a, "a0")?;
     let info = pair.a.journal("a0")?;
     let description = fs::read_to_string(&info)?;
-    // As another build would have left it.
+    // Simulates programs of another build.
     let object = pair.a.attachment("a0")?.info.object;
     let other = description.replace(&object, "0123456789abcdef");
     assert_ne!(other, description);
@@ -218,7 +218,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     assert_eq!(after.programs.len(), 3);
     assert!(pair.a.run(|| attach::upgrade("a0"))??.is_empty(), "current already");
 
-    // Maps that are laid out otherwise.
+    // Maps of another layout.
     fs::write(&info, &other)?;
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;

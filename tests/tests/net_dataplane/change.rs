@@ -49,7 +49,7 @@ impl Stream {
             socket.send(&Roce { psn, payload: 256, ..Roce::default() }.frame())?;
             self.sent.store(psn + 1, Ordering::SeqCst);
             thread::sleep(PAUSE);
-            // Where it is the receiver that gets no CPU, its queue must not overflow.
+            // If the receiver is not scheduled, its queue must not overflow.
             let until = Instant::now() + PATIENCE;
             while psn - self.arrived.load(Ordering::Relaxed).min(psn) > UNDER_WAY {
                 ensure!(Instant::now() < until, "nothing arrives any more");
@@ -90,8 +90,8 @@ impl Stream {
     }
 }
 
-/// Runs `work` while the stream flows from host 1 to host 2, shows each frame and its number to `see` as it arrives, and panics
-/// unless every one does, in order.
+/// Runs `work` while the stream flows from host 1 to host 2, passes each arriving frame and its number to `see`, and panics
+/// unless all arrive in order.
 fn under_traffic(
     pair: &Pair,
     see: impl FnMut(u32, &[u8]) + Send,
@@ -205,7 +205,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
     Ok(())
 }
 
-/// Sets a parameter without a look at its range; the tables have no room for more than a byte.
+/// Sets a parameter without a range check; the tables store one byte each.
 fn put(key: Key, config: &mut Config, value: u64) {
     let byte = value.min(u64::from(u8::MAX)) as u8;
     match key {
@@ -218,8 +218,8 @@ fn put(key: Key, config: &mut Config, value: u64) {
     }
 }
 
-/// Marking is turned on and off: every frame that begins after the call of a change is treated by the new parameters, and none
-/// after it by the old ones.
+/// Marking is turned on and off: the new parameters apply to every frame that starts after the call of a change, the old
+/// ones to none.
 #[test]
 fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: no thread waits.
@@ -228,7 +228,7 @@ fn change_effective_on_return() -> Result<()> {
         return Ok(());
     }
     let pair = Pair::new("change-live")?;
-    // All that meets the queue is marked, and it never drains.
+    // Every packet behind another is marked, and the queue never drains.
     let marking = [&["link_rate=1gbit", "wred.3.ecn=off"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Switch, &marking)?;
     let data = Roce::default();
@@ -253,7 +253,7 @@ fn change_effective_on_return() -> Result<()> {
                     Ok::<_, attach::Error>(())
                 })
             })??;
-            // The frame of this number may have been under way already, those after it were not.
+            // The frame of this number may have been in flight already; later ones were not.
             let after = stream.sent.load(Ordering::SeqCst);
             changes.push(before..=after + 1);
             sent = after + 100;

@@ -1,4 +1,4 @@
-//! CP: packets that a port marks, and that nothing else in them changes.
+//! CP: which packets a port marks, and that it changes nothing else in them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{CNP_TOS, fill, runnable};
 /// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
 const SLOW: &str = "wred.3.drain_rate=1mbit";
 
-/// Marks everything that does not meet an empty queue, in every class.
+/// Marks every packet that arrives at a non-empty queue, in every class.
 fn mark_all(changes: &mut Vec<String>) {
     for tc in 0..CLASSES {
         changes.extend([format!("wred.{tc}.kmin=0B"), format!("wred.{tc}.kmax=0B")]);
@@ -30,7 +30,7 @@ fn mark_all(changes: &mut Vec<String>) {
     }
 }
 
-/// A pair whose host 1 marks all it sends.
+/// A pair in which host 1 marks every packet it sends.
 fn marking_pair(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     let mut changes = vec!["link_rate=1gbit".to_owned()];
@@ -106,18 +106,18 @@ fn real_backlog_decides_marking() -> Result<()> {
 
     assert!(backlog::feed(&netlink, index, &mut maps)?, "the parameters want it");
     while_busy(20, || {
-        // A reading of the attempt before has aged.
+        // The sample of the previous attempt has expired.
         std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
         for psn in 0..30 {
             a.send(&frame(psn).frame())?;
         }
-        // The last reading was of an empty queue, or is too old to count: in either case nothing is marked.
+        // The last sample was of an empty queue or has expired; in either case nothing is marked.
         assert!(backlog::feed(&netlink, index, &mut maps)?);
         a.send(&frame(30).frame())?;
         for psn in 0..30 {
             assert_eq!(b.expect()?, frame(psn).frame());
         }
-        // Some 28 KB waited when that was read, unless the queue had drained before; and the reading counts for a while only.
+        // Some 28 KB were queued at that sample, unless the queue had drained before; a sample expires after a while.
         ensure!(b.expect()? == Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB waited");
         Ok(())
     })?;
@@ -247,7 +247,7 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
     for frame in &sent {
         a.send(frame)?;
     }
-    assert_eq!(b.expect_all(sent.len())?, sent, "all of it passes unchanged");
+    assert_eq!(b.expect_all(sent.len())?, sent, "all packets pass unchanged");
     let after = pair.a.counters("a0", Hook::Egress)?.stat;
     for (stat, count) in [
         (Stat::CpEcnMarked, 0),
@@ -295,7 +295,7 @@ fn half_probability_marks_half() -> Result<()> {
     b.expect_all(200)?;
     let before = pair.a.count("a0", Hook::Egress, Stat::CpEcnMarked)?;
     let mut arrived = Vec::new();
-    // In turns, so that the kernel's queue for the receiver does not overflow.
+    // In rounds, so that the kernel's queue for the receiver does not overflow.
     for _ in 0..PACKETS / 100 {
         for _ in 0..100 {
             a.send(&frame)?;

@@ -49,8 +49,8 @@ impl Path {
         Ok(())
     }
 
-    /// Sends packets of which all but the first are marked, the first of those answered. `out` and `across` have a frame's Ethernet addresses written
-    /// as they are when the sender sends it and when it has crossed the switch; `back` the CNP's as it reaches the
+    /// Sends packets; all but the first are marked, and the first marked one is answered. `out` and `across` set a frame's
+    /// Ethernet addresses at the sender and behind the switch; `back` sets those of the CNP when it reaches the
     /// sender.
     fn answers(
         &self,
@@ -136,7 +136,7 @@ fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
     let same = |_: &mut Vec<u8>| {};
     path.answers(&Roce::default(), same, same, same)?;
     path.counted(2, 1, 1)?;
-    // The queue is not empty any more: start again for the other family.
+    // The queue is no longer empty: start over for the other family.
     path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
     path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
@@ -167,7 +167,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
     path.counted(3, 1, 1)
 }
 
-/// The port has no address of its own: the bridge it belongs to routes, and its MAC address is another.
+/// The port has no IP address: its bridge routes, with a different MAC address.
 #[test]
 fn router_sends_cnp_from_bridge_address() -> Result<()> {
     if !runnable("router_sends_cnp_from_bridge_address", &[])? {
@@ -223,7 +223,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
     path.counted(2, 1, 1)
 }
 
-/// REQ leaves by one port and REP by the other: neither port sees both, and both know the pair.
+/// REQ leaves by one port and REP by the other: neither port sees both, but both learn the pair.
 #[test]
 fn switch_ports_share_learned_pairs() -> Result<()> {
     if !runnable("switch_ports_share_learned_pairs", &[])? {

@@ -33,8 +33,8 @@ impl Bump {
         join((&bump.a, "a0", 1), (&bump.between, "x0", 10), mtu)?;
         join((&bump.b, "b0", 2), (&bump.between, "x1", 11), mtu)?;
         for (host, iface) in [(&bump.a, "a0"), (&bump.b, "b0")] {
-            // A veth takes in redirected packets if it has NAPI, which GRO gives it. What is redirected leaves the
-            // kernel's hands as far as checksums go, as on a wire: the end has to finish them itself.
+            // A veth accepts redirected packets only with NAPI, which GRO enables. Redirected packets need complete
+            // checksums, as on a wire, so the sending end must compute them.
             host.command(&format!("ethtool -K {iface} gro on tx off"))?;
         }
         Ok(bump)
@@ -104,15 +104,15 @@ fn tag_passes(bump: &Bump) -> Result<()> {
     Ok(())
 }
 
-/// A veth hands a tag over next to the packet. By itself attach chooses the mode in which it is kept; in the driver it turns off what
-/// it can, says what it cannot, and puts it back.
+/// A veth passes a tag in metadata. By default attach chooses the XDP mode that preserves it; in driver mode it disables
+/// the offloads it can, reports the others, and restores them.
 #[test]
 fn stripped_vlan_tags_survive() -> Result<()> {
     if !runnable("stripped_vlan_tags_survive", &[])? {
         return Ok(());
     }
     let bump = Bump::new("in-vlan", 1_500)?;
-    // Not every kernel that the tests run on has VLAN interfaces.
+    // Some test kernels lack VLAN interfaces.
     let mut baselines = baselines()?;
     let push: &mut SchedClassifier =
         baselines.program_mut("push_tag").context("no program push_tag")?.try_into()?;
@@ -179,7 +179,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     icmp_passes(&bump.a, 2)?;
     icmp_passes(&bump.b, 1)?;
     tcp_passes(&bump.a, &bump.b, 2)?;
-    // Without addresses the hosts send no packets of their own.
+    // Without addresses, the hosts send no other packets.
     bump.a.command("ip address flush dev a0")?;
     bump.b.command("ip address flush dev b0")?;
     assert!(bump.counted(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");

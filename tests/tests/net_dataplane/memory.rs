@@ -26,7 +26,7 @@ const RESIDENT_KB: u64 = 30 << 10;
 /// Attaches with tables of the largest size that HTB has classes for and fills that of the reaction point.
 fn filled(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
-    // Flows that were cut twice are on their way back for minutes.
+    // Flows that were cut twice recover for minutes.
     let changes = [
         "link_rate=1gbit",
         "rate_reduce_monitor_period=0ns",
@@ -38,7 +38,7 @@ fn filled(test: &str) -> Result<Pair> {
     let settings = Settings { flows: None, pacer: Some(PacerChoice::Htb), ..request.settings };
     pair.a.attach_as(&Request { settings, ..request })?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-    // More flows than places, so that most sets are full; and every 16th is cut and gets a class.
+    // More flows than slots, so that most sets are full; every 16th is cut and gets a class.
     for dest_qpn in 2..HTB_MAX_FLOWS * 2 {
         let data = Roce { dest_qpn, payload: 0, ..Roce::default() };
         a.send(&data.frame())?;
@@ -61,7 +61,7 @@ fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
     Running::spawn(&pair.a, command)
 }
 
-/// The most memory a process has had, KiB; `None` once it has ended.
+/// Peak memory of a process, KiB; `None` once it has exited.
 fn peak_of(process: &Running) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -80,7 +80,7 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
     assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
 
     let mut run = start(&pair, "run a0", Stdio::null())?;
-    // A look at the whole table, then those at the flows that recover.
+    // One scan of the whole table, then scans of the recovering flows.
     thread::sleep(Duration::from_secs(2));
     let before = cpu_time(run.0.id())?;
     thread::sleep(Duration::from_secs(2));
@@ -106,7 +106,7 @@ fn listing_flows_memory_bounded() -> Result<()> {
     let mut qp = start(&pair, "flows a0 --json", Stdio::piped())?;
     let mut stdout = qp.0.stdout.take().context("no pipe")?;
     let (mut peak_kb, mut length, mut part) = (0, 0, vec![0; 1 << 16]);
-    // It waits for the pipe, so that all but its very end can be watched.
+    // The command blocks on the pipe, so all but its very end can be observed.
     loop {
         let read = stdout.read(&mut part)?;
         if read == 0 {

@@ -27,7 +27,7 @@ fn ce() -> Roce {
     Roce { ecn: Ecn::CE, ..Roce::default() }
 }
 
-/// Has host 2 answer `data`; panics unless the CNP is byte for byte `expected` and the data arrive unchanged.
+/// Makes host 2 answer `data`; panics unless the CNP equals `expected` and the data arrive unchanged.
 fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let frame = data.frame();
@@ -58,7 +58,7 @@ fn one_cnp_per_interval() -> Result<()> {
     let a = pair.a.socket("a0")?;
     a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
     assert_eq!(a.receive(SILENCE)?, None, "a second CNP within the interval");
-    // Another QP has an interval of its own.
+    // Another QP has a separate interval.
     let other = Roce { dest_qpn: 0x12, ..data.clone() };
     a.send(&other.frame())?;
     assert_eq!(a.expect()?, other.cnp(None, CNP_TOS));
@@ -106,7 +106,7 @@ fn nothing_else_is_answered() -> Result<()> {
     for frame in &sent {
         a.send(frame)?;
     }
-    assert_eq!(b.expect_all(sent.len())?, sent, "all of it arrives unchanged");
+    assert_eq!(b.expect_all(sent.len())?, sent, "all packets arrive unchanged");
     assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpEcnMarked)?, 0);
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::Malformed)?, 1);
@@ -195,14 +195,14 @@ fn vlan_device_or_parent_answers() -> Result<()> {
     let data = Roce { tags: tags(0x6005), ..ce() };
     let untagged = Roce { tags: Vec::new(), ..data.clone() }.frame();
 
-    // At the parent: the tag is the frame's, and so is its CNP's but for the priority.
+    // At the parent: the CNP has the frame's tag with another priority.
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let inside = pair.b.socket("b0.5")?;
     answered(&pair, &data, &Roce { tags: tags(0xc005), ..data.clone() }.cnp(None, CNP_TOS))?;
     assert_eq!(inside.expect()?, untagged);
     pair.b.run(|| dcqcn_loader::attach::detach("b0"))??;
 
-    // At the VLAN interface: it sees no tag, and adds its own with the priority of its map.
+    // At the VLAN interface: frames have no tag, and the interface adds one with the priority of its map.
     pair.b.attach("b0.5", Role::Host, &CHANGES)?;
     answered(&pair, &data, &Roce { tags: tags(0x6005), ..data.clone() }.cnp(None, CNP_TOS))?;
     assert_eq!(inside.expect()?, untagged);

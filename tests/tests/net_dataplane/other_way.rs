@@ -1,4 +1,4 @@
-//! RP: a CNP that arrives by another interface than the one its flow's data leaves by.
+//! RP: CNPs that arrive by another interface than that of their flow's data.
 
 use anyhow::{Context as _, Result};
 use dcqcn_common::classify::mapped;
@@ -40,7 +40,7 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
     for iface in ["1", "2"] {
         join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
     }
-    // The interface that the flow leaves by is neither the first nor the last.
+    // The flow's interface is neither the first nor the last.
     for iface in ["a1", "a0", "a2"] {
         pair.a.attach(iface, Role::Host, &CHANGES)?;
     }

@@ -21,7 +21,7 @@ use crate::{CNP_TOS, runnable};
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;
-/// How long a rate is measured.
+/// Duration of a rate measurement.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs of senders, shaper and receiver.
 const ATTEMPTS: u32 = 15;
@@ -35,7 +35,7 @@ fn attach(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the classes until `stop`, as `dcqcn run` does.
+/// Maintains the classes until `stop`, as `dcqcn run` does.
 fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
     let attachment = host.attachment("a0")?;
     let mut pacer = HtbPacer::new(host.netlink()?, attachment.maps, attachment.info.ifindex)?;
@@ -48,7 +48,7 @@ fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
 /// Sends `data` at the maximum rate of the interface, or with pauses, until `stop`.
 fn blast(host: &Host, data: &Roce, pause: Duration, stop: &AtomicBool) -> Result<()> {
     let socket = host.socket("a0")?;
-    // Some 30 frames in the queue, then wait for it.
+    // Queue some 30 frames, then wait for the queue.
     socket.limit_send_buffer(64 << 10)?;
     let frame = data.frame();
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ fn rates(socket: &RawSocket) -> Result<HashMap<u32, f64>> {
     Ok(bytes.into_iter().map(|(qpn, bytes)| (qpn, bytes as f64 * 8.0 / seconds)).collect())
 }
 
-/// The shares that flows have of the line, by [`rates`], are those expected.
+/// Checks the flows' shares of the link, from [`rates`].
 fn shares(receiver: &RawSocket, when: &str, expected: &[(&Roce, Range<f64>)]) -> Result<()> {
     while_busy(ATTEMPTS, || {
         let rates = rates(receiver)?;
@@ -90,7 +90,7 @@ fn shares(receiver: &RawSocket, when: &str, expected: &[(&Roce, Range<f64>)]) ->
     })
 }
 
-/// The class of a flow, which the pacer makes once it is cut, at half the line.
+/// The class of a flow, which the pacer creates at the first cut, with half of the line rate.
 fn wait_for_class(host: &Host) -> Result<()> {
     let index = host.index("a0")?;
     let until = Instant::now() + PATIENCE;

@@ -63,7 +63,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
     for data in &flows {
         a.send(&data.frame())?;
         a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
-        // Those are no data, and make no difference.
+        // These are not data, and have no effect.
         a.send(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..data.clone() }.frame())?;
         let flow = flow(&pair, data)?;
         assert_eq!((flow.hot.packets, flow.hot.bytes), (2, 2 * data.frame().len() as u64), "{data:?}");

@@ -140,7 +140,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     }
     let pair = Pair::new("again")?;
     let before = State::of(&pair.a)?;
-    // With a pacer, whose saved qdisc is of no use to the new interface.
+    // With a pacer, whose saved qdisc does not apply to the new interface.
     let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
     let mut request = request("a0", Role::Host, &changes)?;
     request.settings.pacer = Some(PacerChoice::Htb);
@@ -281,7 +281,7 @@ impl OtherXdp {
     }
 }
 
-/// `ip netns exec` has a mount namespace of its own, which ends with the command.
+/// `ip netns exec` has a separate mount namespace, which ends with the command.
 #[test]
 fn attached_by_ip_netns_exec() -> Result<()> {
     if !runnable("attached_by_ip_netns_exec", &[])? {

@@ -69,7 +69,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
     assert_eq!(flow(&pair, &data)?, before, "nothing moved");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
-    // They are delivered, as without dcqcn.
+    // The packets are delivered, as without dcqcn.
     assert!(!b.drain()?.is_empty());
     Ok(())
 }
@@ -145,7 +145,7 @@ fn forwarded_data_not_answered() -> Result<()> {
     Ok(())
 }
 
-/// Marked packets from any number of made-up senders have no more CNPs sent than `cnp_rate`.
+/// Marked packets from any number of forged senders cause at most `cnp_rate` CNPs.
 #[test]
 fn forged_marks_send_bounded_cnps() -> Result<()> {
     if !runnable("forged_marks_send_bounded_cnps", &[])? {

@@ -127,7 +127,7 @@ fn agent_permissions_are_least() -> Result<()> {
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     assert_eq!(controller.name().as_deref(), Some("fleet 1"));
 
-    // With the certificate of a host nothing can be made a version, and no other host's report is written or read.
+    // A host's certificate does not allow creating versions, nor accessing other hosts' reports.
     let refused = secure.run("h1", &["apply", file])?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("this user lacks the permission"), "{said}");
@@ -138,7 +138,7 @@ fn agent_permissions_are_least() -> Result<()> {
     let hosts = secure.hosts()?;
     assert!(!hosts.contains("h1x") && hosts.contains("\"is_there\": false"), "{hosts}");
 
-    // Without a certificate no client is served.
+    // Clients without a certificate are rejected.
     let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
     let ca = secure.authority.file("ca.pem")?;
     let output = Command::new(binary)

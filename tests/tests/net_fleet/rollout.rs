@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_tests::fleet::{Etcd, Nature, Site};
 
-/// As fast as figures allow: agents look four times a second.
+/// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
 const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
 
@@ -33,7 +33,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 12")));
     }
 
-    // Worse than before, and than on hosts that are not changed: only the canary has seen it.
+    // Worse than before, and than unchanged hosts: only the canary was changed.
     let bad = site.run(&apply(&site.file(FAST, "rpg_gd = 15")?, &[]))?;
     let said = String::from_utf8_lossy(&bad.stderr);
     assert_eq!(bad.status.code(), Some(1));
@@ -48,7 +48,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     assert_eq!(site.controllers["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
     assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().len() == 1));
 
-    // Refused by one host, by its own bounds: all go back.
+    // Rejected by one host's own bounds: all hosts roll back.
     site.controllers["h003"].be(Nature::Refuses);
     let refused = site.run(&apply(&site.file(FAST, "rpg_gd = 13")?, &[]))?;
     assert!(
@@ -65,7 +65,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     assert_eq!(
         site.controllers["h004"].name().as_deref(),
         Some("fleet 1"),
-        "all stays as it is without an agent"
+        "nothing changes without an agent"
     );
     site.begin_agent("h004")?;
     site.add("h005")?;

@@ -100,7 +100,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let said = apply("12")?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     ensure!(said.status.success() && text.contains("1 are away"), "{text} {:?}", said.stderr);
-    // It keeps its configuration, and its agent runs.
+    // The host keeps its configuration, and its agent runs.
     assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
     wire(true)?;
     let mended = Instant::now();

@@ -24,11 +24,11 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip;
 
-/// How long a packet that must come may take on a busy machine.
+/// Time limit for an expected packet on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
-/// No pacing and no answers, on both ports.
+/// No pacing and no CNPs, on both ports.
 const SWITCH: &str = "\
 [parameters]
 link_rate = '100mbit'
@@ -120,8 +120,8 @@ fn is_marked(frame: &[u8]) -> bool {
     Ecn::from_tos(frame[Ethernet::LEN + 1]).is_ce()
 }
 
-/// SONiC's test of marking: fill a queue that is held, let it go, and compare what was marked with Kmin, Kmax and Pmax; of 2 Kmax
-/// packets the first is marked and the last is not, and over 200 runs of Kmax + 10 packets the marks are as many as the line says.
+/// SONiC's marking test: fill a blocked queue, release it, and compare the marks with Kmin, Kmax and Pmax. Of 2 Kmax
+/// packets the first is marked and the last is not; over 200 runs of Kmax + 10 packets the marks match the ramp.
 #[test]
 fn mark_share_matches_wred() {
     const KMIN: usize = 10;
@@ -148,10 +148,10 @@ fn mark_share_matches_wred() {
     let rate = |packets_per_s: u64| Command::QueueRate { port: 2, queue: Some(3), packets_per_s };
     bench.session.run(&rate(4_000)).unwrap();
     let frame = |psn: usize| Roce { psn: psn as u32, payload: 16, ..Roce::default() }.frame();
-    // Of another class: it arrives once all before it have been queued.
+    // A packet of another class, which arrives once all previous ones are queued.
     let overtaking = Roce { dscp: 0, payload: 16, ..Roce::default() }.frame();
-    // Which packets are marked: the one that held the queue, then `count` in the order they left. `None` if the queue was not held
-    // until it had them all.
+    // Marks of the blocking packet and of `count` more, in order of departure. `None` if the queue was not blocked
+    // until all had arrived.
     let mut fill = |count: usize, holds_per_s: u32| {
         let start = Instant::now();
         bench.across(&frame(count + 1)).unwrap();
@@ -305,7 +305,7 @@ fn local_cnp_cuts_local_flow() {
     assert_eq!(flows.len(), 2);
     for flow in flows {
         let machine = flow.hot.machine;
-        // Alpha is 1 at first, and nothing has fallen due since.
+        // Alpha is initially 1, and no timer has expired since.
         assert_eq!((machine.active, machine.target_bps, machine.rate_bps), (1, 100_000_000, 50_000_000));
         assert_eq!((flow.cnps.handled, flow.hot.packets), (1, 2));
     }
@@ -354,7 +354,7 @@ dst_mac = '02:00:00:00:02:02'
         bench.hosts[0].send(&last).unwrap();
         assert_eq!(bench.hosts[1].receive(Duration::from_millis(100)).unwrap(), None);
     }
-    // The shorter prefix, and nowhere to go.
+    // The shorter prefix, and no route.
     let mut away = Roce::default().frame();
     let mut rewrite = |dst: [u8; 4]| {
         let header = away[Ethernet::LEN..].first_chunk_mut::<{ Ipv4::LEN }>().unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::seen::{is_accessible, picture};
 use super::site::{Page, TOKEN};
 
-/// How long the browser is watched for tasks that take long, and how often until it has none: others have this machine too.
+/// Time of watching the browser for long tasks, and attempts, as the machine has other load.
 const WATCHED: Duration = Duration::from_secs(8);
 const TRIES: usize = 5;
 
@@ -32,7 +32,7 @@ fn reports(round: u64) -> Vec<(String, String)> {
     (0..100).map(report).collect()
 }
 
-/// Fails unless the browser has a while without a task of more than 50 ms.
+/// Fails unless the browser runs for that time without a task of more than 50 ms.
 fn has_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
     browser.eval(
         "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries().map((entry) => \

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::seen::{is_accessible, picture};
 use super::site::{Page, Site, TOKEN};
 
-/// The last values of a chart: its times and its lines, as they are drawn.
+/// The last values of a chart, as drawn: times and lines.
 fn drawn(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {
     let data = browser.eval(&format!("document.getElementById('{chart}').chart.plot.data"))?;
     Ok(data.as_array().context("no data")?.clone())
@@ -61,11 +61,11 @@ fn drawn_values_match_kernel() -> Result<()> {
     let handled = values(3).iter().skip(1).map(|value| value.as_f64().unwrap_or_default());
     let sum: f64 = handled.zip(seconds).skip(from - 1).map(|(rate, seconds)| rate * seconds).sum();
     let counted = (after - before) as f64;
-    // Each end is a look of up to a second before or after.
+    // Each end is sampled up to a second earlier or later.
     assert!((sum - counted).abs() <= counted * 0.4 && counted > 10.0, "drawn {sum}, counted {counted}");
     assert!(values(1).iter().any(|value| value.as_f64() > Some(0.0)), "no marks are drawn");
 
-    // Six queue pairs, each at the rate that its machine has.
+    // Six QPs, each at the rate of its rate machine.
     let rates = browser.eval("document.getElementById('rates').chart.lines.map((line) => line.label)")?;
     assert_eq!(rates.as_array().map(Vec::len), Some(6), "{rates}");
     assert!(rates.to_string().contains("10.0.0.2 0x11"), "{rates}");
@@ -182,7 +182,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.press("Enter", 13)?;
     wrong(&mut browser, "but `theirs` is active now")?;
     has(180_000)?;
-    // A change that was refused is the only thing the browser complains of: a wrong token, and bounds.
+    // The browser's only errors are the rejected changes: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
     assert_eq!(browser.complaints, [] as [String; 0]);
     let audit = std::fs::read_to_string(site.daemon.dir.path().join("audit.jsonl"))?;

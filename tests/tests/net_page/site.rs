@@ -44,7 +44,7 @@ pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// The page's server process.
 pub(crate) struct Page {
     child: Child,
-    /// Where it is.
+    /// Address of the page.
     pub(crate) url: String,
 }
 
@@ -124,7 +124,7 @@ impl Site {
             let frame = |qp: u32| Roce { payload: 4_000, dest_qpn: 0x11 + qp, ..Roce::default() };
             let mut round = 0;
             while !ended.load(Ordering::Relaxed) {
-                // Bursts of up to 240 KB, and of some queue pairs more than of others.
+                // Bursts of up to 240 KB, unequal among QPs.
                 let burst = 20 + round % 7 * 7;
                 for packet in 0..burst {
                     data.send(&frame(OF[packet as usize % OF.len()]).frame())?;

@@ -84,7 +84,7 @@ const MOST_BYTES: u64 = 16 << 20;
 /// Reads a text file, which may be a pipe.
 ///
 /// # Errors
-/// It cannot be read, is not text, or has more than 16 MiB.
+/// The file cannot be read, is not text, or is larger than 16 MiB.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let bytes = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;

@@ -73,7 +73,7 @@ pub struct Line {
     pub colour: RGBAColor,
     /// Width; 1 is thin.
     pub width: u32,
-    /// Whether it is dashed.
+    /// Whether the line is dashed.
     pub dashed: bool,
 }
 

@@ -78,7 +78,7 @@ fn flows(set: u64) -> String {
         let dst = (src + 1 + random.below(u64::from(HOSTS) - 1)) % u64::from(HOSTS);
         let share = random.below(1_000_000) as f64 / 1e6;
         let bytes = SHORTEST * (LONGEST / SHORTEST).powf(share);
-        // Their simulator starts at 2 s.
+        // HPCC's simulator starts at 2 s.
         let start_ns = 2_000_000_000 + start_ns;
         let _ = writeln!(
             text,
@@ -126,7 +126,7 @@ impl Band {
     }
 }
 
-/// Their stored results: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
+/// Stored results of HPCC: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
 fn kept(set: u64, band: usize) -> Result<(Flows, Band)> {
     let start = format!("{set},{band},");
     let line = KEPT.lines().find_map(|line| line.strip_prefix(&start));

@@ -12,7 +12,7 @@ use crate::lab::{Lab, number, table};
 const KEPT: &str = include_str!("htsim.csv");
 /// Unmodified, except for faults that prevent it from running.
 pub(super) const REPAIRED: &str = "repaired";
-/// With the remaining debt of a flow paid at the current rate.
+/// A variant that paces the remaining debt of a flow at the current rate.
 const RETIMED: &str = "retimed";
 
 /// htsim's packets and constants. CNPs are in the data's class, as it has only one.
@@ -45,7 +45,7 @@ pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Fl
     Ok((Flows::of(&all), Figures::mean(&figures)))
 }
 
-/// Their stored results in `kept` for the same flows.
+/// htsim's stored results in `kept` for the same flows.
 pub(super) fn theirs(kept: &str, case: &str, variant: &str, flows: Flows) -> Result<Figures> {
     let (theirs, figures) = find(kept, case, variant)?;
     flows.ensure_same(theirs, &format!("{case}, {variant}"))?;
@@ -164,7 +164,7 @@ pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     permutations(lab, KEPT, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
 }
 
-/// Those permutations in several modes, each with name, case in the table `kept`, and options besides the topology.
+/// The permutations in several modes, each with name, case in the table `kept`, and options besides the topology.
 pub(super) fn permutations(lab: &Lab, kept: &str, ways: &[(&str, &str, String)]) -> Result<Judged> {
     let mut rows = Rows::default();
     let mut commands = Vec::new();

@@ -11,8 +11,8 @@ use crate::lab::{Lab, number, table};
 
 /// Half of the flows are single packets, 15 % are longer than 200 KB (Mittal et al., SIGCOMM'18, section 4.1).
 const SIZES: &str = "32 0\n1000 50\n200000 85\n3000000 100\n";
-/// Their fabric: 54 hosts, a fat tree of switches with six ports, 40 Gb/s, 2 us a link, 70 % load, packets of 1000 bytes, twice the
-/// bandwidth-delay product of buffer at each port.
+/// IRN's fabric: 54 hosts, a fat tree of switches with six ports, 40 Gbit/s, 2 us per link, 70 % load, packets of 1000
+/// bytes, and a buffer of twice the bandwidth-delay product per port.
 const COMMON: &str = "--topology fat-tree:6x3x3 --host-link 40gbit --switch-link 40gbit --delay 2us --workload random \
                       --sizes irn-sizes.txt --load 70% --until 20ms --mtu 1000B --ack-every 1 --duration 400ms \
                       --buffer 100MB";
@@ -20,7 +20,7 @@ const PFC: &str = "--pfc on --threshold 220KB --headroom 40KB";
 const LOSSY: &str = "--pfc off --threshold 240KB";
 const ROCE: &str = "--recovery go-back-n";
 const IRN: &str = "--recovery selective --window 120KB --timeout 320us";
-/// What was published: IRN without PFC is better than RoCE with PFC by 6 to 83 %.
+/// Published result: IRN without PFC is better than RoCE with PFC by 6 to 83 %.
 const PUBLISHED: [f64; 2] = [0.06, 0.83];
 
 /// Writes the distribution of sizes.
@@ -29,7 +29,7 @@ pub(super) fn write_all(directory: &Path) -> Result<()> {
     fs::write(&path, SIZES).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// RoCE with PFC, IRN without it and with it, and RoCE without it, where it ends in time at all.
+/// RoCE with PFC, IRN without and with PFC, and RoCE without PFC, where that completes in time.
 pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
     let mut judged = Judged { table: String::new(), outside: Vec::new() };
     let (mut rows, mut commands) = (Vec::new(), Vec::new());

@@ -25,7 +25,7 @@ pub(super) const STARTS: u64 = 8;
 /// Permutations.
 pub(super) const PERMUTATIONS: u64 = 60;
 const HOSTS: u32 = 128;
-/// Hosts of the topology that htsim has its single switch in.
+/// Hosts of htsim's topology with a single switch.
 const INCAST_HOSTS: u32 = 258;
 
 /// The file of an incast.

@@ -61,7 +61,7 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     Ok(rows.judged(&[&command], &heading))
 }
 
-/// The same with a queue of one round trip.
+/// N senders to one receiver, with a queue of one round trip.
 pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
     let (rows, command) = incasts(lab, TRIMMING, |rows, senders, flows, own| {
         let case = format!("trimming-{senders}-{BYTES}");
@@ -72,7 +72,7 @@ pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
             row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
             row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));
         }
-        // Ours is in the table already.
+        // Our result is in the table already.
         row.remove(11);
         row.remove(8);
         Ok(row)

@@ -55,7 +55,7 @@ pub(super) struct Machine<'a> {
     pub(super) accelerator: Accelerator,
     /// Shared directory; `/share` in the guest.
     pub(super) share: &'a Path,
-    /// Its port, if it is one of two guests.
+    /// Port, if it is one of two guests.
     pub(super) port: Option<&'a Port>,
 }
 

@@ -31,7 +31,7 @@ impl Nic {
         }
     }
 
-    /// Its kernel module.
+    /// Kernel module.
     pub(super) fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet => "virtio_net",

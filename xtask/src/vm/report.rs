@@ -51,7 +51,7 @@ fn measurements(run: &Finished) -> Option<(String, String)> {
     Some((text, format!("\n{}", page::table(&heading, &rows))))
 }
 
-/// A row for every scenario, a column for every kernel. Entries of the table `before` stay if nothing newer is known of
+/// A row for every scenario, a column for every kernel. Entries of the table `before` stay if there is no newer result for
 /// that kernel: this machine need not have run everything.
 fn kernels(finished: &[Finished], before: &str) -> String {
     let known: Vec<Vec<&str>> = before.lines().map(cells).collect();
@@ -141,7 +141,7 @@ mod tests {
              | read | 9 of 9, 9 s | 8 of 8, 8 s | not run |\n| incast | 1 of 1, 33 s | not run | not run |\n\
              | send | not run | not run | 1 of 1, 33 s |\n"
         );
-        // Nothing is known of a new kernel.
+        // A new kernel has no results.
         let text = kernels(&[finished("incast", Series::V6_12, true)], before);
         assert!(text.contains("| read | 9 of 9, 9 s | not run |\n"), "{text}");
     }

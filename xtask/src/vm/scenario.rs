@@ -23,9 +23,9 @@ pub(super) struct Scenario {
     pub(super) limit_s: u64,
     /// Whether every change must pass it.
     pub(super) is_ci: bool,
-    /// Whether it needs a guest with systemd, and the package.
+    /// Whether the scenario needs a guest with systemd, and the package.
     pub(super) with_systemd: bool,
-    /// Whether it needs two guests with a NIC each.
+    /// Whether the scenario needs two guests with a NIC each.
     pub(super) two_guests: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenari
     Ok(all.into_iter().filter(|scenario| names.contains(&scenario.name)).collect())
 }
 
-/// Results of a run in the guest; `None` if it did not get that far.
+/// Results of a run in the guest; `None` if it did not finish.
 pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)

@@ -105,12 +105,12 @@ impl Tree {
         Ok(Self { root })
     }
 
-    /// Its root directory.
+    /// Root directory of the tree.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A path in it.
+    /// A path in the tree.
     pub(super) fn join(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
@@ -138,7 +138,7 @@ impl Tree {
         command
     }
 
-    /// Its C library's version.
+    /// Version of the tree's C library.
     pub(super) fn c_library(&self) -> Result<(u32, u32)> {
         c_library_version(&run::capture(&mut Command::new(self.join(LIBRARIES).join("libc.so.6")))?)
     }

@@ -37,7 +37,7 @@ address = '02:00:00:00:00:02'
 port = 2
 ";
 
-/// Measures it, where it is installed: packets per second of CPU time of the switch, its threads together, and of the sender.
+/// Measures BMv2, if installed: packets per second of CPU time of all threads of the switch, and of the sender.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     bench.progress("links: simple_switch");
     let namespace = Temporary::create(&format!("dcqcn-bench-p4-{}", process::id()))?;

@@ -146,7 +146,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have exited already.
+        // Fails if the process has exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

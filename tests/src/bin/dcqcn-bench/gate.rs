@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Change {
     /// Part of the run.
     pub(crate) section: Section,
-    /// Name of the figure.
+    /// Name of the metric.
     pub(crate) name: String,
     /// Unit; "times" relative to its reference, if any.
     pub(crate) unit: String,
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::report::{Machine, VERSION};
 
-    /// A run with a figure in relation to another of 10 ns.
+    /// A run with a metric whose reference is 10 ns.
     fn run(rounds: Vec<f64>) -> Report {
         let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
         let figures = vec![

@@ -94,7 +94,7 @@ fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
     bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
 }
 
-/// The same after a CNP for each: an event is due whenever the increase timer expires, permanently.
+/// Packets of equally likely QPs after a CNP for each, so that the increase timers keep running.
 fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps: u32) -> Result<()> {
     bench.progress(&format!("growth, {qps} queue pairs, each cut once"));
     uniform(bench, random, qps)?;
@@ -108,7 +108,7 @@ fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps
 fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = Target::new(program(&instance.ebpf, program_of(Hook::Egress))?)?;
-    // All flows get their places.
+    // Insert all flows.
     fed(&mut bench.baselines, &egress, Hook::Egress, &input, ORDER_LEN)?;
     let (rounds, repeat) = extent(bench);
     let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)?;
@@ -175,7 +175,7 @@ pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one
 pub(crate) const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
 /// Name of the metric of two CPUs without shared state: the maximum here.
 const CPUS_APART: &str = "2 CPUs, a queue each";
-/// Names of the figures of two CPUs that pace a flow each: flows that share nothing, and flows of one set.
+/// Names of the metrics of two CPUs that pace a flow each: in separate sets, and in one set.
 pub(crate) const FLOWS: [&str; 2] = ["2 CPUs, a flow each, in two sets", "2 CPUs, a flow each, in one set"];
 /// Link for the thresholds: with FAST_BPS no queue builds up.
 const LINK_BPS: u64 = 100_000_000_000;
@@ -231,7 +231,7 @@ fn side_by_side(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<
     Ok(())
 }
 
-/// Measures two CPUs, each with a data plane of its own.
+/// Measures two CPUs, each with a separate data plane.
 fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
     let instances = [Instance::of(config)?, Instance::of(config)?];
     let [first, second] = &instances;
@@ -277,7 +277,7 @@ fn together(programs: &[(&Program, &Input)]) -> Result<Option<f64>> {
                 sched_setaffinity(Pid::from_raw(0), &only)?;
                 run(program, input, 1)?;
                 ready.fetch_add(1, Ordering::AcqRel);
-                // A thread that cannot run at all does not hold the other up for good.
+                // A thread that cannot run must not block the other forever.
                 let patience = Instant::now() + Duration::from_millis(50);
                 while ready.load(Ordering::Acquire) < cpus && Instant::now() < patience {
                     std::hint::spin_loop();

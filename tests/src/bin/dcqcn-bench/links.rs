@@ -24,7 +24,7 @@ const BURST_BYTES: u32 = 1 << 20;
 /// Minor number of the only class of an HTB alone.
 const CLASS: u16 = 0x10;
 
-/// Names of the figures that targets are about.
+/// Names of the metrics with targets.
 const NOTHING: &str = "nothing attached";
 /// See [`NOTHING`].
 pub(crate) const EMPTY: &str = "empty programs: TC at both ends";
@@ -33,7 +33,7 @@ pub(crate) const EVERYTHING: &str = "everything: host at both ends";
 /// Baseline of the P4 program.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
 
-/// The same with frames of 4 KB.
+/// Baseline with frames of 4 KB.
 const NOTHING_4K: &str = "nothing attached, frames of 4 KB";
 const EMPTY_4K: &str = "empty programs, frames of 4 KB";
 const EVERYTHING_4K: &str = "everything, frames of 4 KB";
@@ -147,7 +147,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         let (a, b) = (format!("wa{number}"), format!("wb{number}"));
         join((&pair.a, &a, 1), (&pair.b, &b, 2), 4_200)?;
         match set_up(&mut bench.baselines, &pair, &a, &b).with_context(|| (*name).to_owned()) {
-            // The kernel does not tell in advance whether it has an action.
+            // Support for an action is unknown before it is used.
             Err(error) if *name == POLICE => {
                 bench.skip(name, &format!("the kernel refuses it: {error:#}"));
                 continue;
@@ -190,7 +190,7 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
         });
         sending.join().map_err(|_| anyhow::anyhow!("the sender died"))?
     })?;
-    // A shaper may still hold some.
+    // Some packets may still be queued in a shaper.
     let patience = Instant::now() + Duration::from_secs(2);
     let mut arrived = received(receiver, b)? - before;
     while arrived < sent && Instant::now() < patience {

@@ -24,7 +24,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     alone(bench)
 }
 
-/// Packets that one CPU sends in line, to a veth whose other end drops them in XDP.
+/// Packets that one CPU sends inline, to a veth whose other end drops them in XDP.
 fn in_line_rate(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-live")?;
     let _inside = pair.a.netns.enter()?;
@@ -58,7 +58,7 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Packets that the other end's XDP program has taken.
+/// Packets that the peer's XDP program has received.
 fn arrived(pair: &Pair) -> Result<u64> {
     let text = pair.b.command("ip -s -j link show dev b0")?;
     let links: serde_json::Value = serde_json::from_str(&text)?;
@@ -71,7 +71,7 @@ struct Alone<'a> {
     name: &'static str,
     against: Option<&'static str>,
     program: &'a Program,
-    /// ns, a round each.
+    /// Nanoseconds per packet, one value per round.
     percentiles: [Vec<f64>; PERCENTILES.len()],
 }
 

@@ -193,7 +193,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     // Everything runs in a separate host, so emitted packets go nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
-    // A CNP that cannot be sent uses no interval up: the first one of "NP within the CNP interval" needs a link that is up.
+    // A CNP that cannot be sent starts no interval, so the first one of "NP within the CNP interval" needs a link that is up.
     lab.a.netlink()?.set_up(LO, true)?;
     cases.extend(cnp(&lab, &ce)?);
     for (name, profile) in [("CNP at RP, paper", Profile::Paper), ("CNP at RP, firmware", Profile::Nvidia)] {
@@ -286,8 +286,8 @@ pub(crate) fn fed(
     Ok(ns_per_run(baselines.feeder(hook)?, input, repeat)? - feeding)
 }
 
-/// Every CE mark is answered: the clone goes through the egress program to a veth whose other end is down, so that what
-/// happens behind the hook does not count.
+/// Every CE mark is answered: the clone passes the egress program to a veth whose other end is down, so that work
+/// behind the hook does not count.
 fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
     host::join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
     for iface in ["b0", "b1"] {
@@ -367,7 +367,7 @@ fn idle(data: &Roce) -> Result<Case> {
             let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
             baselines.feed(&input.packet, &Target::new(egress)?)?;
             if sets.is_empty() {
-                // The flows as their first packets make them.
+                // Flows in the state after their first packet.
                 run(baselines.feeder(Hook::Egress)?, &input, ORDER_LEN)?;
                 sets = instance.maps.rp_sets().collect::<Result<Vec<_>, _>>()?;
             }

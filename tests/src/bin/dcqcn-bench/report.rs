@@ -102,13 +102,13 @@ impl Figure {
         if self.more_is_better { self.high } else { self.low }
     }
 
-    /// The same, compared with another figure of its section.
+    /// This metric, relative to another one of its section.
     #[must_use]
     pub(crate) fn against(self, name: impl Into<String>) -> Self {
         Self { against: Some(name.into()), ..self }
     }
 
-    /// The same, of which more is better.
+    /// This metric, where larger is better.
     #[must_use]
     pub(crate) fn more_is_better(self) -> Self {
         Self { more_is_better: true, ..self }
@@ -144,7 +144,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     /// CPUs.
     pub(crate) cpus: usize,
-    /// Whether it is a virtual machine.
+    /// Whether the machine is virtual.
     pub(crate) is_virtual: bool,
     /// Kernel release without a vendor's suffix.
     pub(crate) kernel: String,

@@ -31,7 +31,7 @@ pub(crate) fn cpu_time() -> Result<Duration> {
 /// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
-    /// Its bytes.
+    /// Bytes of the packet.
     pub(crate) packet: Vec<u8>,
     /// `skb->mark`; TC only.
     pub(crate) mark: u32,
@@ -84,12 +84,12 @@ pub(crate) fn run(program: &Program, input: &Input, repeat: u32) -> Result<Durat
     Ok(cpu_time()?.saturating_sub(start))
 }
 
-/// Runs of a call too short to measure. Two, because from the second on the kernel gives an XDP program a place in its
-/// dispatcher and takes it out again, some 100 us that have nothing to do with the packets (net/bpf/test_run.c).
+/// Runs of the short reference call. Two, because from the second run on the kernel adds an XDP program to its
+/// dispatcher and removes it again, which takes some 100 us independent of the packets (net/bpf/test_run.c).
 const SHORT: u32 = 2;
 
-/// Nanoseconds that one run of `program` takes: what a call with `repeat` runs takes longer than a short one. One more
-/// short call goes before both, since the first finds the caches cold.
+/// Nanoseconds per run of `program`: the difference between a call with `repeat` runs and a short one. Another
+/// short call precedes both, to warm the caches.
 pub(crate) fn ns_per_run(program: &Program, input: &Input, repeat: u32) -> Result<f64> {
     run(program, input, SHORT)?;
     let short = run(program, input, SHORT)?;
@@ -97,7 +97,7 @@ pub(crate) fn ns_per_run(program: &Program, input: &Input, repeat: u32) -> Resul
     Ok((long.as_nanos() as f64 - short.as_nanos() as f64) / f64::from(repeat.saturating_sub(SHORT).max(1)))
 }
 
-/// How often [`ns_per_run`] runs its program in all.
+/// Total number of runs by [`ns_per_run`].
 pub(crate) fn runs(repeat: u32) -> u64 {
     u64::from(repeat) + 2 * u64::from(SHORT)
 }
@@ -116,7 +116,7 @@ pub(crate) const fn program_of(hook: Hook) -> &'static str {
 pub(crate) struct Instance {
     /// The object.
     pub(crate) ebpf: Ebpf,
-    /// Its maps.
+    /// Maps of the object.
     pub(crate) maps: Maps,
     /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,
@@ -195,12 +195,12 @@ pub(crate) fn host(link_rate_bps: u64) -> Config {
     config.scalars.link_rate_bps = link_rate_bps;
     config.scalars.wire_overhead_bytes = 24;
     config.scalars.pacer = PACER_FQ;
-    // The packets of a test run are for no interface of this machine.
+    // Packets of a test run are addressed to no interface of this machine.
     config.scalars.np_other_host = 1;
     config
 }
 
-/// A switch port's.
+/// A switch port's configuration on a link of `link_rate_bps`.
 pub(crate) fn switch(link_rate_bps: u64) -> Config {
     let mut config = host(link_rate_bps);
     config.scalars.cp_enable = 1;
@@ -231,7 +231,7 @@ unsafe impl Pod for Feed {}
 pub(crate) const ORDER_LEN: u32 = 1 << 20;
 
 impl Baselines {
-    /// Loads the object that `cargo xtask build` leaves next to the data plane's; its redirecting program sends to the interface of
+    /// Loads the object that `cargo xtask build` creates next to the data plane's; its redirecting program sends to the interface of
     /// this index.
     pub(crate) fn load(redirect_to: u32) -> Result<Self> {
         let mut ebpf = dcqcn_tests::bpf::baselines_with(redirect_to, DEFAULT_FLOWS)?;
@@ -279,7 +279,7 @@ impl Baselines {
     }
 }
 
-/// A program to hand packets on to.
+/// Target program of the feeding program.
 pub(crate) struct Target {
     is_xdp: bool,
     fd: ProgramFd,

@@ -21,17 +21,17 @@ use crate::report::{Figure, Section};
 
 /// Interfaces with full tables.
 const INTERFACES: [usize; 3] = [8, 32, 128];
-/// The number that others are compared with.
+/// Reference number of interfaces.
 const FEW: usize = INTERFACES[0];
 const METRICS: &str = "127.0.0.1:9898";
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
-/// For a daemon that finds so many.
+/// Time limit for a daemon with all of these interfaces.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Figures are rendered once a second at most.
+/// Metrics are rendered at most once a second.
 const APART: Duration = Duration::from_millis(1_500);
 
-/// Names of the figures that targets are about.
+/// Names of the metrics with targets.
 pub(crate) const LARGE: &str = "attach with a table for 1,000,000 flows";
 /// See [`LARGE`].
 pub(crate) fn scrape(interfaces: usize) -> String {
@@ -99,7 +99,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     for qpn in FIRST_QPN..FIRST_QPN + flows {
         socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
     }
-    // Where a set is full one flow pushes another out.
+    // In a full set, a new flow evicts another.
     let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
     let gone = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
     ensure!(
@@ -109,7 +109,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Queries with a daemon that serves all of them.
+/// Queries with a daemon that manages all of them.
 fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
     let file = format!(
         "[[interface]]\nname = 'n*'\nrole = 'host'\npacer = 'none'\n[interface.parameters]\nlink_rate = '100gbit'\n[metrics]\nlisten = \

@@ -186,7 +186,7 @@ fn plot(report: &Report, file: &Path) -> Result<()> {
     write(file, "Nanoseconds per packet as queue pairs grow", &[chart])
 }
 
-/// A number with no more digits than mean something.
+/// A number with its significant digits only.
 fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 || v == 0.0 => format!("{value:.0}"),
@@ -195,7 +195,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Two runs side by side.
+/// Table that compares two runs.
 pub(crate) fn changes(changes: &[Change]) -> String {
     let mut table = Table::new(&["COMPARED", ">OLD", ">NEW", "UNIT", ">RATIO", ""]);
     for change in changes {

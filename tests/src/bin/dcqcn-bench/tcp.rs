@@ -53,12 +53,12 @@ const LOADS: [Load; 3] = [
     Load { name: "1 stream without TSO", streams: 1, tso: false },
 ];
 
-/// Name of the figure of `load` through `setup`.
+/// Name of the metric of `load` through `setup`.
 fn name(load: Load, setup: Setup) -> String {
     format!("{}, {}", load.name, setup.name)
 }
 
-/// Names of the figures that a target is about: everything but [`NOTHING`].
+/// Names of the metrics with a target: all but [`NOTHING`].
 pub(crate) fn attached() -> impl Iterator<Item = String> {
     let of =
         |load| SETUPS.into_iter().filter(|setup| setup.name != NOTHING).map(move |setup| name(load, setup));

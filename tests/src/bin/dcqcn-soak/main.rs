@@ -119,7 +119,7 @@ fn run(args: &Args) -> Result<bool> {
         let result = failed.as_deref().unwrap_or("ok");
         println!("{at:7.1} s {:40} {result}", fault.name);
         if failed.is_some() {
-            // What follows is to tell of itself.
+            // Later results must stand on their own.
             sent += site.sent();
             drop(site);
             site = Site::new()?;

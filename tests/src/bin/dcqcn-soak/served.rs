@@ -70,7 +70,7 @@ fn daemon_stopped(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     fs::write(site.daemon.file(), "")?;
-    // It must be stable for a second to count as complete.
+    // A file must be stable for a second to count as complete.
     thread::sleep(Duration::from_millis(2_500));
     Ok(fs::write(site.daemon.file(), file())?)
 }
@@ -145,7 +145,7 @@ fn kill_waiters(site: &Site) -> Result<()> {
             .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
         if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
             let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
-            // It may have exited already.
+            // Fails if the process has exited.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -182,7 +182,7 @@ fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result
 }
 
 fn upgrade_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    // As another build would have left it.
+    // Simulates programs of another build.
     let path = site.pair.a.journal("a0")?;
     let object = site.pair.a.attachment("a0")?.info.object;
     fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?;
@@ -247,7 +247,7 @@ fn broken_journal(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     done
 }
 
-/// Makes interfaces that the daemon is to serve.
+/// Creates interfaces that the daemon will manage.
 fn come(site: &Site, names: &[&str]) -> Result<()> {
     let netlink = site.pair.a.netlink()?;
     names.iter().try_for_each(|name| {
@@ -265,7 +265,7 @@ fn go(site: &Site, names: &[&str]) -> Result<()> {
 fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a5", "a6"];
     come(site, &names)?;
-    // In the middle of attaching them, or when they are.
+    // While they are being attached, or afterwards.
     if random.bool() {
         thread::sleep(Duration::from_millis(random.u64(0..800)));
     } else {

@@ -1,4 +1,4 @@
-//! Two hosts, one served by a daemon, with traffic between them, and its invariants.
+//! Two hosts, one managed by a daemon, with traffic between them, and its invariants.
 
 use std::fmt;
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::traffic::Traffic;
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
 pub(crate) const OTHER_FLOWS: u32 = 1_533;
-/// Where the daemon serves its metrics.
+/// Address of the daemon's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
 /// Configuration of the daemon: rates change only by cuts.
@@ -90,12 +90,12 @@ impl Site {
         Ok(Self { traffic, daemon, pair, id, config, rate_bps })
     }
 
-    /// How many packets were sent.
+    /// Number of packets sent.
     pub(crate) fn sent(&self) -> u64 {
         self.traffic.sent()
     }
 
-    /// The command on the served host, with its audit log next to the daemon's.
+    /// The command on the managed host, with its audit log next to the daemon's.
     pub(crate) fn command(&self, line: &str) -> Result<Command> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", self.daemon.dir.path());

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 const WORKER: &str = "DCQCN_SOAK_WORKER";
 /// Interval of checking whether it has exited.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long it has to print its table.
+/// Time limit for printing its table.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// Whether this is the child process.
@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<bool> {
     let directory = tempfile::tempdir()?;
     let mut command = Command::new(env::current_exe()?);
     command.args(env::args_os().skip(1)).env(WORKER, "1").env("TMPDIR", directory.path());
-    // A group of its own: it, its daemon and its commands end together.
+    // A separate process group, so that it, its daemon and its commands end together.
     let mut worker = command.process_group(0).spawn().context("cannot start another process")?;
     let pid = Pid::from_raw(worker.id().try_into()?);
     while worker.try_wait()?.is_none() && !interrupt.sleep(PAUSE)? {}

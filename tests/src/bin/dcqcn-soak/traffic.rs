@@ -22,7 +22,7 @@ struct Shared {
     sent: AtomicU64,
     received: AtomicU64,
     is_paused: AtomicBool,
-    /// The sender has seen that.
+    /// Whether the sender has noticed the pause.
     advance_at_line_rate: AtomicBool,
     is_over: AtomicBool,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Begins it, from `a0` to `b0`.
+    /// Starts the traffic, from `a0` to `b0`.
     pub(crate) fn start(pair: &Pair) -> Result<Self> {
         let shared = Arc::<Shared>::default();
         let (from, to) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -77,7 +77,7 @@ impl Traffic {
         Ok(Self { shared, lost: 0, threads })
     }
 
-    /// How many packets were sent.
+    /// Number of packets sent.
     pub(crate) fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
@@ -119,7 +119,7 @@ impl Traffic {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Stops the traffic.
     pub(crate) fn end(mut self) -> Result<()> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.threads

@@ -17,23 +17,23 @@ use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
 
-/// Has the port that is too small: reads, or has the disks that are written.
+/// The host at the bottleneck port: it reads, or has the disks that are written.
 const NEAR: u8 = 3;
-/// Have the disks that are read, or write.
+/// The hosts that have the disks, or write.
 const FAR: [u8; 2] = [1, 2];
 /// Sends the backup.
 const BACKUP: u8 = 4;
 const BLOCK_BYTES: u32 = 16_384;
-/// As much in flight as of the larger blocks.
+/// As many bytes in flight as with the larger blocks.
 const SMALL_BLOCK_BYTES: u32 = 4_096;
-/// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gb/s that arrive (weights as here).
+/// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gbit/s that arrive, with these weights.
 const WEIGHTS: &str = "--set queue.3.weight=70 --set queue.0.weight=30";
 const WEIGHT_OF_STORAGE: f64 = 0.7;
-/// How far a share of payload may be from a weight, which counts whole frames.
+/// Tolerance between a share of payload and a weight, which counts complete frames.
 const WITHIN: f64 = 0.05;
-/// Of the RoCE queue: as much as the port has without queues.
+/// Limit of the RoCE queue: that of the port without queues.
 const SHORT: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
-/// Room for all that is in flight, and a Kmin at which more of it waits, so that the queue is less often empty: as the guide has it.
+/// The guide's settings: room for all data in flight, and a higher Kmin, so that the queue is less often empty.
 const DEEP: &str = "wred.3.kmin=100KB wred.3.kmax=400KB wred.3.queue_limit=1MB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
@@ -130,7 +130,7 @@ impl Bench<'_> {
         Ok(measured)
     }
 
-    /// Without anything of `dcqcn`.
+    /// Without `dcqcn`.
     fn off(&mut self) -> Result<Measured> {
         let disks = self.connect()?;
         let measured = self.row("RDMA, nothing on", self.way.job(), &disks)?;
@@ -169,7 +169,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Half reads, half writes; and both again with blocks of 4 KiB.
+    /// Half reads, half writes; then both with blocks of 4 KiB.
     fn others(&mut self, name: &str, disks: &[Disk]) -> Result<()> {
         self.row(&format!("{name}, half reads, half writes"), half(self.way.job()), disks)?;
         let job = small(self.way.job());
@@ -199,7 +199,7 @@ impl Bench<'_> {
         let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
         report.at_least("classes: drops of storage's queue, settled", classes.queue_drops as f64, 100.0);
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
-        // How much is written with nothing on is luck: one of the two stalls for 40 s, and the other has the port, or TCP has it.
+        // Without control the amount written is random: one of the two stalls for 40 s, and the other or TCP gets the port.
         if let Way::Reads = self.way {
             let of_off = |now: &Measured| now.storage_bps / off.storage_bps;
             report.at_least("DCQCN: storage, of that with nothing on", of_off(on), 0.7);
@@ -223,7 +223,7 @@ impl Bench<'_> {
         self.lab.on_port(NEAR, &format!("set {{}} {changes}")).map(drop)
     }
 
-    /// Has the bridge lose one of this many packets of the far ends and the backup; none for 0.
+    /// Makes the bridge drop one in this many packets of the far ends and the backup; 0: none.
     fn lose(&self, one_of: u32) -> Result<()> {
         for host in FAR.into_iter().chain([BACKUP]) {
             let port = self.lab.port(host);
@@ -274,8 +274,8 @@ impl Bench<'_> {
         if job.pattern != "randread" {
             done.failed |= !fio::is_whole(&nvme::MEMORY, job.block_bytes)?;
         }
-        // What fio says, or what TCP leaves: a command that takes half a minute keeps fio from ending when it should, and it counts more
-        // than came in the time it counts.
+        // fio's result, bounded by TCP's remainder: a command that takes half a minute delays fio's end, and its average
+        // then covers more than the measured time.
         let through = match self.way {
             Way::Reads => done.read_bps,
             Way::Writes => done.written_bps,
@@ -308,7 +308,7 @@ fn disconnect(disks: Vec<Disk>) -> Result<()> {
     disks.into_iter().try_for_each(Disk::disconnect)
 }
 
-/// Time of all CPUs, and how much of it they had work, ticks.
+/// Total and busy time of all CPUs, in ticks.
 struct Busy {
     all: u64,
     busy: u64,
@@ -319,7 +319,7 @@ impl Busy {
         let text = fs::read_to_string("/proc/stat")?;
         let line = text.lines().next().context("/proc/stat is empty")?;
         let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        // The fourth and fifth wait, for nothing and for a disk.
+        // The fourth and fifth fields are idle and I/O wait.
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
         let all = ticks.iter().take(8).sum();
         Ok(Self { all, busy: all - idle })
@@ -345,9 +345,9 @@ struct Measured {
     /// Payload of storage through the port.
     storage_bps: f64,
     tcp_bps: f64,
-    /// Since it was settled.
+    /// Packets dropped since the rates settled.
     counts: Counts,
-    /// Of them, by the port's queue of storage.
+    /// Drops of the port's storage queue.
     queue_drops: u64,
     /// PFC frames that paused hosts, over the whole run.
     pauses: u64,

@@ -19,7 +19,7 @@ use crate::tap::Tap;
 
 const QUEUES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The QP that is paced, its rate, and how much it sends: 400 ms at that rate.
+/// The paced QP, its rate, and the amount it sends: 400 ms at that rate.
 const PACED_QPN: u32 = 0x55;
 const PACED_BPS: u64 = 20_000_000;
 const PACED_FRAMES: usize = 920;
@@ -53,7 +53,12 @@ fn first_at_once(report: &mut Report, lab: &Lab) -> Result<()> {
     let mounts = mounts.lines().filter(|line| line.contains(" /run/dcqcn/bpf ")).count();
     report.equals("the first two commands at once: mounts", mounts as u64, 1);
     let found = [problems(lab, "a0")?, problems(lab, "b0")?].concat();
-    report.check("the first two commands at once: whole", format!("{found:?}"), "[]", found.is_empty());
+    report.check(
+        "the first two commands concurrently: complete",
+        format!("{found:?}"),
+        "[]",
+        found.is_empty(),
+    );
     lab.ok("detach --all").map(drop)
 }
 
@@ -68,7 +73,7 @@ fn show(lab: &Lab, iface: &str) -> Result<String> {
     lab.host.command(&format!("tc -d qdisc show dev {iface}"))
 }
 
-/// Attaches and detaches, with `look` in between, and checks that everything is as before.
+/// Attaches and detaches, with `look` in between, and checks that the previous state is restored.
 fn between(
     report: &mut Report,
     lab: &Lab,
@@ -79,7 +84,7 @@ fn between(
     let before = show(lab, iface)?;
     let says = lab.ok(&format!("attach {iface} {options} {ATTACH}")).with_context(|| what.to_owned())?;
     let found = problems(lab, iface)?;
-    report.check(&format!("{what}: whole"), format!("{found:?}"), "[]", found.is_empty());
+    report.check(&format!("{what}: complete"), format!("{found:?}"), "[]", found.is_empty());
     look(report, &says).with_context(|| what.to_owned())?;
     lab.ok(&format!("detach {iface}"))?;
     let after = show(lab, iface)?;
@@ -163,11 +168,11 @@ fn is_fq_at(line: &str, parent: &str) -> bool {
     line.starts_with("qdisc fq ") && line.contains(&format!(" parent {parent} "))
 }
 
-/// The rate at which the frames of a flow come out of a paced interface, of that which was requested.
+/// The measured rate of a paced flow, relative to the requested one.
 fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     let frame = Roce { dest_qpn: PACED_QPN, ..Roce::default() }.frame();
     let socket = lab.host.socket("q0")?;
-    // It waits for its frames to leave, or they would be beyond the horizon.
+    // Wait for frames to leave; otherwise later ones would be beyond the horizon.
     socket.limit_send_buffer(64 << 10)?;
     let frames = std::thread::scope(|scope| {
         let taken = scope.spawn(|| tap.take(PACED_FRAMES, PATIENCE));
@@ -182,7 +187,7 @@ fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     Ok(bits / took.as_secs_f64() / PACED_BPS as f64)
 }
 
-/// HTB configured by another tool: refused with advice, and kept once that is followed.
+/// HTB configured by another tool: rejected with a fix, and preserved once that is applied.
 fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
     for line in [
         "tc qdisc replace dev b0 root handle 1: htb default 10",
@@ -207,7 +212,7 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.host.command("tc qdisc delete dev b0 root").map(drop)
 }
 
-/// A bond whose members come and go while it is attached.
+/// A bond whose members are added and removed while it is attached.
 fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     let netlink = lab.host.netlink()?;
     for number in 1..=2 {
@@ -246,7 +251,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     })?;
     report.equals("a bond, after it has failed over: packets counted of 20 sent", passes("w2")?, 20);
     let found = problems(lab, "bond0")?;
-    report.check("a bond: whole", format!("{found:?}"), "[]", found.is_empty());
+    report.check("a bond: complete", format!("{found:?}"), "[]", found.is_empty());
     lab.host.command("ip link set m2 nomaster")?;
     lab.host.command("ip link set w1 up")?;
     lab.ok("detach bond0")?;
@@ -258,7 +263,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
         after == before
     });
     report.row(["a bond of two".into(), "failed over".into(), "as before".into()]);
-    // A single member of it.
+    // A single member of the bond.
     between(report, lab, ("a member of a bond", "m1"), "--pacer none", |report, _| {
         report.row(["a member of a bond".into(), "as any interface".into(), "as before".into()]);
         Ok(())
@@ -323,7 +328,7 @@ fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// libxdp's dispatcher, which needs an interface for itself.
+/// libxdp's dispatcher, which needs exclusive use of an interface.
 fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
     // For its pins.
     sh("mount -t bpf bpf /sys/fs/bpf")?;

@@ -50,7 +50,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "the victim's rate, Mbit/s",
     ]);
 
-    // The answer to the victim's own packets, as their receiver would send it.
+    // The CNP for the victim's own packets, as their receiver would send it.
     let genuine = Roce { src: VICTIM, dst: PEER, dest_qpn: qpn, ..Roce::default() };
     let mut bad_icrc = genuine.cnp(None, 0);
     if let Some(last) = bad_icrc.last_mut() {
@@ -92,7 +92,7 @@ struct Seen {
     rate_bps: f64,
 }
 
-/// Sends a frame to the victim again and again, from the port its peer's packets come from.
+/// Sends a frame to the victim repeatedly, through the port of its peer's packets.
 fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str, qpn: u32) -> Result<Seen> {
     let before = count(&lab.on_host(VICTIM, "counters {}")?, counter)?;
     let elapsed = lab.switch.run(|| -> Result<Duration> {
@@ -102,7 +102,7 @@ fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str
         for sent in 1..=FORGED {
             socket.send(frame)?;
             let due = Duration::from_secs(1) * sent / FORGED_PER_SECOND;
-            // In batches: a sleep per packet would take longer than a packet may.
+            // In batches, as a sleep per packet would take longer than the interval.
             if sent % 100 == 0 {
                 thread::sleep(due.saturating_sub(started.elapsed()));
             }

@@ -16,7 +16,7 @@ use super::systemd::{self, until};
 
 const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-fleet-serve"];
 const SOCKET: &str = "/run/dcqcn/control";
-/// The page speaks once a second; an emulated guest is slow.
+/// The page updates once a second; an emulated guest is slow.
 const PAGE_SILENCE: Duration = Duration::from_secs(30);
 const PAGE_PATIENCE: Duration = Duration::from_secs(60);
 const OWN: &str = "\
@@ -69,7 +69,7 @@ fn steps(report: &mut Report) -> Result<()> {
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
     report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
 
-    // By address alone: the guest knows no names. A program on a share that is not kept is read again with each page.
+    // By address, as the guest has no name resolution. A program on an uncached share is read again for each page.
     sh("cp /share/etcd /usr/local/bin/etcd")?;
     let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
     sh(&format!(
@@ -92,7 +92,7 @@ fn steps(report: &mut Report) -> Result<()> {
     removed(report)
 }
 
-/// A unit's process is its user's, and may nothing.
+/// A unit's process runs as its user, without privileges.
 fn rights(report: &mut Report, unit: &str) -> Result<()> {
     let pid = main_pid(unit)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -116,7 +116,7 @@ fn rights(report: &mut Report, unit: &str) -> Result<()> {
     Ok(())
 }
 
-/// The coordinator rolls a version out, the agent has the daemon apply it, and the kernel has it.
+/// The coordinator rolls a version out, the agent passes it to the daemon, and it becomes active in the kernel.
 fn rollout(report: &mut Report) -> Result<()> {
     fs::write("/var/tmp/fleet.toml", FLEET)?;
     sh("dcqcn-fleet apply /var/tmp/fleet.toml --why test --etcd http://127.0.0.1:2379")?;

@@ -23,11 +23,11 @@ const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 5. Tune, if need be",
     "## 6. Keep it",
 ];
-/// What step 6 has make the RDMA device and the mark of its connections at every boot.
+/// Step 6's unit, which creates the RDMA device and sets its connections' traffic class at every boot.
 const SOFT_ROCE_UNIT: &str = include_str!("../../../../dist/systemd/dcqcn-soft-roce@.service");
 /// Four attachments take a minute, emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// Remaining perftest processes are not waited for: an end whose peer has failed waits for ever.
+/// Does not wait for remaining perftest processes: an end whose peer has failed waits forever.
 const END_TRAFFIC: &str = "pids=$(pgrep -x ib_write_bw) && kill $pids\nwait 2>/dev/null\n";
 
 /// "DCQCN for soft-RoCE in five minutes", from `rdma link add` to `dcqcn top`.
@@ -41,7 +41,7 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     let mut script = PREAMBLE.to_owned();
     for (number, block) in blocks.iter().enumerate() {
         if number == watching {
-            // The first of the QPs has ended, the others have settled.
+            // The first QP has ended, and the others have settled.
             script += "sleep 12\ncommand dcqcn --json flows h1 > /tmp/among-others\n";
         }
         block.iter().for_each(|line| script += &typed(line));
@@ -74,11 +74,11 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     lab.shape(HOSTS, "20mbit")?;
     let mut script = PREAMBLE.to_owned();
     let blocks = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
-    // The package has it.
+    // Provided by the package.
     script += "mkdir -p /etc/dcqcn\n";
     for line in blocks.iter().filter(|block| !is_for_the_package(block)).flatten() {
         if line.starts_with("dcqcn doctor") {
-            // The symptom starts when all is attached, which takes long under emulation.
+            // The symptom starts once all interfaces are attached, which takes long under emulation.
             script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
                        for n in 1 2; do ib_write_bw -d rxe3 -x 1 -p 1850$n $FLAGS >/dev/null & done\nsleep 3\n\
                        for n in 1 2; do ib_write_bw -d rxe1 -x 1 -p 1850$n $FLAGS 127.0.0.1 >/dev/null & done\nsleep 5\n";
@@ -103,11 +103,11 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A line of the guide with our names for its interfaces, and the rate that it leaves open. The bridge has a namespace of its own.
+/// A line of the guide with our interface names and a rate. The bridge is in a separate namespace.
 fn localised(line: &str) -> String {
     let line = line.replace("rxe0", "rxe1");
     if let Some(iface) = line.strip_prefix("dcqcn top eth1") {
-        // Run by `ip`, to which a function of the shell is nothing.
+        // Run by `ip`, which cannot call shell functions.
         return format!("in_terminal 'ip netns exec switch dcqcn top p3{iface}'");
     }
     if line.contains("eth1") {

@@ -11,17 +11,17 @@ use super::super::lab::{Lab, Options, count};
 use super::super::perftest::{self, Flow, Tool, jain};
 use super::super::report::Report;
 
-/// The host whose port is too small.
+/// The host at the bottleneck port.
 const RECEIVER: u8 = 3;
 const SENDERS: [u8; 2] = [1, 2];
 const QPS_PER_SENDER: u16 = 2;
 pub(super) const BOTTLENECK_BPS: f64 = 20e6;
 const BOTTLENECK: &str = "20mbit";
-/// Of the hosts' interfaces: veth has no rate of its own.
+/// Link rate of the hosts' interfaces, as veth does not report one.
 const LINK: &str = "40mbit";
-/// Packets of an emulated machine arrive in bursts, which the shaper's own burst admits: they are no congestion.
+/// Packets of an emulated machine arrive in bursts, which the shaper's burst admits and which are not congestion.
 const KMIN: &str = "10KB";
-/// How long traffic runs, and how much of it at both ends does not count, seconds; and messages in flight of a QP.
+/// Duration of the traffic, unmeasured time at start and end (seconds), and messages in flight per QP.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     seconds: u32,
@@ -29,19 +29,19 @@ pub(super) struct Load {
     depth: u32,
 }
 
-/// Without control nothing settles.
+/// Without control, rates do not settle.
 const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
-/// A flow's alpha starts at 1 and forgets over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s: till then cuts are too
+/// A flow's alpha starts at 1 and decays over 1/g = 256 of its periods, 3 s on a link of 40 Mbit/s; until then cuts are too
 /// deep.
 const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
-/// Least share of the possible goodput. Four runs on a machine with little else to do had 87 to 91 %; before gaps followed the
+/// Minimum share of the possible goodput. Four runs on an otherwise idle machine had 87 to 91 %; before gaps followed the
 /// rate two had 92 and 93 %.
 const LEAST_SHARE: f64 = 0.85;
 /// For comparing markers in limited time: less settled than [`ON`].
 pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
-/// As much as soft-RoCE keeps waiting of a QP anyhow: 64 packets of 1 KB, four of these QPs more than the port's queue.
+/// As much as soft-RoCE queues per QP in any case: 64 packets of 1 KB. Four such QPs exceed the port's queue.
 const DEPTH: u32 = 8;
-/// Two packets of 4 KB each. What waits in `fq` has got its departure time at an older rate: 64 of them, 400 ms ago.
+/// Two packets of 4 KB each. Departure times of packets in `fq` are from an older rate: with 64, from 400 ms ago.
 const JUMBO_DEPTH: u32 = 4;
 
 /// The columns of [`Measured::row`].
@@ -96,7 +96,7 @@ fn both(report: &mut Report, tool: Tool) -> Result<()> {
     Ok(())
 }
 
-/// WRITE with dcqcn, over something else than IPv4 with an MTU of 1500.
+/// WRITE with dcqcn, over other networks than IPv4 with an MTU of 1500.
 fn variant(report: &mut Report, options: &Options, load: Load) -> Result<()> {
     let lab = Lab::new(RECEIVER, options)?;
     shape(&lab)?;
@@ -108,12 +108,12 @@ fn variant(report: &mut Report, options: &Options, load: Load) -> Result<()> {
     Ok(())
 }
 
-/// Makes the port towards the receiver too small.
+/// Makes the port towards the receiver the bottleneck.
 pub(super) fn shape(lab: &Lab) -> Result<()> {
     lab.shape(RECEIVER, BOTTLENECK)
 }
 
-/// `dcqcn` on the hosts and on the port that is too small.
+/// Attaches `dcqcn` to the hosts and to the bottleneck port.
 pub(super) fn attach(lab: &Lab) -> Result<()> {
     attach_hosts(lab)?;
     attach_port(lab)
@@ -139,8 +139,8 @@ pub(super) struct Measured {
     drops_settled: u64,
     drops_all: u64,
     queue_bytes: Vec<u32>,
-    /// The longest time between two looks at the queue: what a busy machine took from the guest. What the guest was to send
-    /// in the meantime it sends at once.
+    /// The longest time between two samples of the queue, in which a busy machine did not run the guest. Packets due in
+    /// the meantime leave in one burst.
     stall: Duration,
     counts: Counts,
 }
@@ -177,7 +177,7 @@ impl Measured {
         ]);
     }
 
-    /// Checks that nothing is dropped once settled, and that the link is used.
+    /// Checks for no drops once settled, and for a utilised link.
     pub(super) fn check(&self, report: &mut Report, name: &str) {
         self.check_works(report, name);
         report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
@@ -232,8 +232,8 @@ impl Counts {
     }
 }
 
-/// Runs the traffic and looks at the queue in the meantime; again where perftest, whose timers are signals, divided by a time too
-/// short and says that more went through the port than it lets through.
+/// Runs the traffic while sampling the queue; repeats if perftest, whose timers are signals, divided by too short a time
+/// and reports more than the port's rate.
 pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     let measured = measure_once(lab, tool, load)?;
     if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {

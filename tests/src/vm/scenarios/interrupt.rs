@@ -23,18 +23,18 @@ const ENDS: [Ends; 1] = [Ends { initiator: INITIATOR, target: TARGET }];
 const MOUNTED: &str = "/mnt";
 /// Size of the data written repeatedly.
 const FILE_BYTES: usize = 256 << 10;
-/// As `attach` proposes it.
+/// The fix that `attach` proposes.
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
-/// How long a write may take, where another packet of its was lost.
+/// Time limit of a write after another packet loss.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
     nvme::prepare(&lab, &ENDS, ECT)?;
     let ends = lab::ends_with_a_drop()?;
-    // The first program on a hook and the last have the kernel rewrite its own code, which an emulated CPU that is running it takes
-    // ill: one interface stays attached throughout.
+    // The first and the last program of a hook make the kernel patch its own code, which can crash an emulated CPU that is
+    // running it. So one interface stays attached throughout.
     sh("ip link add spare0 type veth peer name spare1")?;
     sh("dcqcn attach spare0 --pacer none --flows 64 --set link_rate=1gbit")?;
     report.columns(&["under traffic", "attach or detach", "files written in the meantime", "the QP"]);
@@ -62,7 +62,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             if refused.is_some() {
                 let same = shown(lab, host)? == before;
                 report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
-                // That replaces nothing.
+                // This replaces no qdisc.
                 sh(&format!("dcqcn attach {iface} --pacer none {ATTACH}"))?;
             }
             thread::sleep(Duration::from_secs(2));
@@ -115,7 +115,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         if refused.is_some() {
             let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
             let whole = problems.as_array().is_some_and(Vec::is_empty);
-            report.check("attached with an fq: whole", &problems, "[]", whole);
+            report.check("attached with an fq: complete", &problems, "[]", whole);
         }
         Ok(if ends { "refused" } else { "detached" })
     })?;
@@ -127,7 +127,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     Ok(())
 }
 
-/// A reload that would take a pacer away under traffic changes nothing: the daemon keeps serving the interface.
+/// A reload that would remove a pacer under traffic changes nothing: the interface remains managed.
 fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     const FILE: &str = "/tmp/interrupt.toml";
     const SOCKET: &str = "/tmp/interrupt.sock";
@@ -158,7 +158,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let wanted = if ends { "refused, with the cause" } else { "reloaded" };
         report.check("reload: under traffic", words, wanted, has_cause == ends);
         let is_served = served()?.contains(&format!("\"{iface}\""));
-        report.check("reload: the interface is served", is_served, ends, is_served == ends);
+        report.check("reload: the interface is managed", is_served, ends, is_served == ends);
         Ok(if ends { "refused" } else { "reloaded" })
     })?;
     drop(daemon);
@@ -196,7 +196,7 @@ fn told_to(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Does something while a queue pair carries data and files are written to a mounted disk, both of which must live through it.
+/// Runs an action while a QP carries data and files are written to a mounted disk; both must survive.
 fn under_traffic(
     report: &mut Report,
     lab: &Lab,
@@ -271,7 +271,7 @@ fn unmount(disk: Disk) -> Result<String> {
     Ok(told)
 }
 
-/// Writes files to the disk, past every cache, and reads each again.
+/// Writes files to the disk, bypassing caches, and reads each back.
 fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
     let mut generation = 0_u8;
     while !stop.load(Ordering::Relaxed) {

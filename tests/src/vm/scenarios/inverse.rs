@@ -13,7 +13,7 @@ const CLIENT: u8 = 1;
 const SERVER: u8 = 2;
 const SECONDS: u32 = 6;
 const ROUNDS: u32 = 2;
-/// Round trips whose time is taken.
+/// Number of measured round trips.
 const PINGS: u32 = 2_000;
 const PORT: u16 = 18_500;
 

@@ -17,7 +17,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let attach =
         format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
     let is_as_before = || -> Result<()> {
-        // Killed with nothing left to do but to remove the lock.
+        // Killed with only the lock left to remove.
         lab.ok("gc")?;
         ensure!(state(&lab.host, "a0")? == before, "it is not as it was: {:?}", state(&lab.host, "a0")?);
         let journals = lab.host.journals()?;
@@ -59,7 +59,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             if n % 3 == 0 || is_whole_already {
                 is_whole()?;
             }
-            // The rest is left to `gc`.
+            // `gc` removes the rest.
             if (n % 3 != 2 || is_whole_already) && lab.host.journal("a0")?.exists() {
                 lab.ok("detach a0")?;
             }

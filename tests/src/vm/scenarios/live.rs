@@ -13,7 +13,7 @@ use super::super::sysfs;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
-/// Long enough for all of it, emulated.
+/// Long enough for all commands under emulation.
 const SECONDS: u32 = 140;
 /// Rate limit of the QP, Mbit/s.
 const HELD: u32 = 10;
@@ -58,7 +58,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     })?;
     step("carrier, or place at the bridge, lost and back", held, &mut || {
         lab.flap(SENDER)?;
-        // Its packets were lost: the ACK timeout passes first.
+        // The QP's packets were lost: wait for the ACK timeout.
         thread::sleep(Duration::from_secs(5));
         Ok(())
     })?;
@@ -97,7 +97,7 @@ fn attach(lab: &Lab) -> Result<()> {
     lab.on_host(SENDER, &line).map(drop)
 }
 
-/// `dcqcn upgrade`, as from programs of another build, and that each program is another then.
+/// `dcqcn upgrade` replaces programs of another build, each by a new one.
 fn replace(lab: &Lab) -> Result<()> {
     let status = || lab.on_host(SENDER, "status {}");
     let programs = || -> Result<Vec<u64>> {

@@ -33,8 +33,8 @@ const PORT: u16 = 18_700;
 const MESSAGE_BYTES: u32 = 4_096;
 /// Overhead of a message on the wire: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
 const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
-/// Exponent: 4.096 us << 26 = 275 s. Soft-RoCE's timer is not restored when an ACK comes: what is under way when it runs out is sent
-/// again, however young it is.
+/// Exponent: 4.096 us << 26 = 275 s. An ACK does not restart soft-RoCE's timer: on expiry all packets in flight are
+/// retransmitted, however recent.
 const TIMEOUT: u32 = 26;
 /// Duration of the traffic; connecting takes longer, and ends with the guest.
 const SECONDS: u32 = 300;
@@ -109,9 +109,9 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 
 /// Traffic of all QPs during [`COUNTED`].
 struct Measured {
-    /// QPN and packets a second.
+    /// QPN and packets per second.
     rates: Vec<(u64, f64)>,
-    /// Share by which all rates may be wrong.
+    /// Relative error of all rates.
     doubt: f64,
     dropped: u64,
     dropped_by_veth: u64,
@@ -120,7 +120,7 @@ struct Measured {
     duplicates: u64,
 }
 
-/// Packets a second of some.
+/// Packets per second of some QPs.
 struct Spread {
     fewest: f64,
     mean: f64,
@@ -144,8 +144,8 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let (second, flows_after) = (Instant::now(), flows(lab)?);
     let second_took = second.elapsed();
     let after = counts()?;
-    // Reading seven hundred takes an emulated guest seconds, and when in them a flow is read, nobody knows: in the middle, give or take
-    // half.
+    // Reading seven hundred flows takes an emulated guest seconds, so a reading's time is uncertain by half of that: use the
+    // middle.
     let seconds =
         (second - first).as_secs_f64() + (second_took.as_secs_f64() - first_took.as_secs_f64()) / 2.0;
     let doubt = (first_took + second_took).as_secs_f64() / 2.0 / seconds;
@@ -195,7 +195,7 @@ impl Measured {
     }
 }
 
-/// WRITEs of all QPs, of one process each side.
+/// WRITEs of all QPs, by one process at each end.
 fn traffic(lab: &Lab) -> Result<(Running, Running)> {
     let line = |host: u8| -> Result<String> {
         Ok(format!(
@@ -237,7 +237,7 @@ fn send_cnps(lab: &Lab, qpn: u64) -> Result<()> {
     Ok(())
 }
 
-/// The ends of the wires between hosts and bridge that could not put packets onto them, and how many.
+/// Interfaces between hosts and bridge that dropped packets on transmission, and how many.
 fn veth_drops(lab: &Lab) -> Result<Vec<(String, u64)>> {
     let all = [json("ip -s -j link show type veth")?, json_in(&lab.switch, "ip -s -j link show type veth")?];
     let links = all.iter().filter_map(Value::as_array).flatten();

@@ -9,8 +9,8 @@ use super::super::report::Report;
 use super::incast::{BRIEF, COLUMNS, attach_hosts, attach_port, measure, shape};
 
 const RECEIVER: u8 = 3;
-/// Each behind the shaper of the port. RED with the thresholds and the probability of `dcqcn`'s port; fq_codel marks what has waited for
-/// longer than a threshold, and its own control is out of the way.
+/// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port; fq_codel, which
+/// marks packets queued longer than a threshold, with its own control disabled.
 const PEERS: [(&str, &str); 2] = [
     (
         "red ecn",

@@ -20,11 +20,11 @@ use super::incast;
 const PROGRAM: &str = include_str!("../mixed.py");
 const PATH: &str = "/tmp/mixed.py";
 
-/// Has the port that is too small.
+/// The host at the bottleneck port.
 const RECEIVER: u8 = 3;
 const SENDERS: [u8; 2] = [1, 2];
 const QPS_PER_SENDER: u32 = 2;
-/// As small as the incast's, with room for all data in flight: a retransmission means reordering, not loss.
+/// Like the incast's port, with room for all data in flight, so that a retransmission means reordering, not loss.
 const PORT: &str = "handle 1: tbf rate 20mbit burst 64000 limit 800000";
 /// A flow's alpha starts at 1: see the incast.
 const SETTLING: u32 = 9;
@@ -168,7 +168,7 @@ impl Measured {
         ]);
     }
 
-    /// With dcqcn the small port is like one that is not too small, but for the rate.
+    /// With dcqcn the bottleneck port behaves like an uncongested one, except for the rate.
     fn check(&self, report: &mut Report, free: &Self, off: &Self) -> Result<()> {
         for (name, measured) in [("not too small", free), ("off", off), ("dcqcn", self)] {
             report.equals(&format!("{name}: wrong answers"), measured.number("wrong")?, 0);

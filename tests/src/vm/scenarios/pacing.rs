@@ -15,8 +15,8 @@ const CREDIT: &str = "5ms";
 const HELD: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
 /// Tolerance of the measured rate.
 const TOLERANCE: f64 = 0.05;
-/// How often a rate is measured that comes out too low: an emulated machine whose CPUs are elsewhere loses more time than the
-/// credit covers. One that comes out too high is wrong at once.
+/// Attempts if a measured rate is too low: an emulated machine that is not scheduled loses more time than the credit
+/// covers. Too high a rate fails immediately.
 const ATTEMPTS: u32 = 3;
 
 /// The default, with which a late machine loses rate: measured for comparison, without a bound.
@@ -49,7 +49,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Holds QPs to a rate: each one's share of it on the wire, and the retries.
+/// Paces QPs at a rate; returns each one's share of it on the wire, and the retries.
 fn held(lab: &Lab, report: &mut Report, asked_mbps: u32, qps: u16, credit: &str) -> Result<(Vec<f64>, u64)> {
     // A flow without a cut has the maximum rate.
     lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit pacing_credit={credit}"))?;

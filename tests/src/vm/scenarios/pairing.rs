@@ -1,8 +1,7 @@
 //! QPs cut by a CNP: each source of pairs alone.
 //!
-//! Two QPs of host 1 write to host 3, and what it knows of one of them is that its class is congested. That one must slow
-//! down and the other must not, though both have the same two ends. The QPs' numbers differ on the two sides, so that a
-//! swapped pair is seen.
+//! Two QPs of host 1 write to host 3, and only the class of one is congested. That QP must slow down and the other must
+//! not, although both connect the same two hosts. QPNs differ between the two sides, so that a swapped pair is detected.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,10 +19,10 @@ const SENDER: u8 = 1;
 const RECEIVER: u8 = 3;
 const LINK: &str = "20mbit";
 const LINK_MBPS: f64 = 20.0;
-/// DSCP 0, ECT(0): the class next to it.
+/// DSCP 0, ECT(0): the uncongested class.
 const OTHER_CLASS: u8 = 2;
 const SECONDS: u32 = 11;
-/// Share of it during which CNPs are counted; the rest is for the commands.
+/// Share of the duration in which CNPs are counted; the rest is for the commands.
 const COUNTED: Duration = Duration::from_secs(5);
 /// Block size of rping.
 const RPING_BYTES: u32 = 32_768;
@@ -87,7 +86,7 @@ fn each(report: &mut Report, options: &Options, all: &[Known]) -> Result<()> {
     Ok(())
 }
 
-/// Uses up numbers at the receiver, so that they differ from the sender's.
+/// Allocates QPNs at the receiver, so that they differ from the sender's.
 fn decoy(lab: &Lab) -> Result<()> {
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, 2, RECEIVER, 17_900, 1) };
     perftest::run(lab, &[flow.clone(), Flow { port: 17_901, ..flow }]).map(drop)
@@ -128,7 +127,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     wait_for_pair(lab, known, congested_qpn)?;
     let before = Counts::read(lab)?;
     thread::sleep(COUNTED);
-    // While they run: packets in transit when their QP is closed belong to none.
+    // While the QPs exist, as packets in transit belong to no QP after a close.
     let counts = Counts::read(lab)?.since(&before);
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
     let qps = lab.on_host(SENDER, "flows {}")?;
@@ -182,7 +181,7 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
     let line = format!("rping -c -a {server} -I {client} -S {RPING_BYTES} -C 1000000");
     running.push(Running::start(&line)?);
     thread::sleep(Duration::from_secs(1));
-    // It prints no numbers; the data plane has seen the connection being made, the kernel has it in its list.
+    // rping prints no QPNs; the data plane learns them from the connection set-up, or the kernel lists them.
     let qps = json("rdma -j resource show qp")?;
     let of_rping = |qp: &&Value| {
         qp.get("ifname").and_then(Value::as_str) == Some(&rxe(RECEIVER))

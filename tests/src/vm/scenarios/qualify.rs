@@ -15,7 +15,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ROUNDS: u32 = 60;
 /// A token bucket loses tokens beyond its burst while an emulated guest is stopped, and the port is slower than its
 /// rate then.
-const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE next to"];
+const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE alongside"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {
@@ -53,7 +53,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let what = format!("{}: {}", check.case, check.what);
         report.check(&what, &check.found, &check.wanted, check.outcome == Outcome::Passed);
     }
-    // A fault on purpose.
+    // A deliberate fault.
     let changes = vec![Assignment::new("pfc_wd_detection_time", "0s")?];
     let settings = Settings { changes, ..Settings::default() };
     let off = qualify(&QualifyConfig { cases: vec![Case::Watchdog], settings, ..config })?;

@@ -1,4 +1,4 @@
-//! READ: the responder is the sender, and has no back-pressure of its own.
+//! READ: the responder is the sender, and is not limited by a send queue.
 
 use anyhow::{Context as _, Result};
 
@@ -13,7 +13,7 @@ const READER: u8 = 3;
 const RESPONDERS: [u8; 2] = [1, 2];
 const SECONDS: u32 = 26;
 const MARGIN_S: u32 = 9;
-/// READs in flight per QP. Their responses leave at once, as many as were requested: no more than the port's queue holds
+/// READs in flight per QP. All requested responses leave immediately; they must fit the port's queue
 /// before the first CNP.
 const DEPTH: u32 = 4;
 

@@ -16,7 +16,7 @@ use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
 
-/// Has the port that is too small.
+/// The host at the bottleneck port.
 const INITIATOR: u8 = 3;
 const TARGETS: [u8; 2] = [1, 2];
 const ENDS: [Ends; 2] =
@@ -25,8 +25,8 @@ const ENDS: [Ends; 2] =
 const DEPTH: u64 = 8;
 const SETTLING: Duration = Duration::from_secs(6);
 const LENGTH: Duration = Duration::from_secs(14);
-/// Least share of what goes through without dcqcn, reads and writes together. What marks hold back is made good by what
-/// is not dropped.
+/// Minimum throughput relative to that without dcqcn, reads and writes together. Fewer drops compensate for
+/// rate cuts.
 const LEAST_OF_OFF: f64 = 0.9;
 
 const COLUMNS: &[&str] = &[
@@ -74,7 +74,7 @@ fn disconnect(disks: Vec<Disk>) -> Result<()> {
 
 struct Measured {
     done: Done,
-    /// Since it was settled.
+    /// Counters since the rates settled.
     counts: Counts,
     drops_all: u64,
 }

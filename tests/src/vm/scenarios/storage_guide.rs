@@ -14,9 +14,9 @@ use super::super::nvme::{self, Ends, Transport};
 use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
 
-/// The disk of each has its number.
+/// Hosts with disks, by disk number.
 const TARGETS: [u8; 2] = [1, 2];
-/// Its port is too small.
+/// The host at the bottleneck port.
 const INITIATOR: u8 = 3;
 /// Sends the backup.
 const BACKUP: u8 = 4;
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     more.row(report, "step 5");
     let failed = [&before, &after, &more].into_iter().filter(|phase| phase.done.failed).count();
     report.equals("runs with a wrong block or a failed read", failed as u64, 0);
-    // Without a stall there is nothing to fix. How much is read in the meantime is luck: a fifth of the port on Linux 6.1, half of it later.
+    // Without a stall there is nothing to fix. The amount read varies: a fifth of the port on Linux 6.1, half on later kernels.
     report.at_least("before: longest read, s", before.done.max_ms / 1e3, STALL_S);
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
         report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);
@@ -93,7 +93,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// All commands, and the reads meanwhile: before any change, with all of them, and with step 5's Kmin.
+/// All commands, and concurrent reads: before any change, with all changes, and with step 5's Kmin.
 fn script(lab: &Lab, reads: &str) -> String {
     let (from, to) = (lab.address(BACKUP), lab.address(INITIATOR));
     let mut script = format!(
@@ -166,9 +166,9 @@ fn ours(line: &str, lab: &Lab) -> String {
 /// Results of the reads.
 struct Phase {
     done: Done,
-    /// Packets that the port dropped once all had settled.
+    /// Packets dropped by the port after settling.
     drops: u64,
-    /// Of them, by storage's queue; none while the port has no queues.
+    /// Drops of the storage queue; none while the port has no queues.
     queue_drops: Option<u64>,
 }
 
@@ -183,7 +183,7 @@ impl Phase {
         Ok(Self { done: fio::done(&said)?, drops: port_drops(&to)? - port_drops(&from)?, queue_drops })
     }
 
-    /// Storage's part of the port, headers and all.
+    /// Storage's share of the port, headers included.
     fn share(&self) -> f64 {
         self.done.read_bps * WIRE / PORT_BPS
     }

@@ -26,7 +26,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("dpkg --purge dcqcn")?;
     gone(report, "purged after the boot")?;
 
-    // Another process's state is left alone.
+    // Another process's state must stay unchanged.
     sh(&format!("ip link set {IFACE} up"))?;
     sh(&format!("tc qdisc add dev {IFACE} root handle 9: pfifo limit 77"))?;
     let before = state()?;
@@ -47,13 +47,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     removed(report, &before)
 }
 
-/// Started at boot, it serves the interface under the name that udev has given it, within its limits.
+/// At boot, the daemon manages the interface under its udev name, within its resource limits.
 fn boot(report: &mut Report) -> Result<()> {
     until("active at boot", is_active)?;
     until("attached at boot", || Ok(serves(1)))?;
     let renamed = Path::new("/sys/class/net/roce0").exists() && !Path::new("/sys/class/net/first0").exists();
     report.check("boot: the name by udev", renamed, true, renamed);
-    report.check("boot: attached and whole", serves(1), true, serves(1));
+    report.check("boot: attached and complete", serves(1), true, serves(1));
     let pid = main_pid()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let field = |name: &str| -> Result<String> {
@@ -90,7 +90,7 @@ fn boot(report: &mut Report) -> Result<()> {
     sh("rm -f /run/dcqcn/x").map(drop)
 }
 
-/// A reload is active, a bad file is refused by `systemctl reload` and changes nothing.
+/// `systemctl reload` applies a valid file, and rejects an invalid one without changes.
 fn reload(report: &mut Report) -> Result<()> {
     write("rpg_ai_rate = '7mbit'")?;
     sh("systemctl reload dcqcn.service")?;
@@ -105,17 +105,17 @@ fn reload(report: &mut Report) -> Result<()> {
     sh("systemctl reload dcqcn.service").map(drop)
 }
 
-/// Killed, it is restarted and takes over; attachments are unchanged.
+/// A killed daemon is restarted and takes over; attachments are unchanged.
 fn killed(report: &mut Report) -> Result<()> {
     let (pid, since) = (main_pid()?, attached_at()?);
     sh("systemctl kill --signal=KILL dcqcn.service")?;
     again(pid)?;
     report.equals("kill -9: attached since", attached_at()?, since);
-    report.check("kill -9: whole", serves(1), true, serves(1));
+    report.check("kill -9: complete", serves(1), true, serves(1));
     Ok(())
 }
 
-/// When stopped, it sends no watchdog pings, and is restarted.
+/// A suspended daemon sends no watchdog pings, and is restarted.
 fn watchdog(report: &mut Report) -> Result<()> {
     let dir = Path::new("/etc/systemd/system/dcqcn.service.d");
     fs::create_dir_all(dir)?;
@@ -131,7 +131,7 @@ fn watchdog(report: &mut Report) -> Result<()> {
     let timed_out = log.contains("Watchdog timeout");
     report.check("watchdog: the journal", timed_out, "Watchdog timeout", timed_out);
     report.equals("watchdog: attached since", attached_at()?, since);
-    report.check("watchdog: whole", serves(1), true, serves(1));
+    report.check("watchdog: complete", serves(1), true, serves(1));
     fs::remove_dir_all(dir)?;
     sh("systemctl daemon-reload").map(drop)
 }
@@ -139,7 +139,7 @@ fn watchdog(report: &mut Report) -> Result<()> {
 /// The next version takes over, replacing programs that differ.
 fn upgrade(report: &mut Report) -> Result<()> {
     let (pid, since) = (main_pid()?, attached_at()?);
-    // As if the programs were of another build.
+    // Simulates programs of another build.
     let object = attachment()?["object"].as_str().context("no object")?.to_owned();
     for entry in fs::read_dir("/run/dcqcn")?.filter_map(Result::ok) {
         let Ok(journals) = fs::read_dir(entry.path()) else {
@@ -158,12 +158,12 @@ fn upgrade(report: &mut Report) -> Result<()> {
     let version = sh("dpkg-query --show --showformat=${Version} dcqcn")?;
     report.check("upgrade: version", &version, "another than 0.0.1", version != "0.0.1");
     report.equals("upgrade: attached since", attached_at()?, since);
-    report.check("upgrade: whole", serves(1), true, serves(1));
+    report.check("upgrade: complete", serves(1), true, serves(1));
     report.check("upgrade: parameters", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
     Ok(())
 }
 
-/// A version with another layout of maps is installed: the previous daemon continues to serve the attachments.
+/// A version with another layout of maps is installed: the previous daemon continues to manage the attachments.
 fn another_layout(report: &mut Report) -> Result<()> {
     let (pid, since, attachment) = (main_pid()?, attached_at()?, attachment()?);
     let number = |key: &str| attachment[key].as_u64().with_context(|| key.to_owned());
@@ -181,20 +181,20 @@ fn another_layout(report: &mut Report) -> Result<()> {
     report.check("another layout: it is active", is_active()?, true, is_active()?);
     lay_out(version + 1, version)?;
     report.equals("another layout: attached since", attached_at()?, since);
-    report.check("another layout: whole", serves(1), true, serves(1));
+    report.check("another layout: complete", serves(1), true, serves(1));
     sh("dpkg --install /share/dcqcn.deb")?;
     again(pid)?;
     report.check("the same layout again: another daemon", serves(1), true, serves(1));
     Ok(())
 }
 
-/// Removed and purged, it leaves no state, in other namespaces too.
+/// After removal and purge, no state is left, in other namespaces either.
 fn removed(report: &mut Report, before: &str) -> Result<()> {
     sh("ip netns add pod")?;
     sh("ip link add pod0 type veth peer name pod1")?;
     sh("ip link set pod0 netns pod")?;
     sh("dcqcn --netns pod attach pod0 --pacer none --flows 1024 --set link_rate=1gbit")?;
-    // One that has a process and no name, as a container's.
+    // A namespace with a process and without a name, like a container's.
     let _container = Running::start("unshare --net sleep 10000")?;
     let mut pid = String::new();
     until("there is a container", || {
@@ -217,7 +217,7 @@ fn removed(report: &mut Report, before: &str) -> Result<()> {
     gone(report, "purged")?;
     report.check("purged: the interface", "", "as it was", state()? == before);
     let units = sh("systemctl list-units --all --no-legend --plain").unwrap_or_default();
-    // The scenario's own unit is ordered after the daemon's, by which systemd remembers that name, and nothing more.
+    // The scenario's own unit is ordered after the daemon's, so systemd remembers that name only.
     let is_left = |line: &&str| {
         line.contains("dcqcn") && !line.split_whitespace().skip(1).eq(["not-found", "inactive", "dead", UNIT])
     };
@@ -226,7 +226,7 @@ fn removed(report: &mut Report, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing of it is in the kernel any more.
+/// No state is left in the kernel.
 fn gone(report: &mut Report, when: &str) -> Result<()> {
     // Maps are freed a moment after their last user.
     let freed = until("the maps are freed", || Ok(tables() == 0)).is_ok();
@@ -237,7 +237,7 @@ fn gone(report: &mut Report, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many attachments the kernel has the maps of.
+/// Number of attachments with maps in the kernel.
 fn tables() -> usize {
     loaded_maps().filter_map(Result::ok).filter(|map| map.name() == b"PAIRS").count()
 }
@@ -263,7 +263,7 @@ fn main_pid() -> Result<u32> {
     Ok(pid)
 }
 
-/// Waits for another process than `pid` that serves.
+/// Waits for a new daemon process, other than `pid`.
 fn again(pid: u32) -> Result<()> {
     until("started again", || Ok(is_active()? && main_pid().is_ok_and(|other| other != pid) && serves(1)))
 }
@@ -280,7 +280,7 @@ fn ai_rate() -> Result<String> {
     sh(&format!("dcqcn get {IFACE} rpg_ai_rate"))
 }
 
-/// Waits until the daemon that was started at boot serves the interface.
+/// Waits until the daemon started at boot manages the interface.
 pub(super) fn is_up() -> Result<()> {
     until("active and attached", || Ok(is_active()? && serves(1)))
 }
@@ -308,7 +308,7 @@ fn state() -> Result<String> {
     Ok(lines.iter().map(|line| sh(line)).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// Waits for something to be so.
+/// Waits for a condition.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_so().unwrap_or(false) {

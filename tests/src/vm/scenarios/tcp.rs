@@ -33,7 +33,7 @@ const ROLES: [&str; 2] = ["host", "switch"];
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let mut peer = Peer::connect()?;
     peer.sh("iperf3 -s -D", PATIENCE)?;
-    // The same qdisc with and without `dcqcn`, as the cost of a pacer is not measured here.
+    // One qdisc with and without `dcqcn`, as the cost of a pacer is not measured here.
     sh("modprobe sch_fq")?;
     sh(&format!("tc qdisc replace dev {IFACE} root fq"))?;
     let before = features()?;
@@ -84,7 +84,7 @@ fn features() -> Result<BTreeMap<String, String>> {
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// Asserts that the features are those of before.
+/// Asserts that the features are unchanged.
 fn differing(report: &mut Report, what: &str, before: &BTreeMap<String, String>) -> Result<()> {
     let now = features()?;
     let changed: Vec<String> = before

@@ -47,7 +47,7 @@ pub(super) fn run(report: &mut Report, script: &str, patience: Duration) -> Resu
                 answer.iter().for_each(|line| println!("{line}"));
             }
             let wanted = if typed.contains("doctor") { "0, or 4 for warnings" } else { "0" };
-            // No bar: it would end a cell of the table.
+            // A bar would end the table cell.
             report.check(
                 &format!("`{}`", typed.replace('|', "\\|")),
                 format!("exit code {code}"),
@@ -68,7 +68,7 @@ pub(super) fn typed(line: &str) -> String {
 }
 
 /// The lines of each block of commands in sections of a page, without comments. A block whose fence names a language other than
-/// the shell's is no block of commands.
+/// the shell's is skipped.
 pub(super) fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
     let (mut wanted, mut commands, mut block) = (false, false, None::<Vec<String>>);

@@ -64,7 +64,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// How many instructions the kernel's verifier went through for each of the programs that are attached; its limit is a
+/// Instructions processed by the kernel's verifier for each attached program; the limit is a
 /// million (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
 fn instructions() -> String {
     let verified = |name: &&str| {

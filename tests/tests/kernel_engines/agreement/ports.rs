@@ -30,7 +30,7 @@ fn inline_both_ways() {
             }
             now_ns += 1_000;
         }
-        // It is forwarded in any case.
+        // The packet is forwarded in any case.
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
         assert_eq!(
             both.process(Hook::Xdp, now_ns, &arp, &received()).verdict,

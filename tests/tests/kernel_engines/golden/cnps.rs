@@ -42,7 +42,7 @@ fn kernel_cnps_equal_library_cnps() {
                 let [cnp] = &arrived.emitted[..] else {
                     panic!("{} CNPs for {data:?}", arrived.emitted.len());
                 };
-                // The outermost tag carries the CNP's priority, 6; the rest of it stays.
+                // The outermost tag gets the CNP's priority, 6; its other bits are unchanged.
                 let mut tags = tags.clone();
                 if let Some((_, tci)) = tags.first_mut() {
                     *tci = (*tci & 0x1fff) | (6 << 13);
@@ -51,7 +51,7 @@ fn kernel_cnps_equal_library_cnps() {
                 assert!(cnp.packet == expected, "{data:?}\n{:02x?}\n{expected:02x?}", cnp.packet);
                 assert!(icrc::verify(&cnp.packet[data.l3()..]));
                 assert_eq!((cnp.verdict, cnp.mark, cnp.departure_ns), (Verdict::Pass, 0, 0));
-                // One per interval, and then again.
+                // One CNP per interval.
                 for (after_ns, cnps) in [(1, 0), (49_999, 0), (50_000, 1)] {
                     let again = both.process(Hook::Ingress, now_ns + after_ns, &frame, &received());
                     assert_eq!(again.emitted.len(), cnps, "after {after_ns} ns");
@@ -82,7 +82,7 @@ fn forged_cnps_change_nothing() {
         let before = both.state();
         let now_ns = START_NS + 10_000;
         let right = data.cnp(None, CNP_TOS);
-        // Every bit of the BTH, the reserved bytes and the ICRC: the ICRC tells. (BECN and its neighbours are not
+        // Every bit of the BTH, the reserved bytes and the ICRC: the ICRC detects it. (BECN and its neighbours are not
         // covered, but BECN must be set; FECN and the reserved bits may be anything.)
         for bit in data.bth() * 8..right.len() * 8 {
             let mut forged = right.clone();
@@ -94,7 +94,7 @@ fn forged_cnps_change_nothing() {
             }
             let passed = both.process(Hook::Ingress, now_ns, &forged, &received());
             assert_eq!((passed.verdict, &passed.packet), (Verdict::Pass, &forged), "bit {at}");
-            // With another hint it is for a flow that is not there, and its ICRC is not computed.
+            // With another hint it names an unknown flow, and its ICRC is not computed.
             if (96..160).contains(&at) {
                 unknown += 1;
             } else {
@@ -114,7 +114,7 @@ fn forged_cnps_change_nothing() {
         both.process(Hook::Ingress, now_ns, &data.cnp(Some(0x22), CNP_TOS), &received());
         unknown += 1;
         let after = both.state();
-        // `selected` is where the last search ended; nothing else may have moved.
+        // `selected` is the end of the last search; nothing else may have changed.
         assert_eq!(flows(&before), flows(&after));
         assert_eq!((before.pairs, before.queues), (after.pairs, after.queues));
     }
@@ -143,7 +143,7 @@ fn cnps_within_interval_ignored() {
         assert_eq!((flow.cnps.handled, u64::from(flow.cnps.ignored)), (1, number));
         assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpTooSoon), number);
     }
-    // 40 us after the one that counted.
+    // 40 us after the effective one.
     both.process(Hook::Ingress, START_NS + 40_001, &cnp, &received());
     assert_eq!(flows(&both.state())[0].cnps.handled, 2);
 }

@@ -22,7 +22,7 @@ fn pause(priority: usize, quanta: u16) -> [u8; 60] {
     pause.frame(NEIGHBOUR)
 }
 
-/// PFC frames that a hook saw name a priority.
+/// PFC frames for a priority, as counted by a hook.
 fn paused(state: &State, hook: Hook, priority: usize) -> u64 {
     state.counters[hook.slot()].pause.frames[priority]
 }
@@ -43,16 +43,16 @@ fn pause_holds_until_timeout_or_xon() {
     let data = Roce::default();
     let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
-    // In DSCP 0, so in queue 0.
+    // DSCP 0 maps to queue 0.
     let other = Roce { dscp: 0, dest_qpn: 9, ..Roce::default() }.frame();
     assert_eq!(send(&mut both, START_NS, &frame).departure_ns, 0);
     hear(&mut both, START_NS, &pause(3, 1_000));
-    // One of another priority holds nothing here, nor does it end this one.
+    // A pause of another priority neither delays these packets nor ends this pause.
     hear(&mut both, START_NS, &pause(4, 0));
     let until_ns = START_NS + 1_000 * QUANTUM_NS;
     let stamps =
         [&frame, &request, &frame, &other].map(|frame| send(&mut both, START_NS + 10, frame).departure_ns);
-    // They keep their distance behind the pause, and their order.
+    // Packets keep their spacing and order behind the pause.
     assert_eq!(stamps, [until_ns, until_ns, until_ns + gap_ns, 0]);
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 3);
     // XON: a waiting flow stays in order, other flows leave immediately.
@@ -60,7 +60,7 @@ fn pause_holds_until_timeout_or_xon() {
     let fresh = Roce { dest_qpn: 10, ..Roce::default() }.frame();
     let stamps = [&frame, &request, &fresh].map(|frame| send(&mut both, START_NS + 30, frame).departure_ns);
     assert_eq!(stamps, [until_ns + 2 * gap_ns, until_ns + 2 * gap_ns, 0]);
-    // A waiting packet without data delays those behind it, too.
+    // A delayed packet without data also delays those behind it.
     hear(&mut both, START_NS + 40, &pause(3, 1_000));
     let waits = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() };
     let waiting_until_ns = START_NS + 40 + 1_000 * QUANTUM_NS;
@@ -68,7 +68,7 @@ fn pause_holds_until_timeout_or_xon() {
     assert_eq!(send(&mut both, START_NS + 50, &of_ten(&waits)).departure_ns, waiting_until_ns);
     hear(&mut both, START_NS + 60, &pause(3, 0));
     assert_eq!(send(&mut both, START_NS + 70, &of_ten(&data)).departure_ns, waiting_until_ns);
-    // A pause that ran out.
+    // An expired pause.
     hear(&mut both, 2 * START_NS, &pause(3, 10));
     assert_eq!(send(&mut both, 2 * START_NS + 10 * QUANTUM_NS, &frame).departure_ns, 0);
     let state = both.state();
@@ -111,7 +111,7 @@ fn pauses_disabled_by_default() {
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 0);
 }
 
-/// A stranger's pauses: made wrongly, too many, and longer than the pacer looks ahead.
+/// An untrusted neighbour's pauses: malformed, too many, and longer than the pacer's horizon.
 #[test]
 fn forged_pauses_bounded_and_counted() {
     const HORIZON_NS: u64 = 1_000_000;
@@ -127,7 +127,7 @@ fn forged_pauses_bounded_and_counted() {
     for frame in [&to_host[..], &longest[..33], &longest[..20]] {
         hear(&mut both, START_NS, frame);
     }
-    // A pause of the whole link, which nothing here acts on.
+    // A pause of the whole link, which is ignored.
     let mut of_link = longest;
     of_link[14..16].copy_from_slice(&[0, 1]);
     hear(&mut both, START_NS, &of_link);
@@ -188,7 +188,7 @@ fn storm_forwards_or_drops_while_active() {
         let sent = send(both, now_ns, &Roce { dest_qpn: qpn, ..Roce::default() }.frame());
         (sent.verdict, sent.departure_ns)
     };
-    // 33.5 s, of which the pacer keeps five.
+    // 33.5 s, of which the pacer honours five.
     hear(&mut both, START_NS, &pause(3, u16::MAX));
     let held = (Verdict::Pass, START_NS + config.scalars.pacing_horizon_ns);
     assert_eq!(fresh(&mut both, START_NS), held);
@@ -197,7 +197,7 @@ fn storm_forwards_or_drops_while_active() {
     assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
     both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
     assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
-    // A storm of another priority is not one of this one.
+    // A storm of another priority does not affect this one.
     both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), held);
     // The last report has expired.

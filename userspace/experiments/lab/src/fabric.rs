@@ -24,14 +24,14 @@ const MAX_RUNS: usize = 10_000;
 /// of cores.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; without fct_ns: not complete.
+CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow is incomplete.
 
 Examples:
   # 32 hosts at 50 % load, flows of 1 MB
   dcqcn-lab sim fabric
-  # 16 hosts send 500 KB to one; with and without DCQCN
+  # 16 hosts send 500 KB to one host, with and without DCQCN
   dcqcn-lab sim fabric --workload incast:16 --size 500KB --sweep control=on,off
-  # lossy, and what is missing is sent again
+  # lossy, with selective retransmission
   dcqcn-lab sim fabric --workload permutation --size 2MB --pfc off --recovery selective
   # a collective on a fat tree
   dcqcn-lab sim fabric --topology fat-tree:4x2x2 --workload all-reduce --sweep balance=ecmp,spray
@@ -39,15 +39,15 @@ Examples:
   dcqcn-lab sim fabric --workload incast:16 --size 2MB --control nscc --pfc off --threshold 100KB --trim 6
   # DCQCN and NSCC, each packet on its own path
   dcqcn-lab sim fabric --workload permutation --size 2MB --balance spray --recovery selective --sweep control=dcqcn,nscc
-  # receivers that say who may send, instead of DCQCN and next to it
+  # receiver-driven admission, with and without DCQCN
   dcqcn-lab sim fabric --workload incast:16 --admission 400KB --sweep control=on,off
-  # pictures: slowdown, queues, pauses
+  # plots of slowdown, queues and pauses
   dcqcn-lab sim fabric --load 80% --plot fabric
   # a pause storm, and the watchdog
   dcqcn-lab sim fabric --fault 100us,storm,host3 --watchdog 1ms,2ms,drop --duration 20ms
   # flow sizes, flows and topologies in HPCC's formats; a line per flow
   dcqcn-lab sim fabric --topology file:fat.txt --sizes WebSearch_distribution.txt --csv flows.csv
-  # a graph of one's own
+  # a custom topology
   dcqcn-lab sim fabric --example > mine.toml && dcqcn-lab sim fabric --topology file:mine.toml")]
 pub(crate) struct FabricArgs {
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(crate) struct FabricArgs {
     /// Write a CSV line per flow to this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw slowdown by size, queues and pauses to PATH.svg and PATH.png, or to PATH if it has a format.
+    /// Plot slowdown by size, queues and pauses to PATH (.svg or .png); without such an extension, to PATH.svg and PATH.png.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Print a topology file.
@@ -78,12 +78,12 @@ impl FabricArgs {
         refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
-            "--plot draws one run and the sweep has {}: leave --plot or --sweep out",
+            "--plot draws one run and this sweep has {}: omit --plot or --sweep",
             setups.len()
         );
         ensure!(
             setups.len() == 1 || self.csv.is_none(),
-            "--csv writes the flows of one run and the sweep has {}: leave --csv or --sweep out",
+            "--csv writes the flows of one run and this sweep has {}: omit --csv or --sweep",
             setups.len()
         );
         let mut scenarios =
@@ -108,7 +108,7 @@ impl FabricArgs {
             if let Some(path) = &self.plot {
                 write_picture(path, &report)?;
                 if self.setup.sample.is_none() {
-                    // They were for the picture.
+                    // Sampled only for the plot.
                     report.samples = None;
                 }
             }
@@ -116,11 +116,11 @@ impl FabricArgs {
         }
         let (done, all) = (finished.len(), scenarios.len());
         if self.sweep.is_empty() {
-            let Some((_, report)) = finished.pop() else { bail!("interrupted: nothing is finished") };
+            let Some((_, report)) = finished.pop() else { bail!("interrupted before the run completed") };
             return out.show(&report);
         }
         out.show(&FabricSweep { runs: finished })?;
-        ensure!(done == all, "interrupted: {done} of {all} runs are finished");
+        ensure!(done == all, "interrupted: {done} of {all} runs completed");
         Ok(())
     }
 
@@ -129,7 +129,10 @@ impl FabricArgs {
         let mut setups = vec![(Changed::new(), self.setup.clone())];
         for axis in &self.sweep {
             let count = setups.len() * axis.values.len();
-            ensure!(count <= MAX_RUNS, "the sweep has {count} combinations or more: allowed is {MAX_RUNS}");
+            ensure!(
+                count <= MAX_RUNS,
+                "the sweep has at least {count} combinations; the maximum is {MAX_RUNS}"
+            );
             let mut longer = Vec::with_capacity(count);
             for (settings, setup) in &setups {
                 for value in &axis.values {

@@ -16,7 +16,7 @@ enum ControlChoice {
     On,
     /// Without.
     Off,
-    /// Without, then with, side by side.
+    /// Without, then with, for comparison.
     Both,
 }
 
@@ -35,19 +35,19 @@ enum SwitchChoice {
 /// them. Needs root; does not touch the machine's network.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Without --profile the parameters are those of `lab` up to 1 Gb/s, else of `paper`.
+Default profile: `lab` up to 1 Gbit/s, else `paper`.
 
 Examples:
-  # 4 senders into 200 Mb/s, 10 s without and 10 s with DCQCN
+  # 4 senders into 200 Mbit/s, 10 s without and 10 s with DCQCN
   dcqcn-lab incast
-  # a parameter changed
+  # one parameter changed
   dcqcn-lab incast --senders 8 --link 100mbit --control on --set wred.3.kmax=400KB
-  # next to two bulk TCP flows, with pictures
+  # alongside two bulk TCP flows, with plots
   dcqcn-lab incast --tcp 2 --plot plots
-  # BMv2 as the switch, with the hosts' reaction points in eBPF or in the switch
+  # BMv2 as the switch; reaction points of the hosts in eBPF, or in the switch
   dcqcn-lab incast --switch bmv2
   dcqcn-lab incast --switch bmv2 --rp switch --plot plots
-  # one figure
+  # a single value
   dcqcn-lab incast --duration 5s --json | jq '.runs[].steady.jain_index'")]
 pub(crate) struct IncastArgs {
     /// Switch between the hosts.
@@ -68,7 +68,7 @@ pub(crate) struct IncastArgs {
     /// Duration of traffic, per mode.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
     duration: u64,
-    /// Start-up excluded from the steady state [default: 2 s, at most a fifth of the run].
+    /// Warm-up excluded from the steady state [default: 2 s, at most a fifth of the run].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
     warm_up: Option<u64>,
     /// With DCQCN, without, or both in turn.
@@ -92,7 +92,7 @@ pub(crate) struct IncastArgs {
     /// Use IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// Write pictures of rates and queue depth over time to this directory, as SVG and PNG.
+    /// Plot rates and queue depth over time into this directory, as SVG and PNG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_read() {
+    fn quantities_with_units_parsed() {
         let config = config("--link 1gbit --duration 500ms --message 64KiB --buffer 1MB --tcp 2 --ipv6");
         assert_eq!((config.link_bps, config.duration_ns), (1_000_000_000, 500_000_000));
         assert_eq!((config.warm_up_ns, config.message_bytes), (100_000_000, 65_536));

@@ -1,5 +1,5 @@
-//! The `dcqcn-lab` command for experiments: congestion in network namespaces, a simulator, captures and flows through
-//! the pipeline, and tools for the pipeline in P4.
+//! The `dcqcn-lab` command for experiments: congestion in network namespaces, a simulator, replays of captures and flows
+//! through the pipeline, and tools for the P4 program.
 
 mod fabric;
 mod incast;
@@ -20,8 +20,8 @@ use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 const FAILED: u8 = 1;
 
 const AFTER_HELP: &str = "\
-Parameters have the names NICs and switches know them by; `dcqcn config example` explains every one.
-Quantities are written with their unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
+Parameters have the names used by NICs and switches; `dcqcn config example` explains each.
+Quantities need a unit: 100KB, 1.5MB, 64KiB, 40mbit, 25gbit, 55us, 2ms, 1%.
 
 Exit codes:
   0  done
@@ -29,14 +29,14 @@ Exit codes:
   2  wrong usage
 
 Environment:
-  DCQCN_LOG  what is logged to standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_LOG  log filter for standard error, such as `debug` or `dcqcn_netlink=trace` (default: warn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn-lab)";
 
 /// Experiments with DCQCN: congestion in namespaces, a simulator, captures, and the pipeline in P4.
 ///
-/// Runs the code of the data plane. The machine's network is not touched, except by `p4 push`, `p4 set` and `p4 read`,
-/// which connect to a running simple_switch.
+/// Uses the data plane's own code. Leaves the machine's network alone, except `qualify --against`, which sends between
+/// ports of the machine, and `p4 push`, `p4 set` and `p4 read`, which connect to a running simple_switch.
 #[derive(Debug, Parser)]
 #[command(name = "dcqcn-lab", version, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {

@@ -1,4 +1,4 @@
-//! `p4`: the pipeline on a BMv2 switch.
+//! `p4`: the pipeline in P4 on a BMv2 switch.
 
 mod running;
 
@@ -21,29 +21,29 @@ const THRIFT_PORT: u16 = 9_090;
 /// Compile, configure and read the pipeline in P4, on BMv2's simple_switch.
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = "\
-A configuration file is that of `dcqcn config example`, with a section that says what the switch is like:
+The configuration file is that of `dcqcn config example`, plus a section that describes the switch:
 
   [bmv2]
-  packet = \"1082B\"          # bytes of a packet: BMv2 counts queues in packets (64B to 9216B)
-  depth = \"dequeue\"         # or \"enqueue\": whose queue depth marks
+  packet = \"1082B\"          # packet size, as BMv2 counts queues in packets (64B to 9216B)
+  depth = \"dequeue\"         # or \"enqueue\": when the queue depth for marking is sampled
   [[bmv2.port]]
   number = 1                # as in `simple_switch -i 1@veth1`
-  host = true               # its NP and RP are in the switch, where np_enable and rp_enable say so
-  rate = \"10mbit\"           # how fast its queues drain; link_rate unless said
+  host = true               # runs the NP and RP for the host at this port, if np_enable and rp_enable are on
+  rate = \"10mbit\"           # drain rate of its queues (default: link_rate)
   [[bmv2.route]]
   to = \"10.0.1.0/24\"
   port = 1
   src_mac = \"02:00:00:00:00:01\"
   dst_mac = \"02:00:00:00:00:02\"
-  [[bmv2.mac]]              # by Ethernet address, before any route
+  [[bmv2.mac]]              # by Ethernet address; takes precedence over routes
   address = \"02:00:00:00:00:03\"
   port = 1
-  [[bmv2.pair]]             # who is at the other end of which QP
+  [[bmv2.pair]]             # a QP and its peer
   address = \"10.0.1.2\"
   qpn = 17
   peer_qpn = 529
 
-Unless a role is set the switch marks and neither answers nor paces.
+Default role: the switch marks packets, without CNPs or pacing.
 
 Examples:
   dcqcn-lab p4 build --out /tmp/dcqcn
@@ -79,17 +79,17 @@ impl P4Command {
 /// Compile the program with p4c-bm2-ss.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The program is the directory p4/ of the project's repository. Writes dcqcn.json, which simple_switch runs, and dcqcn.p4info.txtpb for P4Runtime. The program as it was
-compiled for this version is in this command (`dcqcn-lab p4 json`), so that nobody needs the compiler.
+The source is the directory p4/ of the project's repository. Writes dcqcn.json for simple_switch and dcqcn.p4info.txtpb
+for P4Runtime. The program compiled for this version is built in (`dcqcn-lab p4 json`), so the compiler is optional.
 
 Examples:
   dcqcn-lab p4 build
   dcqcn-lab p4 build --source p4 --out /tmp/dcqcn")]
 pub(crate) struct BuildArgs {
-    /// Directory of the program.
+    /// Source directory.
     #[arg(long, value_name = "DIR", default_value = "p4")]
     source: PathBuf,
-    /// Output directory [default: `build` in it].
+    /// Output directory [default: `build` in the source directory].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -111,7 +111,7 @@ impl fmt::Display for BuiltReport {
         if *fits {
             return Ok(());
         }
-        writeln!(f, "its tables, registers or counters differ from those of this dcqcn")
+        writeln!(f, "its tables, registers or counters do not match this version of dcqcn")
     }
 }
 
@@ -162,16 +162,16 @@ fn switch_config(mut settings: Settings) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The switch that a file's settings describe.
+/// Plan of the switch that `settings` and `switch` describe.
 fn plan(settings: Settings, switch: &Switch) -> anyhow::Result<Plan> {
     Ok(Plan::new(&Program::embedded()?, &switch_config(settings)?, switch)?)
 }
 
-/// Print the commands of simple_switch_CLI for a whole configuration.
+/// Print a complete configuration as commands for simple_switch_CLI.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-They make a switch that has just started what the file says. Parameters that mean nothing in P4 are
-named on standard error.
+The commands configure a newly started switch. Parameters without a counterpart in P4 are listed on standard
+error.
 
 Examples:
   dcqcn-lab p4 commands --config switch.toml

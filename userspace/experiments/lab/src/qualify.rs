@@ -25,35 +25,35 @@ pub(crate) struct NotQualified;
 
 /// Run SONiC's RoCEv2 test plans against a switch, and report each check.
 ///
-/// N:1 incast without loss or NAK and with the shares of the weights; marks compared with theory; storage; CNPs and
-/// ACKs in their classes; the watchdog against PFC storms. In separate network namespaces, or between ports of this
+/// N:1 incast without loss or NAKs, with bandwidth shared by weight; marks compared with theory; storage; CNPs and
+/// ACKs in their classes; the PFC watchdog. Runs in separate network namespaces, or between ports of this
 /// machine. Needs root.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Cases:
-  incast    N senders at once next to other traffic: no drop, no NAK, nothing sent again, the link full, queues within 5 % of their weights
-  marking   the share of packets marked at each depth, against theory, in as many rounds as --rounds says
-  storage   N targets with four queue pairs each: no loss under DCQCN, by marks and CNPs
+  incast    N simultaneous senders plus non-RoCE traffic: no drops, NAKs or retransmissions; link saturated; queue shares within 5 %
+  marking   share of packets marked at each queue depth, compared with theory over --rounds rounds
+  storage   N targets with four QPs each: DCQCN prevents loss by marks and CNPs
   classes   CNPs and ACKs keep their DSCP, and the switch counts them in their classes
-  watchdog  a storm of PFC is found in time, holds nothing then, and pauses count again afterwards (needs fq and `dcqcn`)
+  watchdog  a PFC storm is detected in time and then ignored; afterwards pauses take effect again (needs fq and `dcqcn`)
 
 Exit codes:
-  0  something was checked, and nothing failed
-  1  a check failed, a case could not be run because of an error, or nothing could be checked
+  0  at least one check passed, and none failed
+  1  a check failed, a case could not run because of an error, or no case could run
   2  wrong usage
 
 Examples:
-  # Linux, as it is here
+  # the Linux kernel of this machine
   dcqcn-lab qualify
-  # the parameters that are to go onto a switch, at its rate
+  # parameters planned for a switch, at its link rate
   dcqcn-lab qualify --link 1gbit --config switch.toml --junit qualify.xml
-  # a switch between three ports of this machine, which has what is in the file; the last receives
+  # a switch between three ports of this machine, configured as in the file; the last port receives
   dcqcn-lab qualify --against eth1,eth2,eth3 --link 25gbit --config switch.toml
-  # one line
+  # only the checks that did not pass
   dcqcn-lab qualify --case marking --json | jq -r '.checks[] | select(.outcome != \"passed\") | .what'")]
 pub(crate) struct QualifyArgs {
-    /// Ports of this machine around the switch: all but the last send, the last receives; of three and more, the last
-    /// but one sends non-RoCE traffic. Parameters are the presumed settings of the switch.
+    /// Ports of this machine that connect to the switch. The last receives, the others send; of three or more, the last
+    /// but one sends non-RoCE traffic. The parameters must be the settings of the switch.
     #[arg(long, value_name = "PORT,PORT", value_delimiter = ',', conflicts_with = "switch")]
     against: Vec<String>,
     /// Switch in the namespaces.
@@ -127,7 +127,7 @@ impl QualifyArgs {
             return Err(NotQualified.into());
         }
         if report.count(Outcome::Passed) == 0 {
-            bail!("no case could run: see the causes in the `skipped` lines");
+            bail!("no case could run; the `skipped` lines list the causes");
         }
         Ok(())
     }
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn all_cases_run_unless_some_are_named() {
+    fn cases_default_to_all() {
         assert_eq!(config("").cases, Case::value_variants());
         assert_eq!(config("--case marking,classes").cases, [Case::Marking, Case::Classes]);
         assert_eq!(config("").incast.warm_up_ns, 2_000_000_000);
     }
 
     #[test]
-    fn ports_listed_from_machine() {
+    fn against_ports_parsed() {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
         assert_eq!(config("--against eth1,eth2").against, Against::Ports(ports.to_vec()));
         assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());

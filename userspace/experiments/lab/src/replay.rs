@@ -1,4 +1,4 @@
-//! `replay`: a capture through the data plane.
+//! `replay`: the packets of a capture, processed by the data plane.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
-/// Send the packets of a capture through a hook and show the verdict on each.
+/// Process the packets of a capture at a hook, and show each verdict.
 ///
-/// Prints a line of JSON for each packet: headers, verdict, queue depth, departure time, the state of its flow, and
-/// packets emitted with it. A summary follows on standard error; with --json, as the last line.
+/// Prints a line of JSON per packet: headers, verdict, queue depth, departure time, flow state, and packets emitted
+/// with it. A summary follows on standard error; with --json, as the last line.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Unless a role is set all three points are on: egress marks and paces, ingress takes CNPs
-and answers marks with them. The link has 40 Gb/s unless link_rate is set. The engine `kernel` needs root and
-attaches nothing. The engine `p4` interprets the compiled P4 program in this process and needs neither.
-The engine `bmv2` needs root and BMv2: it starts simple_switch in a network namespace of its own.
-With both, depths are in packets of 1082 bytes and times in microseconds.
+Default role: all three points are on. Egress marks and paces; ingress accepts CNPs and answers marked packets
+with CNPs. Default link_rate: 40 Gbit/s. The engine `kernel` needs root and attaches nothing. The engine `p4`
+interprets the compiled P4 program in this process, unprivileged. The engine `bmv2` needs root and BMv2; it starts
+simple_switch in a separate network namespace. With `p4` and `bmv2`, depths are in packets of 1082 bytes and times
+in microseconds.
 
 Examples:
   dcqcn-lab replay incast.pcap --hook egress --set link_rate=1gbit --out marked.pcap
@@ -29,10 +29,10 @@ Examples:
   dcqcn-lab replay incast.pcap --hook ingress --engine p4 > p4.jsonl
   dcqcn-lab replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(crate) struct ReplayArgs {
-    /// A pcap or pcapng file. Cooked (device "any") and bare IP packets get an Ethernet header.
+    /// pcap or pcapng file. Packets of the device "any" (cooked) and bare IP packets get an Ethernet header.
     #[arg(value_name = "IN.pcap")]
     input: PathBuf,
-    /// Hook that the packets enter.
+    /// Hook that processes the packets.
     #[arg(long, value_enum)]
     hook: Hook,
     /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel. `p4`: the compiled P4
@@ -42,7 +42,7 @@ pub(crate) struct ReplayArgs {
     /// Seed of the random sequence. `bmv2` uses its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the packets as they leave, CNPs included, in the order of departure, to this file.
+    /// Write the outgoing packets, CNPs included, to this file, in order of departure.
     #[arg(long, value_name = "OUT.pcap")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_settings_every_point_is_on() {
+    fn all_points_on_by_default() {
         assert_eq!(config(Settings::default()), Ok(replay::default_config()));
     }
 

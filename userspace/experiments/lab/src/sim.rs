@@ -36,24 +36,24 @@ const STABILITY_DELAYS: &str = "loop-delay=4us,85us";
     args_conflicts_with_subcommands = true,
     arg_required_else_help = true,
     after_long_help = "\
-FILE is a scenario in TOML with the names and quantities of the flags; flags count over it. What each flag
-does: `dcqcn-lab sim incast --help`. Unless --profile says otherwise the parameters are the paper's on every link.
+FILE is a scenario in TOML whose keys are the names of the flags; flags override the file. All flags are described in
+`dcqcn-lab sim incast --help`. The default profile is `paper` at any link rate.
 
 CSV of one run: a line per sample and series, t_ns,series,rate_bps,target_bps,goodput_bps,queue_bytes,
 max_queue_bytes; a series is `flow:NAME`, `group:NAME` or `class:N`. CSV of a sweep: a line per run.
 
 Examples:
-  # 8 flows into 40 Gb/s, the queue next to what the fluid model says
+  # 8 flows into 40 Gbit/s; the report compares the queue with the fluid model
   dcqcn-lab sim incast --flows 8
   # a sweep on all cores, one table
   dcqcn-lab sim incast --flows 16 --sweep kmax=200KB,400KB,1MB --sweep profile=paper,nvidia
-  # a scenario of one's own
+  # a custom scenario
   dcqcn-lab sim example > mine.toml && dcqcn-lab sim mine.toml --duration 150ms --plot mine"
 )]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     command: Option<SimCommand>,
-    /// A scenario (`dcqcn-lab sim example` prints one).
+    /// Scenario file (`dcqcn-lab sim example` prints one).
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -64,18 +64,18 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     /// Simulate N senders and one receiver.
     ///
-    /// The report compares the measured queue with the fixed point of the fluid model, where that applies: parameters
-    /// of the paper's machine, endless data, no other traffic.
+    /// The report compares the measured queue with the fixed point of the fluid model, if that applies: the paper's
+    /// rate machine, endless data, no other traffic.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim incast --flows 4
-  # the paper's packets of 1 KB, pictures of rates and queue
+  # the paper's packets of 1 KB; plots of rates and queue
   dcqcn-lab sim incast --flows 2 --mtu 1000B --header 0 --plot incast
-  # 100 Gb/s with HPCC's thresholds
+  # 100 Gbit/s with HPCC's thresholds
   dcqcn-lab sim incast --link 100g --kmin 400KB --kmax 1600KB --pmax 20%
   # 64 messages of 1 MB without DCQCN, lossless by PFC
   dcqcn-lab sim incast --flows 64 --size 1MB --control off --pfc on
-  # one figure
+  # a single value
   dcqcn-lab sim incast --json | jq '.outcome.classes[0].queue.mean_bytes'")]
     Incast(Box<RunArgs<INCAST>>),
     /// Start with two flows and add one more every --step.
@@ -87,16 +87,16 @@ Examples:
     /// Measure oscillation: few and many flows, with a short and a long control loop.
     ///
     /// By default: 2, 10 and 64 flows, each with 4 us and 85 us of loop delay. The table shows the queue's deviation
-    /// from its mean, the swing of the sum of all rates, and how long the link was busy.
+    /// from its mean, the swing of the sum of all rates, and the utilisation of the link.
     #[command(after_long_help = "\
 Examples:
   dcqcn-lab sim stability
-  # the cure
+  # with parameters that remove the oscillation
   dcqcn-lab sim stability --set rpg_ai_rate=10mbit --kmax 1000KB
-  # one case, to look at
+  # plot one unstable case
   dcqcn-lab sim stability --flows 10 --loop-delay 85us --plot unstable")]
     Stability(Box<RunArgs<STABILITY>>),
-    /// Read blocks from storage alongside TCP, with and without classes, ECN and DCQCN.
+    /// Read blocks from storage alongside TCP, with or without classes, ECN and DCQCN.
     ///
     /// One client reads blocks of 16 KiB from 6 targets over a port of 25 Gbit/s that bulk TCP shares.
     #[command(after_long_help = "\
@@ -137,13 +137,13 @@ impl SimArgs {
 struct RunArgs<const PRESET: usize> {
     #[command(flatten)]
     knobs: Knobs<PRESET>,
-    /// Messages at random times with the lengths in this file: lines BYTES,WEIGHT. See --load.
+    /// Send messages at random times with the size distribution in this file: lines BYTES,WEIGHT. See --load.
     #[arg(long, value_name = "FILE", help_heading = "RoCE flows")]
     flow_sizes: Option<PathBuf>,
     /// Profile to start from [default: paper].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     profile: Option<Profile>,
-    /// Set a parameter of DCQCN; overrides the profile. May be repeated.
+    /// Set a DCQCN parameter; overrides the profile. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
     changes: Vec<Assignment>,
     /// Run with each value of a flag or parameter, on all cores. May be repeated: all combinations.
@@ -152,7 +152,7 @@ struct RunArgs<const PRESET: usize> {
     /// Write time series to this file; for a sweep, a line per run.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw rates and queue over time to this file, .svg or .png, or to both if it ends in neither.
+    /// Plot rates and queue over time to FILE (.svg or .png); without such an extension, to FILE.svg and FILE.png.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -226,7 +226,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             .collect::<Result<_, _>>()?;
         ensure!(
             axes.is_empty() || self.plot.is_none(),
-            "--plot draws one run and a sweep has {}: leave --plot or --sweep out (or say --flows and --loop-delay)",
+            "--plot draws one run and this sweep has {}: omit --plot or --sweep (`stability`: specify --flows and --loop-delay)",
             setups.len()
         );
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
@@ -236,7 +236,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let count = runs.len();
         if axes.is_empty() {
             let (Some(Some(run)), Some(scenario)) = (runs.into_iter().next(), scenarios.first()) else {
-                bail!("interrupted: nothing is finished");
+                bail!("interrupted before the run completed");
             };
             return self.show_one(&setup, scenario, run, out);
         }
@@ -250,11 +250,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;
         }
-        ensure!(
-            report.runs.len() == count,
-            "interrupted: {} of {count} runs are finished",
-            report.runs.len()
-        );
+        ensure!(report.runs.len() == count, "interrupted: {} of {count} runs completed", report.runs.len());
         Ok(())
     }
 
@@ -279,7 +275,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         self.knobs.0.iter().chain(swept).any(|setting| keys.contains(&setting.key.as_str()))
     }
 
-    /// What was requested, and what `stability` compares unless it was told what to look at.
+    /// Axes of the sweep: those requested, and the defaults of `stability` unless overridden.
     fn axes(&self) -> anyhow::Result<Vec<Axis>> {
         let mut axes = Vec::new();
         if PRESET == STABILITY {
@@ -314,7 +310,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     }
 }
 
-/// `setup` with `setting`, which must change something: the groups of a file may all say their own.
+/// `setup` with `setting`, which has no effect if every group of the file overrides it.
 fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     let Setting { key, text } = setting;
     let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
@@ -323,7 +319,7 @@ fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
         !of_groups
             || setup.roce_groups.is_empty()
             || !setup.roce_groups.iter().all(|group| says(&group.settings)),
-        "{key} = {text} changes nothing: every [[roce]] group of the file says its own; take it out there"
+        "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
     );
     setup.set(key, text)?;
     Ok(setup)

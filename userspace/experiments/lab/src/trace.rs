@@ -1,4 +1,4 @@
-//! `trace`: one flow through the rate machine, event by event.
+//! `trace`: the rate of one flow, event by event.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -14,21 +14,21 @@ use dcqcn_support::cli::{Output, SettingsArgs};
 
 /// Show the effect of CNPs and packets on the rate of one flow, event by event.
 ///
-/// Reads lines `t_ns,cnp`, `t_ns,send,BYTES` and `t_ns,sample` in the order of time, and prints the flow's state after
-/// each: current and target rate, alpha, both stages, and the departure time of a packet.
+/// Reads lines `t_ns,cnp`, `t_ns,send,BYTES` and `t_ns,sample` in chronological order, and prints the flow's state
+/// after each: current and target rate, alpha, both stages, and the departure time of a packet.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Input: whole nanoseconds; BYTES of layer 2, 1 to 2^40. A header `t_ns,event,bytes`, blank lines and
-comments after `#` may be there. Output: CSV with the header
+Input: t_ns is an integer; BYTES is the layer-2 length, 1 to 2^40. A header `t_ns,event,bytes`, blank lines and
+comments after `#` are allowed. Output: CSV with the header
   t_ns,event,rate_bps,target_bps,alpha,time_stage,byte_stage,departure_ns
-or, with --json, an object per line. departure_ns is when the first byte of a `send` leaves: now, or
-when the flow's last packet has left at its rate.
+or, with --json, an object per line. departure_ns is the time at which the first byte of a `send` leaves: now, or
+when the flow's previous packet has left at its rate.
 
-Different from an attached data plane, unless set: pacing_credit and wire_overhead are 0, so that
-departures follow from rates alone, and in the variant `paper` rate_reduce_monitor_period is 0, so
-that every CNP cuts. pacing_horizon does not count.
+Defaults differ from an attached data plane. pacing_credit and wire_overhead are 0, so that departures depend on
+rates alone. In the variant `paper`, rate_reduce_monitor_period is 0, so that every CNP cuts the rate.
+pacing_horizon has no effect.
 
-The engine `kernel` needs root and attaches nothing. It sends whole packets: BYTES is 58 or more.
+The engine `kernel` needs root and attaches nothing. It needs complete packets: BYTES must be at least 58.
 
 Examples:
   dcqcn-lab trace events.csv --line-rate 40g
@@ -37,13 +37,13 @@ Examples:
   dcqcn-lab trace - --line-rate 25g --json | jq -c 'select(.event == \"cnp\")'
   dcqcn-lab trace events.csv --line-rate 40g --engine kernel > kernel.csv")]
 pub(crate) struct TraceArgs {
-    /// File with the events; `-` reads standard input.
+    /// File of events; `-` reads standard input.
     #[arg(value_name = "EVENTS.csv")]
     input: PathBuf,
-    /// Link rate, at which the flow starts: `40g`, `25gbit`, up to 800gbit. Short for `--set link_rate=RATE`.
+    /// Link rate and initial rate of the flow: `40g`, `25gbit`, up to 800gbit. Short for `--set link_rate=RATE`.
     #[arg(long, value_name = "RATE", value_parser = line_rate)]
     line_rate: Option<Assignment>,
-    /// Also show internal events of the machine: alpha's period, a cut, an increase.
+    /// Also show internal events of the rate machine: alpha updates, cuts, increases.
     #[arg(long)]
     expand: bool,
     /// `reference`: the library, in this process. `kernel`: the eBPF object, in the running kernel.
@@ -52,7 +52,7 @@ pub(crate) struct TraceArgs {
     /// Write to this file instead of standard output; on failure the file is unchanged.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Draw rates and alpha over time. May be repeated.
+    /// Plot rates and alpha over time. May be repeated.
     #[arg(long, value_name = "FILE.svg|FILE.png", value_parser = picture)]
     plot: Vec<PathBuf>,
     #[command(flatten)]
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_read_as_people_write_them() {
+    fn line_rate_units_parsed() {
         let directory = tempfile::tempdir().unwrap();
         for (rate, bps) in [("40g", 40), ("40gbit", 40), ("40Gb/s", 40), ("800g", 800), ("100000m", 100)] {
             let rows = run(directory.path(), "0,sample\n", &format!("--line-rate {rate}")).unwrap();
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(run(directory.path(), "0,cnp\n", &args), Ok(String::new()));
         let first = fs::read_to_string(&out).unwrap();
         assert_eq!(first, format!("{}\n0,cnp,20000000000,40000000000,1,0,0,\n", trace::HEADER));
-        assert_ne!(fs::metadata(&out).unwrap().permissions().mode() & 0o077, 0, "others may read it");
+        assert_ne!(fs::metadata(&out).unwrap().permissions().mode() & 0o077, 0, "readable by other users");
 
         let error = run(directory.path(), "0,cnp\n1,oops\n", &args).unwrap_err();
         assert!(error.contains("events.csv:2: event `oops`: expected `cnp`, `send` or `sample`"), "{error}");
@@ -208,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn picture_drawn() {
+    fn plots_written() {
         let directory = tempfile::tempdir().unwrap();
         let [svg, png] = ["rates.svg", "rates.png"].map(|name| directory.path().join(name));
         let args = format!("--line-rate 40g --plot {} --plot {}", svg.display(), png.display());
         let rows = run(directory.path(), "0,cnp\n500000,sample\n", &args).unwrap();
-        assert_eq!(rows.lines().count(), 3, "events inside the machine are drawn, not written");
+        assert_eq!(rows.lines().count(), 3, "internal events are plotted, not written");
         let svg = fs::read_to_string(svg).unwrap();
         assert!(svg.contains("target") && svg.contains("alpha") && fs::metadata(png).unwrap().len() > 1_000);
     }

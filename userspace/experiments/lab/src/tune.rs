@@ -14,29 +14,29 @@ use dcqcn_sim::tune::{Limits, Objective, Place, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 
-/// Search better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
+/// Search for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
 ///
 /// Simulates random candidates and the published presets on your fabric and traffic, described by the flags of `sim fabric`.
-/// The objective is the 99th percentile of slowdown: the completion time of a flow over that in an empty fabric.
-/// Several workloads and seeds count by their geometric mean. The best candidates and all presets are simulated again with other
-/// seeds; that result decides. The same flags give the same result on any number of cores.
+/// The default objective is the 99th percentile of slowdown: the completion time of a flow relative to an empty fabric.
+/// Workloads and seeds are combined by geometric mean. The best candidates and all presets are simulated again with other
+/// seeds, and that result decides. The same flags give the same result on any number of cores.
 #[derive(Debug, Args)]
 #[command(mut_args(adapted))]
 #[command(after_long_help = "\
-Searched are the profile (those for the hosts' links), Kmin, Kmax and Pmax of the flows' class, rpg_ai_rate, rpg_hai_rate,
-rpg_time_reset, dce_tcp_g and min_time_between_cnps. What --profile and --set say is the same in all candidates, and not searched.
+The search covers the profile (of those for the hosts' links), Kmin, Kmax and Pmax of the flows' class, rpg_ai_rate,
+rpg_hai_rate, rpg_time_reset, dce_tcp_g and min_time_between_cnps. --profile and --set fix a value for all candidates.
 
-Columns: SLOWDOWN with the other seeds, SEARCHED with those of the search, QUEUE the deepest of any port, PAUSES, DROPS and LEFT
-(incomplete flows) of all simulations with the other seeds. `!` marks an exceeded limit, which ranks behind all others;
---max-pauses and --max-drops count for each simulation, and the limits below the table for as many as there are.
+Columns: SLOWDOWN with the other seeds; SEARCHED, slowdown with the seeds of the search; QUEUE, the deepest queue of any port;
+PAUSES, DROPS and LEFT (incomplete flows), totals of all simulations with the other seeds. `!` marks a candidate beyond a
+limit, which ranks behind all others. --max-pauses and --max-drops are per simulation; the limits below the table are totals.
 
 Examples:
-  # random traffic at 60 % load, and incasts; the best as a file for the fleet
+  # random traffic at 60 % load, and incasts; write the best result for the fleet
   dcqcn-lab tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
   dcqcn-fleet apply fleet.toml --dry-run
-  # queues of no more than 1 MB, and no packet lost
+  # queues up to 1 MB, without packet loss
   dcqcn-lab tune --load 60% --max-queue 1MB --max-drops 0
-  # the NIC's machine and its steps stay
+  # keep the NIC's rate machine and its steps
   dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48")]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "Search")]
     budget: u16,
     /// Metric of slowdown to minimise.
-    #[arg(long, value_name = "FIGURE", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
     objective: Objective,
     /// Limit of the deepest queue of a port; candidates beyond it rank behind all others.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]
@@ -59,10 +59,10 @@ pub(crate) struct TuneArgs {
     /// Limit of dropped packets, per simulation on average.
     #[arg(long, value_name = "N", help_heading = "Search")]
     max_drops: Option<u64>,
-    /// Seeds of each workload in the search, from --seed on.
+    /// Number of seeds per workload in the search, starting at --seed.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
     seeds: u64,
-    /// Seeds of each workload in the second evaluation.
+    /// Number of seeds per workload in the second evaluation.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
     check_seeds: u64,
     /// Candidates in the second evaluation.
@@ -106,7 +106,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The file of `--out`, and the hosts that it is for.
+/// The output file, and its target hosts.
 struct Written {
     path: PathBuf,
     file: Replacement,
@@ -118,7 +118,10 @@ impl Written {
     fn begin(path: PathBuf, place: Place) -> anyhow::Result<Self> {
         let mut keys = BTreeSet::new();
         for (key, _) in &place.labels {
-            ensure!(keys.insert(key), "--label {key} is given twice: a host has one value of it; omit one");
+            ensure!(
+                keys.insert(key),
+                "--label {key} is given twice: a host has one value per label; omit one"
+            );
         }
         let file = Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, file, place })
@@ -158,9 +161,9 @@ impl TuneArgs {
         let written = self.out.map(|path| Written::begin(path, place)).transpose()?;
         let report = tune(&task, threads)?;
         out.show(&report)?;
-        // Also after Ctrl-C: the best so far.
+        // After Ctrl-C too, write the best result so far.
         let written = written.map(|written| written.finish(&report)).transpose();
-        let done = format!("interrupted: {} of {} candidates are simulated", report.simulated, task.budget);
+        let done = format!("interrupted: {} of {} candidates simulated", report.simulated, task.budget);
         let said = match written {
             Err(error) if report.is_interrupted => return Err(error.context(done)),
             written => written?,
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn best_written_unless_limit_broken() {
+    fn best_result_written_unless_limit_exceeded() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.toml");
         let out = format!("{SMALL} --out {}", path.display());

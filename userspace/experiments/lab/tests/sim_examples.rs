@@ -118,7 +118,7 @@ fn excessive_warm_up_rejected() {
 }
 
 #[test]
-fn every_example_prints_figures() {
+fn help_examples_print_nonzero_results() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("WebSearch_distribution.txt"), SIZES).unwrap();
     fs::write(directory.path().join("fat.txt"), TOPOLOGY).unwrap();

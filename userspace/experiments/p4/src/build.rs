@@ -17,7 +17,7 @@ const MAIN: &str = "dcqcn.p4";
 pub struct Built {
     /// The program.
     pub json: PathBuf,
-    /// Its description for P4Runtime.
+    /// The description for P4Runtime.
     pub p4info: PathBuf,
     /// Version reported by the compiler.
     pub compiler: String,

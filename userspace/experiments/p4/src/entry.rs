@@ -17,7 +17,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Its bits.
+    /// Bits.
     #[must_use]
     pub(crate) fn bits(self) -> u128 {
         match self {
@@ -109,7 +109,7 @@ pub struct Entry {
     pub priority: u32,
     /// The action.
     pub action: String,
-    /// Its parameters.
+    /// Parameters.
     pub params: Vec<Value>,
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_do_not_matter() {
+    fn values_equal_regardless_of_form() {
         assert_eq!(Value::V4([10, 0, 0, 1].into()), Value::Number(0x0a00_0001));
         assert_eq!(Value::Mac([0, 0, 0, 0, 1, 0]), 256_u64.into());
     }

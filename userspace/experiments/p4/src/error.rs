@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The compiled program lacks something that this command writes.
     #[error(
-        "{what} does not fit this dcqcn: {difference}; it was compiled from another version of p4/: \
+        "{what} does not match this version of dcqcn: {difference}; it was compiled from another version of p4/: \
          `dcqcn-lab p4 build` compiles this one's, and the switch must be started with the result"
     )]
     Stale {
@@ -66,8 +66,8 @@ pub enum Error {
     },
     /// No process listens on the port.
     #[error(
-        "no switch answers at Thrift port {port} of this network namespace: start `simple_switch --thrift-port {port}`, \
-         or run this in its namespace (`ip netns exec NAME dcqcn ...`)"
+        "no switch answers at Thrift port {port} in this network namespace; start `simple_switch --thrift-port {port}`, \
+         or run this command in its namespace (`ip netns exec NAME dcqcn-lab ...`)"
     )]
     NoSwitch {
         /// The port.
@@ -75,7 +75,7 @@ pub enum Error {
     },
     /// Another process is changing the switch.
     #[error(
-        "another dcqcn-lab has been changing the switch at port {port} for 30 s: wait for it, or stop it (`fuser {}` shows it)",
+        "another dcqcn-lab has been changing the switch at port {port} for 30 s; wait for it, or stop it (`fuser {}` shows its process)",
         path.display()
     )]
     Busy {
@@ -105,7 +105,7 @@ pub enum Error {
     Refused {
         /// The command.
         command: String,
-        /// Its answer.
+        /// Answer.
         answer: String,
     },
     /// The answer of the switch is malformed.
@@ -115,7 +115,7 @@ pub enum Error {
     Answer {
         /// The command.
         command: String,
-        /// Its answer.
+        /// Answer.
         answer: String,
     },
     /// The value read back differs.
@@ -141,7 +141,7 @@ pub enum Error {
     Full {
         /// Table.
         table: String,
-        /// Its size.
+        /// Size.
         size: u64,
         /// Entries of the configuration.
         needed: usize,
@@ -172,7 +172,7 @@ pub enum Error {
         /// Output, or missing part.
         reason: String,
     },
-    /// Its ports cannot be created or used.
+    /// The switch's ports cannot be created or used.
     #[error("the switch's ports: {reason}")]
     Ports {
         /// Cause.
@@ -198,7 +198,7 @@ pub enum Error {
     /// A packet neither left the switch nor was counted as dropped.
     #[error("the switch lost a packet of {len} bytes that arrived at port {port}")]
     Lost {
-        /// Its length.
+        /// Length.
         len: usize,
         /// The port.
         port: u16,

@@ -27,27 +27,27 @@ pub enum MatchKind {
 /// A key of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
-    /// Its name in the program.
+    /// Name in the program.
     pub name: String,
     /// How it is compared.
     pub kind: MatchKind,
-    /// Its width.
+    /// Width.
     pub bits: u32,
 }
 
 /// A parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its width.
+    /// Width.
     pub bits: u32,
 }
 
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its keys, in order.
+    /// Keys, in order.
     pub key: Vec<KeyField>,
     /// The actions its entries may have, and their parameters.
     pub actions: BTreeMap<String, Vec<Param>>,
@@ -58,7 +58,7 @@ pub struct Table {
 /// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Its length.
+    /// Length.
     pub size: u64,
     /// Width of an element; 0 for counters.
     pub bits: u32,
@@ -87,7 +87,7 @@ impl Program {
     /// Parses the compiler's output, called `what` in errors.
     ///
     /// # Errors
-    /// It is not JSON of BMv2's format.
+    /// `json` is not in BMv2's format.
     pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
         let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;

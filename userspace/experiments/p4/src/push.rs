@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_differences_written() {
+    fn push_writes_only_differences() {
         let there = found(vec![(0, entry(1, 10)), (1, entry(2, 20)), (2, entry(3, 30))]);
         let wanted =
             plan(vec![entry(1, 10), entry(2, 21), entry(4, 40), Entry::default_action("D", "B", vec![])]);

@@ -17,7 +17,7 @@ use super::program::Program;
 
 /// BMv2's CLI.
 const TOOL: &str = "simple_switch_CLI";
-/// Its prompt.
+/// Prompt.
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ impl Session {
             Err(error) => Err(error.to_string()),
         };
         let answer = answer.map_err(|text| {
-            // Its further output would belong to no request.
+            // Further output would not belong to a request.
             self.input = None;
             Error::Gone { port: self.port, reason: format!("`{command}`: {}", self.reason(&text)) }
         })?;
@@ -102,7 +102,7 @@ impl Session {
     /// Checks that the switch's program has everything in `own`.
     ///
     /// # Errors
-    /// It does not, or the switch has exited.
+    /// The program lacks something, or the switch has exited.
     pub fn require(&mut self, own: &Program) -> Result<()> {
         match own.difference(&self.program()?) {
             None => Ok(()),
@@ -190,7 +190,7 @@ impl Control for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It exits at end of input, unless it waits for a switch that no longer answers.
+        // The CLI exits at end of input, unless it waits for a switch that does not answer.
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();

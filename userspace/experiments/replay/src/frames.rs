@@ -36,9 +36,6 @@ pub struct RawSocket {
 
 impl RawSocket {
     /// Opens a socket at the interface with this index, in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn open(ifindex: u32) -> Result<Self> {
         let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
@@ -51,17 +48,11 @@ impl RawSocket {
 
     /// Limits the socket's send buffer, so that [`Self::send`] waits for the interface's queue. The kernel's own
     /// overhead counts too.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn limit_send_buffer(&self, bytes: usize) -> Result<()> {
         Ok(setsockopt(&self.fd, sockopt::SndBuf, &bytes)?)
     }
 
     /// Sends a frame, waiting for buffer space.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         loop {
             match send(self.fd.as_raw_fd(), frame, MsgFlags::empty()) {
@@ -76,9 +67,6 @@ impl RawSocket {
     }
 
     /// The next frame, tag included, if one arrives within `patience`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn receive(&self, patience: Duration) -> Result<Option<Vec<u8>>> {
         let until = Instant::now() + patience;
         loop {
@@ -102,7 +90,7 @@ impl RawSocket {
     /// The next frame, which must arrive.
     ///
     /// # Errors
-    /// It does not arrive in time.
+    /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(PATIENCE)?.context("no frame arrived")
     }
@@ -117,9 +105,6 @@ impl RawSocket {
 
     /// All frames that arrive until a pause. Use [`Self::expect_all`] for frames that must arrive: a busy machine may
     /// take longer than the pause.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn drain(&self) -> Result<Vec<Vec<u8>>> {
         let mut frames = Vec::new();
         while let Some(frame) = self.receive(SILENCE)? {

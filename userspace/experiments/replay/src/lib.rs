@@ -97,7 +97,7 @@ pub enum Verdict {
 pub struct Outcome {
     /// Verdict.
     pub verdict: Verdict,
-    /// Its bytes.
+    /// Bytes.
     pub packet: Vec<u8>,
     /// `skb->mark`; 0 after XDP.
     pub mark: u32,
@@ -210,76 +210,52 @@ impl From<TcVerdict> for Verdict {
 /// An implementation of the hooks.
 pub trait Engine {
     /// Runs one program on one packet of [`MIN_PACKET`] to [`MAX_PACKET`] bytes at `now_ns`.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error>;
 
     /// Activates other parameters.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn set_params(&mut self, params: &Params) -> Result<(), Error>;
 
     /// Adds a pair, as an operator would.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error>;
 
     /// Sets the real backlog of the queue `index`, below [`QUEUES`].
     ///
     /// # Errors
-    /// There is no such queue, or what the kernel says.
+    /// There is no such queue, or the engine fails.
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error>;
 
     /// Reports at `now_ns` the priorities in a pause storm, as the watchdog does.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error>;
 
     /// The QPN at the other end of `id`, if known.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error>;
 
     /// "Empty at" of the virtual queue `index`, below [`QUEUES`].
     ///
     /// # Errors
-    /// There is no such queue, or what the kernel says.
+    /// There is no such queue, or the engine fails.
     fn queue(&self, index: u32) -> Result<u64, Error>;
 
     /// A set of the RP table.
     ///
     /// # Errors
-    /// There is no such set, or what the kernel says.
+    /// There is no such set, or the engine fails.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error>;
 
     /// A set of the NP table.
     ///
     /// # Errors
-    /// There is no such set, or what the kernel says.
+    /// There is no such set, or the engine fails.
     fn np_set(&self, index: u32) -> Result<NpSet, Error>;
 
     /// The counters, by [`Hook::slot`].
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn counters(&self) -> Result<[Counters; 3], Error>;
 
     /// All of the state.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn state(&self) -> Result<State, Error>;
 
     /// Runs a hook on a packet at `now_ns`; packets that the hook emits pass the egress hook immediately, as in the
     /// kernel.
-    ///
-    /// # Errors
-    /// What the kernel says.
     fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
         if !(MIN_PACKET..=MAX_PACKET).contains(&packet.len()) {
             let &Meta { mark, priority, departure_ns, .. } = meta;

@@ -56,10 +56,10 @@ const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::
 
 /// A switch that runs the program.
 pub trait Target {
-    /// Its control interface.
+    /// The switch's control interface.
     fn control(&mut self) -> &mut dyn Control;
 
-    /// Sets the clock for its time stamps, if it has none of its own.
+    /// Sets the clock of a switch without its own.
     fn set_time(&mut self, now_us: u64);
 
     /// Sends a packet to a port.
@@ -292,7 +292,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 }
 
-/// Whether it is CE-marked data from one host to another.
+/// Whether the packet is CE-marked data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
     let mut packet = Packet(packet);
     classify(&mut packet)

@@ -39,7 +39,7 @@ pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
 /// Interface of a replay: the loopback has this index in every network namespace.
 const IFINDEX: u32 = 1;
 
-/// What runs the hooks.
+/// Engine that runs the hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {

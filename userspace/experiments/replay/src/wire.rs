@@ -16,9 +16,6 @@ pub fn inner(port: u16) -> String {
 }
 
 /// Creates the wire to `port` in a namespace, and a socket at its outer end.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
     let netlink = Netlink::connect_in(netns).map_err(failed)?;
     let (near, far) = (inner(port), format!("out{port}"));

@@ -217,7 +217,7 @@ impl Simulation<'_> {
         self.wake(flow);
     }
 
-    /// `count` messages of a RoCE flow are complete: a closed loop posts as many.
+    /// `count` messages of a RoCE flow are complete: a closed loop posts the same number again.
     fn on_messages(&mut self, flow: u32, count: u32) {
         let qp = &mut self.qps[flow as usize];
         let group = qp.group as usize;

@@ -70,9 +70,9 @@ impl Cycle {
     }
 }
 
-/// The fixed point, for those that [`fluid::fixed_point`](dcqcn_params::fluid::fixed_point) takes.
+/// The fixed point, for the same inputs as [`fluid::fixed_point`](dcqcn_params::fluid::fixed_point).
 ///
-/// `None` where that is, and without an increase timer.
+/// `None` where that function returns `None`, and without an increase timer.
 #[must_use]
 pub(crate) fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
     let wred = bottleneck.marking()?;
@@ -103,9 +103,9 @@ mod tests {
         Bottleneck { config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 }
     }
 
-    /// Compared with millions of random cycles: the same balance by another method.
+    /// Compares the fixed point with millions of random cycles, which yield the same balance.
     #[test]
-    fn the_balance_is_that_of_random_cycles() {
+    fn fixed_point_matches_random_cycles() {
         let cycle = Cycle {
             rate_bps: 10e9,
             packet_rate: 1.25e6,
@@ -119,7 +119,7 @@ mod tests {
         let mark_gap = 1.0 / (p * cycle.packet_rate);
         let mut random = 1u64;
         let (mut rate, mut decays, cycles) = (0.0, 0u64, 400_000);
-        // A cut of 1 and additive steps of 1: their means are weighed by `loss_bps`.
+        // A cut of 1 and additive steps of 1; `loss_bps` weighs their means.
         let mut gained = 0.0;
         for _ in 0..cycles {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_timer_there_is_no_cycle() {
+    fn fixed_point_requires_timer() {
         let mut config = Config::DEFAULT;
         config.scalars.rpg_time_reset_ns = 0;
         assert_eq!(fixed_point(&bottleneck(&config, 2)), None);

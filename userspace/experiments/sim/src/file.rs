@@ -24,25 +24,25 @@ use super::knobs::SetupError;
 use super::presets::{self, Preset, Setting, Setup};
 use super::scenario::SizeWeight;
 
-/// A complete file with every kind of entry and its meaning.
+/// A complete example with every kind of entry.
 pub const EXAMPLE: &str = "\
-# A simulation for `dcqcn-lab sim FILE`. Names and quantities are those of the flags (`dcqcn-lab sim incast --help`), and what
-# is not said has their default; flags on the command line count over the file.
+# Scenario for `dcqcn-lab sim FILE`. Keys, values and defaults are those of the flags (`dcqcn-lab sim incast --help`);
+# flags override the file.
 
-# The network: senders with a link each into a switch, one port of it, one receiver behind.
+# Network: senders, each with a link to a switch, and one receiver behind one of its ports.
 link = \"25gbit\"
-loop-delay = \"20us\"       # or `delay`, of each link
+loop-delay = \"20us\"       # or `delay`, one way per link
 buffer = \"4MB\"
-marking = \"egress\"        # the depth a packet leaves behind decides over its mark
+marking = \"egress\"        # marks depend on the queue depth at departure
 
 duration = \"200ms\"
-warm-up = \"100ms\"         # left out of the figures
+warm-up = \"100ms\"         # excluded from the results
 seed = 1
 
-# Settings of RoCE flows at the top are for every group that does not say its own.
+# Settings of RoCE flows outside [[roce]] apply to every group that does not override them.
 mtu = \"4KB\"
 
-# DCQCN: a profile, and what differs from it under NVIDIA's names (`dcqcn config example` lists them all).
+# DCQCN: a profile, and changes to it with NVIDIA's names (`dcqcn config example` lists all parameters).
 profile = \"paper\"
 
 [params]
@@ -51,19 +51,19 @@ wred.3.kmin = \"100KB\"
 wred.3.kmax = \"400KB\"
 wred.3.pmax = \"20%\"
 
-# Queues of the port, 0 to 7; DWRR with weight 1 unless said. RoCE is in 3, TCP in 0.
+# Queues of the port, 0 to 7; DWRR with weight 1 by default. RoCE uses 3, TCP 0.
 [class.3]
 weight = 60               # 0: strict priority
 xoff = \"1MB\"              # PFC; 0: none
 [class.0]
 weight = 40
 
-# Flows: data without an end,
+# Flows with endless data
 [[roce]]
 name = \"bulk\"
 flows = 4
 
-# reads in a closed loop, by a sender further away,
+# Closed-loop reads, with a longer link
 [[roce]]
 name = \"reads\"
 flows = 2
@@ -72,14 +72,14 @@ outstanding = 8
 delay = \"10us\"
 start = \"20ms\"
 
-# messages at random times, with the lengths of a file of lines `BYTES,WEIGHT`:
+# Messages at random times, with sizes from a file of lines `BYTES,WEIGHT`
 #[[roce]]
 #name = \"messages\"
 #flows = 10
 #flow-sizes = \"sizes.csv\"
 #load = \"30%\"
 
-# one message each, after those of another group: such a simulation ends when all are complete,
+# One message per flow, after those of another group; the simulation ends when all are complete
 #[[roce]]
 #name = \"first\"
 #size = \"1MB\"
@@ -88,7 +88,7 @@ start = \"20ms\"
 #size = \"2MB\"
 #after = \"first\"
 
-# and TCP next to.
+# TCP alongside
 [[tcp]]
 flows = 2
 law = \"cubic\"             # or dctcp

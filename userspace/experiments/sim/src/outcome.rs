@@ -44,7 +44,7 @@ pub struct GroupOutcome {
     pub name: String,
     /// Kind.
     pub kind: Kind,
-    /// Its class.
+    /// Class.
     pub class: u8,
     /// Number of flows.
     pub flows: u32,
@@ -81,7 +81,7 @@ pub struct FlowOutcome {
     pub group: u32,
     /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
     pub goodput_bps: f64,
-    /// Its counters.
+    /// Counters.
     pub counters: FlowCounters,
     /// Rate at the end: R_C of a RoCE flow, window over smoothed round-trip time of a TCP flow.
     pub rate_bps: u64,
@@ -195,7 +195,7 @@ pub struct Series {
 /// Samples of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FlowSeries {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Index of its group.
     pub group: u32,
@@ -210,7 +210,7 @@ pub struct FlowSeries {
 /// Samples of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupSeries {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Payload delivered since the last sample, per second.
     pub goodput_bps: Vec<u64>,

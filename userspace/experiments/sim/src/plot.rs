@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_stands_for_its_format_or_for_both() {
+    fn plot_path_selects_format() {
         assert_eq!(files(Path::new("a.svg")), [PathBuf::from("a.svg")]);
         assert_eq!(files(Path::new("p/a.png")), [PathBuf::from("p/a.png")]);
         assert_eq!(files(Path::new("a.5")), [PathBuf::from("a.5.svg"), PathBuf::from("a.5.png")]);

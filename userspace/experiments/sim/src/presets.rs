@@ -41,7 +41,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// Its name.
+    /// Name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Preset {
 /// A RoCE group of a file: its differences to the other settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Its settings.
+    /// Settings.
     pub settings: Vec<Setting>,
     /// Lengths of messages, from its flow-size file; empty: none.
     pub sizes: Vec<SizeWeight>,
@@ -218,7 +218,7 @@ impl Setup {
 
     /// Maximum time to simulate.
     pub(super) fn duration_ns(&self) -> u64 {
-        // It ends when all is sent: the limit is for simulations that never end.
+        // The simulation ends when all data is sent; the limit is for simulations that never end.
         let patience_ns =
             |span_ns: u64| span_ns.saturating_mul(100).saturating_add(1_000 * MS).min(MAX_DURATION_NS);
         let default_ns = || self.finite_ns().map_or(self.scenario.duration_ns, patience_ns);

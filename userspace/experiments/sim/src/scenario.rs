@@ -93,7 +93,7 @@ pub struct Class {
 
 /// Thresholds of priority flow control.
 ///
-/// They are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
+/// The thresholds are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
 /// one sender-link delay after it rises above XOFF, and resume one delay after it falls to XON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pfc {
@@ -147,7 +147,7 @@ pub enum Work {
     Bulk,
     /// One message.
     Once {
-        /// Its length.
+        /// Length.
         bytes: u64,
     },
     /// A closed loop: a new block is requested when one is complete.
@@ -231,9 +231,9 @@ pub enum SimError {
     #[error(transparent)]
     Range(#[from] OutOfRange),
     /// The scenario has no flows.
-    #[error("no flows in the scenario: give at least one RoCE or TCP group with `flows` of 1 or more")]
+    #[error("the scenario has no flows; add a RoCE or TCP group with `flows` of at least 1")]
     NoFlows,
-    /// A group waits for an event that never comes.
+    /// A group waits for an event that never happens.
     #[error("group `{group}` cannot start after `{after}`: {why}")]
     After {
         /// The group.
@@ -248,7 +248,7 @@ pub enum SimError {
     Config(#[from] Invalid),
     /// All work was done before statistics started.
     #[error(
-        "all work is done after {}, before the warm-up of {} ends: nothing is left to measure; shorten the warm-up, or send more",
+        "all flows end after {}, before the warm-up of {} ends, so nothing is measured; shorten the warm-up or send more data",
         Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
     )]
     NothingMeasured {

@@ -50,7 +50,9 @@ pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     for (index, axis) in axes.iter().enumerate() {
         let name = key(axis);
         if axes.iter().take(index).any(|before| key(before) == name) {
-            return Err(SetupError(format!("`{name}` is swept twice: give all its values in one --sweep")));
+            return Err(SetupError(format!(
+                "`{name}` is swept twice; specify all its values in one --sweep"
+            )));
         }
     }
     let mut combinations = vec![Vec::new()];
@@ -58,7 +60,7 @@ pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
         let count = combinations.len() * axis.settings.len();
         if count > MAX_RUNS {
             return Err(SetupError(format!(
-                "the sweep has {count} combinations or more: allowed is {MAX_RUNS}"
+                "the sweep has at least {count} combinations; the maximum is {MAX_RUNS}"
             )));
         }
         let longer = |before: &Vec<Setting>| {
@@ -203,6 +205,6 @@ mod tests {
         assert!(combinations(&[axis.clone(), axis]).unwrap_err().to_string().contains("swept twice"));
         let many: Axis = format!("seed={}", vec!["1"; 101].join(",")).parse().unwrap();
         let other: Axis = format!("flows={}", vec!["1"; 101].join(",")).parse().unwrap();
-        assert!(combinations(&[many, other]).unwrap_err().to_string().contains("allowed is 10000"));
+        assert!(combinations(&[many, other]).unwrap_err().to_string().contains("the maximum is 10000"));
     }
 }

@@ -44,7 +44,7 @@ fn close(outcome: &Outcome, htsim_us: f64, share: f64) {
 }
 
 #[test]
-fn an_incast_with_dcqcn_ends_when_htsims_does() {
+fn incast_with_dcqcn_matches_htsim() {
     for (senders, mean_us, cnps, queue_bytes) in
         [(2, 573.9, 6, 264_160.0), (4, 1_178.0, 32, 1_018_032.0), (8, 1_916.6, 112, 3_200_400.0)]
     {
@@ -57,7 +57,7 @@ fn an_incast_with_dcqcn_ends_when_htsims_does() {
 }
 
 #[test]
-fn an_incast_with_pfc_ends_when_htsims_does() {
+fn incast_with_pfc_matches_htsim() {
     for (senders, mean_us) in [(2, 329.1), (4, 653.0), (16, 2_601.0)] {
         close(&incast(senders, &PFC), mean_us, 0.01);
     }

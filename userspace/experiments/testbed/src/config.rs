@@ -137,7 +137,10 @@ impl IncastConfig {
             bail!("mtu = {} is too large for BMv2's links: allowed is 256, 512 or 1024", self.mtu_bytes);
         }
         if self.bmv2 && self.tcp_flows != 0 {
-            bail!("tcp = {}, but BMv2's queues count packets and not bytes: leave it 0", self.tcp_flows);
+            bail!(
+                "tcp = {} is not supported with BMv2, whose queues count packets; set it to 0",
+                self.tcp_flows
+            );
         }
         Ok(())
     }
@@ -153,14 +156,14 @@ impl fmt::Display for IncastConfig {
             plural(self.senders),
             render::bps(self.link_bps as f64)
         )?;
-        write!(f, ", {} each way", render::seconds(self.duration_ns))?;
+        write!(f, ", {} per mode", render::seconds(self.duration_ns))?;
         write!(f, ", MTU {}, buffer {}", self.mtu_bytes, render::bytes(self.buffer_bytes.into()))?;
         if self.bmv2 {
             write!(f, ", switched by BMv2")?;
         }
         match self.tcp_flows {
             0 => Ok(()),
-            flows => write!(f, ", next to {flows} TCP flow{}", plural(flows)),
+            flows => write!(f, ", alongside {flows} TCP flow{}", plural(flows)),
         }
     }
 }
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn title_describes_run() {
         let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
-        let title = "4 senders into 200 Mb/s, 10 s each way, MTU 4096, buffer 512 kB, next to 2 TCP flows";
+        let title = "4 senders into 200 Mb/s, 10 s per mode, MTU 4096, buffer 512 kB, alongside 2 TCP flows";
         assert_eq!(config.to_string(), title);
     }
 

@@ -126,7 +126,7 @@ impl DataPlane {
         let Some(bmv2) = &switch.bmv2 else {
             if self.rp == RpPlace::Switch {
                 bail!(
-                    "a Linux switch has no reaction point of its hosts: choose `--switch bmv2`, or `--rp host`"
+                    "a Linux switch cannot run the hosts' reaction points; use `--switch bmv2` or `--rp host`"
                 );
             }
             let limit = ("wred.3.queue_limit", format!("{}B", switch.buffer_bytes));
@@ -205,7 +205,7 @@ impl Alone {
     }
 }
 
-/// The data plane on the switch only: hosts react to PFC alone.
+/// The data plane on the switch only; hosts react only to PFC.
 pub(super) struct SwitchAlone(pub(super) DataPlane);
 
 impl Control for SwitchAlone {
@@ -250,7 +250,7 @@ impl Drop for Host {
 enum SwitchSide {
     /// The data plane at the ports of a Linux switch.
     Linux {
-        /// The one to the receiver.
+        /// The port to the receiver.
         port: Box<Host>,
         /// Senders' ports, if the reverse traffic is counted.
         back: Vec<Host>,

@@ -182,7 +182,7 @@ pub(crate) struct Received {
     pub dest_qpn: u32,
     /// Sequence number.
     pub psn: Psn,
-    /// Whether it is marked CE.
+    /// Whether the packet is marked CE.
     pub ce: bool,
     /// DSCP, 0 to 63.
     pub dscp: u8,

@@ -11,9 +11,9 @@ pub(super) const ROCE_TC: usize = 3;
 /// A host: a namespace with one interface.
 #[derive(Debug)]
 pub struct Host {
-    /// Its namespace.
+    /// The host's network namespace.
     pub netns: Netns,
-    /// Its interface.
+    /// Name of the interface in that namespace.
     pub ifname: String,
     /// Index of that interface in the namespace.
     pub ifindex: u32,
@@ -23,17 +23,17 @@ pub struct Host {
     pub gateway_mac: [u8; 6],
     /// IP address.
     pub address: IpAddr,
-    /// Its switch port; empty if the switch is external.
+    /// Name of the switch port; empty if the switch is external.
     pub(super) port: String,
 }
 
 impl Host {
-    /// Whether it is a port of this machine instead of a namespace.
+    /// Whether the host is a port of this machine instead of a namespace.
     pub(super) const fn is_port_of_machine(&self) -> bool {
         self.port.is_empty()
     }
 
-    /// Its port of the lab's switch in `netns`, as a host.
+    /// The host's port of the lab's switch in `netns`, as a host.
     pub(super) fn neighbour(&self, netns: &Netns) -> Result<Self> {
         let ifindex = Netlink::connect_in(netns)?.link(&self.port)?.index;
         Ok(Self {

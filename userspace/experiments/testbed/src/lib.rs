@@ -40,8 +40,8 @@ pub trait Control {
     /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
     /// when this returns.
     ///
-    /// The kernel rejects a step. Previous steps are undone.
-    /// The kernel refuses a step. What was attached before it is detached again.
+    /// # Errors
+    /// The kernel rejects a step; previous steps are undone.
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> anyhow::Result<Box<dyn Attached>>;
 }
 

@@ -15,17 +15,14 @@ pub(crate) struct OneCpu {
 
 impl OneCpu {
     /// Selects the first CPU that the thread may use.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub(crate) fn take() -> Result<Self> {
         let this = Pid::from_raw(0);
-        let before = sched_getaffinity(this).context("on which CPUs this may run")?;
+        let before = sched_getaffinity(this).context("cannot query the CPU affinity")?;
         let is_mine = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
-        let first = (0..CpuSet::count()).find(is_mine).context("no CPU to run on")?;
+        let first = (0..CpuSet::count()).find(is_mine).context("no CPU is allowed")?;
         let mut one = CpuSet::new();
         one.set(first)?;
-        sched_setaffinity(this, &one).context("cannot stay on one CPU")?;
+        sched_setaffinity(this, &one).context("cannot set the CPU affinity")?;
         Ok(Self { before })
     }
 }

@@ -134,7 +134,7 @@ impl QualifyConfig {
 /// has the results so far.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     if config.incast.link_bps < MIN_LINK_BPS {
-        bail!("link rate: {} bit/s, choose {MIN_LINK_BPS} and more", config.incast.link_bps);
+        bail!("link = {} bit/s is out of range: at least {MIN_LINK_BPS}", config.incast.link_bps);
     }
     let config = &config.fitted()?;
     let interrupt = Interrupt::catch()?;
@@ -210,10 +210,10 @@ impl Bench<'_> {
             if let Some(tool) =
                 ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| !is_there(tool))
             {
-                return Ok(Some(format!("no {tool} on PATH: it is in BMv2")));
+                return Ok(Some(format!("`{tool}` is not on PATH; it is part of BMv2")));
             }
             if case != Case::Incast {
-                return Ok(Some("not with BMv2, which counts packets and has no PFC".into()));
+                return Ok(Some("not supported by BMv2, which counts packets and has no PFC".into()));
             }
         }
         if self.config.against == Against::Linux && !kernel_has_qdisc("tbf")? {
@@ -323,8 +323,7 @@ impl Bench<'_> {
             check
         };
         if let Against::Ports(_) = self.config.against {
-            let why =
-                "whether the switch sends PFC is its own setting; turn its ECN off and run `--case incast`";
+            let why = "PFC is configured on the switch itself; turn its ECN off and run `--case incast`";
             return Ok(vec![named(Check::skipped(case, "all of it", why))]);
         }
         let window_packets = incast.window_packets.max(PFC_WINDOW);
@@ -372,7 +371,7 @@ impl Bench<'_> {
                 fast_hosts: true,
             })?,
         };
-        self.progress.set_message("marks against theory");
+        self.progress.set_message("comparing marks with theory");
         let attached = match network.switch {
             Some(_) => Some(self.data_plane().attach_port(&network)?),
             None => None,

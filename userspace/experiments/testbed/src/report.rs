@@ -45,7 +45,7 @@ pub struct Figures {
     pub flows: Vec<FlowFigures>,
     /// Payload delivered by all RoCE flows, bit/s.
     pub goodput_bps: f64,
-    /// That goodput as a share of the bottleneck's rate, 0 to 1. Headers take 1 to 2 % at an MTU of 4096.
+    /// Goodput as a share of the bottleneck's rate, 0 to 1. Headers take 1 to 2 % at an MTU of 4096.
     pub link_share: f64,
     /// Jain's fairness index of the flows' goodput: 1 if all are equal, 1/n if one flow has everything.
     pub jain_index: f64,
@@ -111,7 +111,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of a list of values; zeros if it is empty.
+    /// The distribution of a list of values; zeros if it is empty.
     #[must_use]
     pub(crate) fn of(mut values: Vec<u64>) -> Self {
         values.sort_unstable();

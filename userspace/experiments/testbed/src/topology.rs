@@ -99,7 +99,7 @@ pub(crate) const MAX_SENDERS: u16 = 250;
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]
 pub struct Switch {
-    /// Its namespace.
+    /// Namespace.
     pub netns: Netns,
     /// The port towards the receiver: the bottleneck.
     pub egress_ifname: String,
@@ -138,10 +138,10 @@ impl Topology {
     /// Another lab is running, the configuration is out of range, or the kernel rejects a step.
     pub(crate) fn build(config: &TopologyConfig) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
-            bail!("{} senders: the lab has room for 1 to {MAX_SENDERS}", config.senders);
+            bail!("senders = {} is out of range: 1 to {MAX_SENDERS}", config.senders);
         }
         let lock = lock()?;
-        remove_namespaces().context("cannot remove the rest of an earlier lab")?;
+        remove_namespaces().context("cannot remove the remains of an earlier lab")?;
         // From here on a failure removes what was built.
         let removal = Removal;
 

@@ -164,7 +164,7 @@ pub struct Status {
     pub is_ready: bool,
     /// Served interfaces.
     pub interfaces: Vec<String>,
-    /// Interfaces that cannot be served.
+    /// Interfaces that cannot be managed.
     pub failing: Vec<Failing>,
     /// Interfaces still to be attached.
     pub waiting: usize,
@@ -178,7 +178,7 @@ pub struct Status {
     /// The last reload; null if there was none.
     #[serde(default)]
     pub reload: Option<LastReload>,
-    /// Repairs of each served interface after another program removed parts.
+    /// Repairs of each managed interface after another program removed parts.
     #[serde(default)]
     pub repairs: BTreeMap<String, u64>,
     /// Why only root has access to this socket although the file configures a group; null otherwise.
@@ -195,10 +195,10 @@ pub struct LastReload {
     pub refused: String,
 }
 
-/// An interface that cannot be served.
+/// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// Its name.
+    /// Name.
     pub interface: String,
     /// Cause.
     pub error: String,

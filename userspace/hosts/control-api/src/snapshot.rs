@@ -57,7 +57,7 @@ pub struct InterfaceSnapshot {
 pub struct Class {
     /// Number, 0 to 7.
     pub tc: usize,
-    /// Whether it marks.
+    /// Whether the class marks packets.
     pub ecn: bool,
     /// Kmin, in bytes.
     pub kmin_bytes: u64,

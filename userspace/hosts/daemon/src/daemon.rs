@@ -4,7 +4,7 @@
 //! it over when restarted.
 //!
 //! The event loop handles signals, systemd, link notifications and HTTP, and never blocks. The `worker` thread
-//! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has a thread that serves
+//! attaches, reads the file, changes and detaches, and may block. Each kind of task (`tasks`) has one thread for
 //! all interfaces.
 
 mod age;
@@ -69,15 +69,15 @@ const GRACE: Duration = Duration::from_millis(1_500);
 /// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Interfaces to serve.
+    /// Interfaces to manage.
     pub source: Source,
-    /// Detach the served interfaces on exit.
+    /// Detach the managed interfaces on exit.
     pub detach_on_exit: bool,
-    /// Accept a changed file that drops every served interface.
+    /// Accept a changed file that drops every managed interface.
     pub allow_empty: bool,
 }
 
-/// Source of the interfaces to serve.
+/// Source of the interfaces to manage.
 #[derive(Debug)]
 pub enum Source {
     /// A configuration file, watched since before it was read.

@@ -19,7 +19,7 @@ use crate::Error;
 /// Adds a pair, and logs the event as the programs do for learned pairs.
 ///
 /// # Errors
-/// The table is full, or what the kernel says.
+/// The table is full, or cannot be written.
 pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
     maps.set_pair(id, pair)?;
     let interval_ns = maps.params()?.event_interval_ns;

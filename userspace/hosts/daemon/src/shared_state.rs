@@ -25,13 +25,13 @@ const WORK: u64 = 10;
 pub(crate) struct Snapshot {
     /// All interfaces in the file have been processed once.
     pub(crate) is_ready: bool,
-    /// Served interfaces.
+    /// Managed interfaces.
     pub(crate) served: Vec<String>,
-    /// Interfaces that cannot be served, with causes.
+    /// Interfaces that cannot be managed, with causes.
     pub(crate) failing: Vec<Failing>,
-    /// Those of them that are complete but see no packets.
+    /// Failing interfaces that are complete but see no packets.
     pub(crate) bypassed: Vec<Failing>,
-    /// Repairs of each served interface.
+    /// Repairs of each managed interface.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces still to be attached.
     pub(crate) waiting: usize,
@@ -45,10 +45,10 @@ pub(crate) struct Snapshot {
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
-/// An interface that cannot be served.
+/// An interface that cannot be managed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Failing {
-    /// Its name.
+    /// Name.
     pub(crate) interface: String,
     /// Cause.
     pub(crate) error: String,

@@ -182,9 +182,9 @@ pub enum LinkRateFrom {
 
 /// An attachment and its maps.
 pub struct Attachment {
-    /// Its properties.
+    /// Properties of the attachment.
     pub info: Info,
-    /// Its maps.
+    /// Maps of the attachment.
     pub maps: Maps,
 }
 

@@ -97,7 +97,7 @@ pub enum Error {
     Earlier {
         /// Interface.
         iface: String,
-        /// Its journal.
+        /// Journal.
         path: PathBuf,
     },
     /// The journal was written by a later version.
@@ -229,8 +229,8 @@ pub enum Error {
         /// Option to attach with.
         remedy: &'static str,
     },
-    /// Another daemon serves the interface.
-    #[error("{iface} is served by another `dcqcn run`; stop it first")]
+    /// Another daemon manages the interface.
+    #[error("{iface} is managed by another `dcqcn run`; stop it first")]
     Served {
         /// Interface.
         iface: String,

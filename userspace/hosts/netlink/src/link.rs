@@ -79,7 +79,7 @@ impl Link {
     }
 }
 
-/// What an interface counts.
+/// Packet counters of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     /// Packets received.
@@ -106,7 +106,7 @@ pub struct VethEnd<'a> {
     pub name: &'a str,
     /// Target namespace; `None` for that of the [`Netlink`] that creates it.
     pub netns: Option<&'a Netns>,
-    /// Its Ethernet address; `None` for a random one.
+    /// Ethernet address; `None` for a random one.
     pub mac: Option<[u8; 6]>,
 }
 

@@ -283,7 +283,7 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
             Ok(target) if target.as_os_str() == name.as_str() => return Some(Some(link)),
             Ok(_) => others.extend(device_list(&process)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden.push(process),
-            // It has exited, or is not a process.
+            // The process has exited, or the entry is not a process.
             Err(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Choices by word when attaching.
+//! Options of an attachment with named values.
 
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, QUEUE_SOURCE_BACKLOG};
@@ -18,7 +18,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Sets the switches of `config`.
+    /// Sets `cp_enable`, `np_enable` and `rp_enable` of `config`.
     pub const fn apply(self, config: &mut Config) {
         let (congestion_point, end_points) = match self {
             Self::Host => (0, 1),
@@ -49,7 +49,7 @@ pub enum PacerChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueuesChoice {
-    /// The port's qdisc is unchanged.
+    /// No queues: leave the port's qdisc in place.
     #[default]
     None,
     /// `ets` if the kernel has it, else `htb`.

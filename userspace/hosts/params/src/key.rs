@@ -130,7 +130,7 @@ impl Key {
         scalars.chain(wred).chain(maps).chain(queues).chain(pfc)
     }
 
-    /// Whether it reflects what `attach` installed, and so cannot be changed alone.
+    /// Whether the parameter reflects what `attach` installed, and so cannot be changed alone.
     #[must_use]
     pub fn follows_from_attach(self) -> bool {
         matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))

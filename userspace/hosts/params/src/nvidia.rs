@@ -1,7 +1,7 @@
 //! Parameters of NVIDIA's NICs, read by name from a directory such as `/sys/class/net/eth0/ecn` or from a text dump of
 //! such a directory or of the firmware's settings (`mlxconfig query`), and written in the same terms.
 //!
-//! The driver keeps them in `roce_rp` and `roce_np`, a file each; newer drivers keep the same in debugfs
+//! The driver exposes each as a file in `roce_rp` or `roce_np`; newer drivers also use debugfs
 //! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with `rp_` and
 //! `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mbit/s, and 64 bytes for the byte counter.
 
@@ -36,7 +36,7 @@ struct Known {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
-    /// 0, too.
+    /// 0.
     Same,
     /// The lowest valid value: the firmware has no lower limit.
     Lowest,
@@ -102,14 +102,14 @@ pub struct Note {
 /// Reason why a directory cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It contains no parameters.
+    /// Directory or file without parameters.
     #[error(
-        "{}: contains neither roce_rp nor roce_np nor a known parameter; pass the directory that has them, as in \
+        "{}: contains neither roce_rp nor roce_np nor a known parameter; specify their parent directory, such as \
          /sys/class/net/eth0/ecn, or the text of `mlxconfig -d DEVICE -e query`",
         .0.display()
     )]
     Nothing(PathBuf),
-    /// It cannot be read.
+    /// Unreadable file or directory.
     #[error("{}: {source}", path.display())]
     Read {
         /// File or directory.
@@ -217,7 +217,7 @@ impl Import {
         let mut config = Config::DEFAULT;
         key.set(&mut config, scaled).map_err(failed)?;
         if value == 0 && scaled != 0 {
-            let reason = format!("0 becomes {}, the lowest value here", key.text(&config));
+            let reason = format!("0 becomes {}, the minimum", key.text(&config));
             self.notes.push(Note { file: path.to_owned(), reason });
         }
         self.changes.push((path.to_owned(), Assignment { key, value: scaled }));
@@ -238,7 +238,7 @@ fn priorities(directory: &Path) -> String {
     let on: Vec<String> = (0..8).filter(on).map(|priority| priority.to_string()).collect();
     let on = if on.is_empty() { "no priority".to_owned() } else { format!("priorities {}", on.join(", ")) };
     format!(
-        "a switch for each priority ({on} on); rp_enable and np_enable are per interface here, and unchanged"
+        "set per priority ({on} on); rp_enable and np_enable apply to the whole interface and are unchanged"
     )
 }
 
@@ -332,8 +332,8 @@ mod tests {
         let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes[0].contains("(priorities 3 on)"), "{notes:?}");
-        assert_eq!(notes[1], "0 becomes 1us, the lowest value here");
-        assert_eq!(notes[2], "0 becomes 100kbit, the lowest value here");
+        assert_eq!(notes[1], "0 becomes 1us, the minimum");
+        assert_eq!(notes[2], "0 becomes 100kbit, the minimum");
         assert_eq!(notes[3], "unknown parameter");
         assert_eq!(config(&import).validate(), Ok(()));
     }
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes.iter().any(|note| note.starts_with("port 2 has 10")), "{notes:?}");
         assert!(
-            notes.iter().any(|note| note.contains("rp_enable and np_enable are per interface")),
+            notes.iter().any(|note| note.contains("rp_enable and np_enable apply to the whole interface")),
             "{notes:?}"
         );
         assert!(notes.iter().any(|note| note.contains("does not run DCQCN")), "{notes:?}");
@@ -462,7 +462,7 @@ mod tests {
             "rp_variant is paper",
             "rpg_byte_reset = 10MB exceeds the firmware's field: writing 32767",
             "initial_alpha_value = 1024 exceeds the firmware's field: writing 1023",
-            "rpg_min_rate = 1.5mbit is rounded up to 2 of the firmware's units",
+            "rpg_min_rate = 1.5mbit rounded up to 2 firmware units",
         ] {
             assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
         }

@@ -115,7 +115,7 @@ impl Profile {
 /// | rate_to_set_on_first_cnp | 0 |
 /// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
 ///
-/// That `rpg_byte_reset` counts in 64 bytes is isekai's reading; the field has 15 bits. Marking is the switch's and stays
+/// The unit of `rpg_byte_reset`, 64 bytes, is isekai's reading; the field has 15 bits. Marking is the switch's and stays
 /// `paper`'s.
 fn nvidia() -> Config {
     let mut config = Config::DEFAULT;
@@ -193,7 +193,7 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
 ///
 /// | parameter | irdma | here |
 /// |---|---|---|
-/// | F | 5 | the same |
+/// | F | 5 | 5 |
 /// | T | 0x37 us | 55 us |
 /// | B | 0x249f0 bytes | 150 KB |
 /// | rreduce_mperiod | 50 us | rate_reduce_monitor_period, firmware variant |

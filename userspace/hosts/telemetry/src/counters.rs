@@ -23,9 +23,6 @@ pub struct CountersReport {
 
 impl CountersReport {
     /// Reads the counters of an attachment; includes zeros if `all`.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn read(attachment: &Attachment, all: bool) -> Result<Self, dataplane::Error> {
         let hooks = HOOKS.into_iter().zip(attachment.maps.counters()?).collect();
         Ok(Self { iface: attachment.info.iface.clone(), hooks, all })

@@ -59,9 +59,6 @@ pub struct PairRow {
 
 impl FlowsReport {
     /// Reads the flows and pairs of an attachment.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn read(attachment: &Attachment) -> Result<Self, dataplane::Error> {
         let Attachment { info, maps } = attachment;
         let params = maps.params()?;

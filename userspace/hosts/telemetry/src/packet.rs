@@ -23,7 +23,7 @@ pub struct PacketRow {
     /// Headers of a RoCEv2 packet; other packets are not parsed.
     #[serde(flatten)]
     pub roce: Option<RoceRow>,
-    /// Its counters (`dcqcn counters`), which give the classification and the reason for the verdict.
+    /// Counters (`dcqcn counters`), which give the classification and the reason for the verdict.
     pub counted: Vec<&'static str>,
     /// `passed`, `dropped` or `redirected`.
     pub verdict: &'static str,

@@ -165,7 +165,7 @@ impl Parameter {
     /// Explains each parameter; rows of a table, which are contiguous, share one explanation.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// Writing to `f` fails.
     pub fn explain(parameters: &[Self], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let same = |a: &Self, b: &Self| a.name_in_table.is_some() && a.name_in_table == b.name_in_table;
         for (i, rows) in parameters.chunk_by(same).enumerate() {
@@ -214,7 +214,7 @@ impl Source {
 /// Prints one report after the other, each under the name of its interface.
 ///
 /// # Errors
-/// Those of `f`.
+/// Writing to `f` fails.
 pub fn each<'a, T: fmt::Display + 'a>(
     f: &mut fmt::Formatter<'_>,
     reports: impl Iterator<Item = (&'a str, &'a T)>,

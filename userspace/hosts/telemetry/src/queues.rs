@@ -102,9 +102,6 @@ impl PauseRow {
 
 impl QueuesReport {
     /// Reads the classes of an attachment; includes classes without a DSCP if `all`.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn read(attachment: &Attachment, all: bool) -> Result<Self, attach::Error> {
         let Attachment { info, maps } = attachment;
         let (params, counters) = (maps.params()?, maps.counters()?);

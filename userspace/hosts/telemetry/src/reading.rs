@@ -40,7 +40,7 @@ impl Reading {
     /// Reads the maps of `iface`.
     ///
     /// # Errors
-    /// It is not attached, its maps have another version, or the kernel fails.
+    /// The interface is not attached, its maps have another version, or the kernel fails.
     pub fn take(iface: &str) -> Result<Self, attach::Error> {
         Self::read(iface, true)
     }

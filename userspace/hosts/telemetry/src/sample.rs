@@ -112,7 +112,7 @@ pub struct QpSample {
 pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
-    /// Its identity on the interface.
+    /// Identity on the interface.
     #[must_use]
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())

@@ -37,7 +37,7 @@ impl SettingsArgs {
 /// Reads a configuration file.
 ///
 /// # Errors
-/// It cannot be read, or something in it is wrong.
+/// The file cannot be read, or is invalid.
 pub fn read_file(path: &Path) -> anyhow::Result<Settings> {
     let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(params::parse(&path.display().to_string(), &text)?)

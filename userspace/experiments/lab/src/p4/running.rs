@@ -1,4 +1,4 @@
-//! A running switch: writing, comparing, changing and reading its configuration.
+//! Writing, comparing, changing and reading the configuration of a running switch.
 
 use std::path::PathBuf;
 use std::{fmt, fs};
@@ -29,11 +29,11 @@ struct SwitchArgs {
     thrift_port: u16,
 }
 
-/// Apply a configuration to a running switch: write only differences, and read all back.
+/// Apply a configuration to a running switch: write only differences, then verify all of it.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Rates and depths of queues cannot be read back; they are written every time. Forwarding tables are left
-alone where the file has neither [[bmv2.route]] nor [[bmv2.mac]]. A change the switch refuses is reverted.
+Rates and depths of queues cannot be read back; they are written every time. Forwarding tables stay unchanged
+if the file has neither [[bmv2.route]] nor [[bmv2.mac]]. A change that the switch rejects is reverted.
 
 Examples:
   dcqcn-lab p4 push --config switch.toml --thrift-port 9090
@@ -78,7 +78,7 @@ impl fmt::Display for PushReport {
         writeln!(
             f,
             "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
-             {cells} cells of registers; read back; {queue_commands} settings of queues"
+             {cells} register cells; all verified; {queue_commands} queue settings written"
         )?;
         write!(f, "{not_in_p4}")
     }
@@ -88,7 +88,7 @@ impl fmt::Display for PushReport {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # exit code 1 if anything is wrong
+  # exit code 1 if the file is invalid
   dcqcn-lab p4 check switch.toml")]
 pub(crate) struct CheckArgs {
     /// Configuration file.
@@ -159,7 +159,7 @@ impl fmt::Display for GetReport {
 /// Change parameters of a running switch, atomically.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change the switch refuses is reverted. What was changed is entered in the audit log.
+A change that the switch rejects is reverted. Changes are recorded in the audit log.
 
 Examples:
   dcqcn-lab p4 set wred.3.kmax=60KB --thrift-port 9090")]
@@ -180,8 +180,8 @@ impl SetArgs {
 /// Show flows, queues and counters of a running switch, like `dcqcn flows`, `queues` and `counters`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-DEPTH is how many packets were behind the last one that left, times the size of a packet. The parameters
-shown are those pushed last, as long as the switch still has them; with --config, those of the file.
+DEPTH is the number of packets queued behind the last departure, times the packet size. Parameters are those of
+the last push, if the switch still has them; with --config, those of the file.
 
 Examples:
   dcqcn-lab p4 read --thrift-port 9090
@@ -190,10 +190,10 @@ Examples:
 pub(crate) struct ReadArgs {
     #[command(flatten)]
     switch: SwitchArgs,
-    /// Configuration, if it was not pushed by this command.
+    /// Configuration of a switch that `p4 push` did not configure.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Include zeros.
+    /// Include zero counters.
     #[arg(long)]
     all: bool,
 }
@@ -287,7 +287,7 @@ struct Target {
 }
 
 impl Target {
-    /// Its parameters, if the switch still has the pushed configuration.
+    /// Name and parameters of the switch, if it still has the pushed configuration.
     fn config(self) -> anyhow::Result<(String, Config)> {
         let kept = Kept::load(self.port)?;
         let program = Program::embedded()?;

@@ -35,9 +35,9 @@ pub(super) enum Binary {
     ShiftRight,
     And,
     Or,
-    /// A signed field of so many bits.
+    /// A signed field of this width in bits.
     Signed,
-    /// The nearest value of an unsigned field of so many bits.
+    /// The nearest value of an unsigned field of this width in bits.
     Saturated,
     Equal,
     NotEqual,
@@ -48,7 +48,7 @@ pub(super) enum Binary {
 }
 
 impl Expression {
-    /// The largest number of a parameter that it names.
+    /// The largest parameter index in the expression.
     pub(super) fn last_parameter(&self) -> Option<usize> {
         match self {
             Self::Constant(_) | Self::Field(_) => None,
@@ -59,7 +59,7 @@ impl Expression {
         }
     }
 
-    /// Its value. Indices of fields and parameters were checked as it was loaded.
+    /// The value. Indices of fields and parameters were checked at loading.
     pub(super) fn value(&self, fields: &[Int], parameters: &[Int]) -> Int {
         let value = |operand: &Self| operand.value(fields, parameters);
         match self {

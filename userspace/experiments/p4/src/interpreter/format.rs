@@ -1,4 +1,4 @@
-//! The JSON as it is written: every key that is there is named here, so that a new one is refused and not overlooked.
+//! Schema of the compiled JSON. All keys are listed, so that unknown ones are rejected.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Program {
     _program: Value,
     pub(super) header_types: Vec<HeaderType>,
     pub(super) headers: Vec<Header>,
-    /// Elements of a stack are headers too: only operations on a stack need this, and those are refused.
+    /// Unused: elements of a stack are headers too, and operations on a stack are rejected.
     #[serde(rename = "header_stacks")]
     _header_stacks: Value,
     pub(super) errors: Vec<(String, u32)>,
@@ -192,7 +192,7 @@ pub(super) struct Table {
     pub(super) name: String,
     #[serde(rename = "id")]
     _id: Value,
-    /// The keys say the same, each for itself.
+    /// Unused: each key has its own match type.
     #[serde(rename = "match_type")]
     _match_type: Value,
     #[serde(rename = "type")]
@@ -204,7 +204,7 @@ pub(super) struct Table {
     pub(super) key: Vec<Key>,
     pub(super) actions: Vec<String>,
     pub(super) action_ids: Vec<u32>,
-    /// Where a table without a default action goes on. All have one.
+    /// Unused: next node of a table without a default action.
     #[serde(rename = "base_default_next")]
     _base_default_next: Value,
     pub(super) next_tables: BTreeMap<String, Option<String>>,
@@ -229,7 +229,7 @@ pub(super) struct DefaultEntry {
     pub(super) action_id: u32,
     pub(super) action_const: bool,
     pub(super) action_data: Vec<String>,
-    /// The same as `action_const` with this compiler.
+    /// Unused: equals `action_const` with this compiler.
     #[serde(rename = "action_entry_const")]
     _action_entry_const: Value,
 }
@@ -239,7 +239,7 @@ pub(super) struct DefaultEntry {
 pub(super) struct ConstantEntry {
     pub(super) match_key: Vec<ConstantKey>,
     pub(super) action_entry: ActionEntry,
-    /// Means something where several entries match: in tables that are refused.
+    /// Unused: needed only if several entries can match, in rejected tables.
     #[serde(rename = "priority")]
     _priority: Value,
 }

@@ -38,7 +38,7 @@ pub(super) struct Field {
 
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Its fields, in order.
+    /// Fields, in order.
     pub(super) fields: Range<usize>,
     /// The field that is 1 if the packet has this header.
     pub(super) valid: usize,

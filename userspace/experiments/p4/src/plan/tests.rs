@@ -95,12 +95,12 @@ fn disabled_points_have_no_entries() {
     let off = plan(&off).unwrap();
     for table in ["wred", "np", "rp_rate", "rp_cut"] {
         assert!(lines(&off, table).is_empty(), "{table}");
-        assert!(off.tables.iter().any(|name| name.ends_with(table)), "what is there goes: {table}");
+        assert!(off.tables.iter().any(|name| name.ends_with(table)), "existing entries are removed: {table}");
     }
     let forwarding = |plan: &Plan| plan.tables.iter().any(|name| name.ends_with("ipv4_route"));
     assert!(forwarding(&off));
     let (head, _) = FILE.split_once("[[bmv2.route]]").unwrap();
-    assert!(!forwarding(&plan(head).unwrap()), "routes of others are left unchanged");
+    assert!(!forwarding(&plan(head).unwrap()), "routes of other controllers are unchanged");
 }
 
 #[test]

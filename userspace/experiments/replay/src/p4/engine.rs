@@ -17,7 +17,7 @@ use super::{HOST, MAX_FRAME, Packet, Passed, SwitchEngine, Target, WORLD};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
-    /// As [`Engine::process`]: a switch clones by itself.
+    /// As [`Engine::process`], as a switch clones on its own.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error> {
         Ok(Run { outcome: self.process(hook, now_ns, packet, meta)?, clone_mark: 0, flow_hash: 0 })
     }

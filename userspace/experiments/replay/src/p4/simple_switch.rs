@@ -62,7 +62,7 @@ impl Target for SimpleSwitch {
         &mut self.session
     }
 
-    /// It has its own clock.
+    /// No effect: `simple_switch` has its own clock.
     fn set_time(&mut self, _: u64) {}
 
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), Error> {

@@ -20,7 +20,7 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// Error in a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// It cannot be read at all.
+    /// Unreadable file.
     #[error("{}: {source}", path.display())]
     Open {
         /// Path.
@@ -28,7 +28,7 @@ pub enum CaptureError {
         /// Cause.
         source: io::Error,
     },
-    /// It has another format.
+    /// Unknown format.
     #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
     NotACapture {
         /// Path.
@@ -36,7 +36,7 @@ pub enum CaptureError {
         /// Deviation of its first bytes.
         reason: String,
     },
-    /// Its link type is unsupported.
+    /// Unsupported link type.
     #[error(
         "link type {link_type:?} cannot be replayed; ETHERNET, RAW, NULL, LOOP, LINUX_SLL and LINUX_SLL2 can"
     )]
@@ -44,7 +44,7 @@ pub enum CaptureError {
         /// Link type.
         link_type: DataLink,
     },
-    /// It ends within a packet, or its structure is damaged there. Previous packets were read.
+    /// Truncated or damaged capture; packets before the damage were read.
     #[error("the capture is damaged or cut short after packet {packets}: {reason}")]
     Damaged {
         /// Number of packets before the damage.
@@ -59,7 +59,7 @@ pub enum CaptureError {
 pub struct Captured {
     /// Time, in ns since 1970.
     pub time_ns: u64,
-    /// Its length on the wire as an Ethernet frame, bytes.
+    /// Length on the wire as an Ethernet frame, bytes.
     pub length: u32,
     /// Captured bytes; other link headers are replaced by Ethernet.
     pub data: Vec<u8>,
@@ -81,7 +81,7 @@ impl Capture {
     /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, is not a capture, or has an unsupported link type.
+    /// The file cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;

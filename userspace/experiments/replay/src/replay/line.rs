@@ -29,12 +29,12 @@ impl Frame for Bytes<'_> {
 }
 
 impl Bytes<'_> {
-    /// Its classification, or the counter if it is not processed.
+    /// Classification of the packet, or the counter if it is not processed.
     pub(super) fn classify(&self) -> Result<Roce, Stat> {
         classify(&mut Bytes(self.0))
     }
 
-    /// Whether it is RoCEv2 and carries CE.
+    /// Whether the packet is RoCEv2 and carries CE.
     pub(super) fn is_ce(&self) -> bool {
         self.classify().is_ok_and(|roce| roce.ecn().is_ce())
     }
@@ -106,7 +106,7 @@ pub(super) struct Emitted {
     left: Left,
     parse: Option<Parse>,
     left_alone: Option<&'static str>,
-    /// Its bytes.
+    /// Bytes.
     hex: String,
 }
 

@@ -27,7 +27,7 @@ pub(super) trait Flow {
     /// Sends a packet, and returns its departure time.
     fn send(&mut self, now_ns: u64, frame_bytes: u64) -> Result<Departure, Error>;
 
-    /// Its rate machine, as the last packet left it.
+    /// Rate machine of the flow, as of its last packet.
     fn machine(&self) -> Result<RateMachine, Error>;
 }
 
@@ -102,7 +102,7 @@ pub(super) struct InKernel {
 impl InKernel {
     /// Loads the object and creates the flow in its initial state.
     ///
-    /// It is created by a packet without visible effect: the pacer and the byte counter are off, and no timer runs
+    /// A packet without visible effect creates it: the pacer and the byte counter are off, and no timer runs
     /// before the first CNP.
     pub(super) fn new(params: &Params) -> Result<Self, Error> {
         let mut unseen = *params;

@@ -81,7 +81,7 @@ pub enum Problem {
     },
     /// Times decrease.
     #[error(
-        "t_ns `{time_ns}`: expected {last_ns} or later, the time of the event before: sort the events by time"
+        "t_ns `{time_ns}`: expected {last_ns} or later, the time of the previous event; sort the events by time"
     )]
     Order {
         /// Time.
@@ -285,7 +285,8 @@ mod tests {
             ("9,cnp,3", "bytes `3`: expected none, a `cnp` has no bytes".into()),
             (
                 "4,cnp",
-                "t_ns `4`: expected 5 or later, the time of the event before: sort the events by time".into(),
+                "t_ns `4`: expected 5 or later, the time of the previous event; sort the events by time"
+                    .into(),
             ),
             ("t_ns,event,bytes", format!("t_ns `t_ns`: {time}")),
         ] {

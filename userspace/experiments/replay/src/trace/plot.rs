@@ -153,7 +153,7 @@ impl Picture {
             ..Chart::default()
         };
         let alpha = Chart {
-            caption: "Alpha: how congested the path seems".into(),
+            caption: "Alpha: estimate of congestion".into(),
             across: time.label,
             up: "alpha",
             end,

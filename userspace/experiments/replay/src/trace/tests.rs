@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_changes_nothing(events in any_events(), profile in 0usize..PROFILES.len(), every_ns in 1u64..100_000) {
+    fn reading_leaves_state_unchanged(events in any_events(), profile in 0usize..PROFILES.len(), every_ns in 1u64..100_000) {
         let (profile, rate) = PROFILES[profile];
         let options = options(profile, rate, &[]);
         let mut looked_at = Vec::new();

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_keeps_order_and_delay() {
+    fn lane_keeps_order_and_delay() {
         let mut lane = Lanes::new([700]);
         lane.enter(1, 0, 'a');
         lane.enter(1, 0, 'b');

@@ -31,7 +31,7 @@ pub(super) struct Qp {
     pub(super) sender: u32,
     pub(super) send: SendQp,
     pub(super) receive: ReceiveQp,
-    /// Whether it has started.
+    /// Whether the flow has started.
     pub(super) started: bool,
     /// Statistics since their start, without those of `send`.
     pub(super) counters: FlowCounters,

@@ -18,9 +18,9 @@ pub(super) struct Queue {
     wred: Wred,
     pfc: Option<Pfc>,
     paused_since_ns: Option<u64>,
-    /// Its depth over time.
+    /// Depth over time.
     pub(super) depth: DepthMeter,
-    /// Its counters.
+    /// Counters.
     pub(super) counters: QueueCounters,
 }
 
@@ -217,7 +217,7 @@ impl Port {
 pub(super) struct Dropped;
 
 impl Queue {
-    /// Its current depth.
+    /// Current depth.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -32,7 +32,7 @@ pub(super) struct Tcp {
     pub(super) sender: u32,
     /// Class.
     pub(super) class: u8,
-    /// It waits for its link or is on it.
+    /// Whether a packet of the flow is queued for the sender's link, or on it.
     pub(super) queued: bool,
     law: TcpLaw,
     ect: bool,

@@ -32,11 +32,7 @@ fn outcome(scenario: &Scenario) -> Outcome {
     let outcome = run(scenario, &mut |_| ControlFlow::Continue(())).unwrap();
     let Counters { sent_packets, received_packets, dropped_packets, in_flight_packets, .. } =
         outcome.counters;
-    assert_eq!(
-        sent_packets,
-        received_packets + dropped_packets + in_flight_packets,
-        "every packet is somewhere"
-    );
+    assert_eq!(sent_packets, received_packets + dropped_packets + in_flight_packets, "packets are conserved");
     outcome
 }
 
@@ -44,7 +40,7 @@ fn close(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance * expected, "{value} is not {expected}");
 }
 
-/// RoCE, CUBIC, DCTCP, losses, PFC and marks at once.
+/// RoCE, CUBIC, DCTCP, losses, PFC and marks in one scenario.
 fn everything() -> Scenario {
     let mut s = scenario(3);
     s.duration_ns = 4 * MS;
@@ -80,7 +76,7 @@ fn outcome_repeatable_with_or_without_series() {
 }
 
 #[test]
-fn one_flow_fills_the_link_and_queues_nothing() {
+fn single_flow_fills_link_without_queue() {
     for (rate_bps, header_bytes, overhead_bytes) in
         [(LINK_BPS, 0, 0), (100 * GBIT, 66, 24), (3 * GBIT, 90, 24)]
     {
@@ -99,7 +95,7 @@ fn one_flow_fills_the_link_and_queues_nothing() {
 }
 
 #[test]
-fn a_flow_is_paced_at_its_rate() {
+fn flow_paced_at_its_rate() {
     let mut s = scenario(1);
     s.config.scalars.rpg_max_rate_bps = 7 * GBIT;
     let out = outcome(&s);
@@ -118,7 +114,7 @@ fn qps_of_one_sender_share_its_link() {
     assert!(out.groups[0].jain > 0.999_99, "{}", out.groups[0].jain);
     assert!(out.classes[0].queue.max_bytes <= 1_000);
 
-    // Their rates sum up to 9 Gb/s, and none loses any of its own by waiting for the others.
+    // Their rates sum up to 9 Gbit/s, and waiting for the others costs no flow any of its rate.
     s.roce[0].flows = 9;
     s.roce[0].flows_per_sender = 9;
     s.config.scalars.rpg_max_rate_bps = GBIT;
@@ -143,7 +139,7 @@ fn strict_priority_and_weights_share_the_port() {
     s.classes[4].limit_bytes = Some(500_000);
     s.classes[6].schedule = Schedule::Strict;
     let out = outcome(&s);
-    // Of 10 Gb/s the strict class has its 4 for half of the time, the others 7 : 3 of the rest.
+    // Of 10 Gbit/s, the strict class uses 4 for half of the time; the others share the rest 7 : 3.
     let shares: Vec<f64> = out.classes.iter().map(|class| class.tx_share).collect();
     for (share, expected) in shares.iter().zip([0.8 * 0.7, 0.8 * 0.3, 0.2]) {
         close(*share, expected, 1e-2);
@@ -153,7 +149,7 @@ fn strict_priority_and_weights_share_the_port() {
 }
 
 #[test]
-fn after_tail_drop_every_byte_arrives_in_order() {
+fn bytes_in_order_after_tail_drop() {
     let mut s = scenario(4);
     s.control = false;
     s.buffer_bytes = 50_000;
@@ -185,7 +181,7 @@ fn pfc_with_headroom_lossless_and_resumes() {
     s.classes[3].pfc = Some(Pfc { xoff_bytes: 60_000, xon_bytes: 40_000 });
     let out = outcome(&s);
     let class = &out.classes[0];
-    // Four senders go on for two delays (2 us), 2500 bytes each, and end the packet they are at.
+    // Four senders continue for two delays (2 us), 2500 bytes each, and finish their current packet.
     assert!(class.pauses > 10 && class.queue.max_bytes <= 60_000 + 4 * 4_000, "{class:?}");
     assert_eq!((class.dropped_packets, out.groups[0].totals.retransmitted_packets), (0, 0));
     assert!(class.paused_ns > 0 && class.paused_ns < s.duration_ns);
@@ -207,7 +203,7 @@ fn wred_marks_none_to_kmin_all_above_kmax() {
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (100_000, 100_000);
         assert_eq!(outcome(&s).classes[0].marked_packets, 0);
 
-        // The queue fills up within 80 us and stays full: from then on everything is marked.
+        // The queue fills within 80 us and stays full; from then on every packet is marked.
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (50_000, 50_000);
         s.stats_from_ns = MS;
         let class = outcome(&s).classes[0];
@@ -220,7 +216,7 @@ fn wred_marks_none_to_kmin_all_above_kmax() {
 
 #[test]
 fn cnp_interval_holds_per_limit() {
-    // Four flows of two senders, of which every packet is marked, for 1 ms and more; they are never cut.
+    // Four flows of two senders for at least 1 ms: every packet is marked, and the rates are never cut.
     for (cnp_limit, intervals_at_once) in [(CNP_LIMIT_QP, 4), (CNP_LIMIT_PEER, 2), (CNP_LIMIT_PORT, 1)] {
         let mut s = scenario(4);
         s.duration_ns = MS + 100_000;
@@ -231,7 +227,7 @@ fn cnp_interval_holds_per_limit() {
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (0, 0);
         let out = outcome(&s);
         let cnps = out.groups[0].totals.cnps;
-        // One per 50 us, or somewhat more: the packet that may cause the next arrives a little later.
+        // One per 50 us or slightly more, as the packet that triggers the next CNP arrives a little later.
         let expected = intervals_at_once * 22;
         assert!((expected * 9 / 10..=expected).contains(&cnps), "{cnp_limit}: {cnps} of {expected}");
     }
@@ -275,7 +271,7 @@ fn flows_converge_to_half_each() {
     close(out.groups[0].goodput_bps, out.groups[1].goodput_bps, 0.25);
 }
 
-/// What soft-RoCE meets: links of a virtual machine, a loop of a millisecond, a buffer of 100 packets.
+/// Conditions of soft-RoCE: links of a virtual machine, a control loop of 1 ms, a buffer of 100 packets.
 #[test]
 fn slow_links_full_fair_short_queue() {
     const KB: u64 = 1_000;
@@ -294,7 +290,7 @@ fn slow_links_full_fair_short_queue() {
         assert!(share >= 0.9 && group.jain >= 0.9, "{link_bps}: {share} of the link, Jain {}", group.jain);
         assert!(queue.p99_bytes < 75 * KB, "{link_bps}: {queue:?}");
 
-        // With the Pmax that 1 Gb/s has, the same flows settle much deeper.
+        // With the Pmax for 1 Gbit/s, the queue of the same flows settles much deeper.
         let deep = &mut lab.config.wred[3];
         deep.pmax_ppm = 100_000;
         let deeper = outcome(&lab).classes[0].queue;
@@ -303,19 +299,19 @@ fn slow_links_full_fair_short_queue() {
 }
 
 #[test]
-fn blocks_are_a_closed_loop() {
+fn block_completion_requests_next() {
     let mut s = scenario(1);
     s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
     (s.sender_delay_ns, s.receiver_delay_ns, s.reply_delay_ns) = (3_000, 2_000, 500);
     let out = outcome(&s);
-    // 16 packets of 0.8 us, the last of them once more at the port, both links there and back, and the answer.
+    // 16 packets of 0.8 us, the last one again at the port, both links in each direction, and the reply.
     let fct_ns = 16 * 800 + 800 + 2 * 5_000 + 500;
     let fct = out.groups[0].fct.unwrap();
     assert_eq!(fct.max_ns, fct_ns);
     close(fct.mean_ns, fct_ns as f64, 1e-9);
     close(fct.count as f64, 1e7 / fct_ns as f64, 5e-3);
 
-    // More of them fill the link, and take turns then.
+    // More blocks fill the link and then take turns.
     s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 4 };
     let out = outcome(&s);
     close(out.groups[0].goodput_bps, 1e10, 5e-3);
@@ -375,7 +371,7 @@ fn tcp_fills_a_link() {
 }
 
 #[test]
-fn progress_is_reported_and_can_stop() {
+fn progress_reported_and_stops_run() {
     let mut s = scenario(2);
     s.duration_ns = 100 * MS;
     let mut reported = Vec::new();
@@ -436,13 +432,13 @@ fn finite_run_ends_and_measures_all() {
     let out = outcome(&s);
     let fct = out.groups[0].fct.unwrap();
     assert_eq!((fct.count, out.unfinished_messages, out.duration_ns), (3, 0, fct.max_ns));
-    // Three share the port: three times as long as one alone.
+    // Three share the port, so each takes three times as long as one alone.
     assert!((2.9..3.2).contains(&fct.slowdown_p99), "{fct:?}");
     s.duration_ns = MS;
     let out = outcome(&s);
     assert_eq!((out.duration_ns, out.unfinished_messages), (MS, 3));
 
-    // Alone it takes what it has to.
+    // Alone, it takes the minimum time.
     let mut alone = scenario(1);
     alone.roce[0].work = Work::Once { bytes: 123_456 };
     (alone.sender_delay_ns, alone.receiver_delay_ns, alone.reply_delay_ns) = (3_000, 2_000, 500);
@@ -451,7 +447,7 @@ fn finite_run_ends_and_measures_all() {
 }
 
 #[test]
-fn a_group_waits_for_another() {
+fn group_starts_after_awaited_group() {
     let mut s = scenario(2);
     s.roce[0].work = Work::Once { bytes: 1_000_000 };
     let second = RoceGroup {
@@ -483,7 +479,7 @@ fn a_group_waits_for_another() {
         (
             "roce",
             Work::Bulk,
-            "group `second` cannot start after `roce`: that group is endless: give its `size`",
+            "group `second` cannot start after `roce`: that group is endless; set its `size`",
         ),
     ] {
         s.roce[0].work = work;

@@ -33,15 +33,15 @@ impl FromStr for Shape {
             numbers.and_then(|numbers| <[u32; 3]>::try_from(numbers).ok())
         };
         match text.split_once(':') {
-            Some(("leaf-spine", numbers)) => three(numbers)
-                .map(Self::LeafSpine)
-                .ok_or_else(|| format!("`{text}`: give LEAVESxSPINESxHOSTS, as in `leaf-spine:32x16x32`")),
+            Some(("leaf-spine", numbers)) => three(numbers).map(Self::LeafSpine).ok_or_else(|| {
+                format!("`{text}`: expected LEAVESxSPINESxHOSTS, as in `leaf-spine:32x16x32`")
+            }),
             Some(("fat-tree", numbers)) => three(numbers)
                 .map(Self::FatTree)
-                .ok_or_else(|| format!("`{text}`: give PODSxTORSxHOSTS, as in `fat-tree:8x4x4`")),
+                .ok_or_else(|| format!("`{text}`: expected PODSxTORSxHOSTS, as in `fat-tree:8x4x4`")),
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
             _ => Err(format!(
-                "`{text}` is not a topology: give `leaf-spine:LEAVESxSPINESxHOSTS`, `fat-tree:PODSxTORSxHOSTS` or `file:PATH`"
+                "`{text}` is not a topology: expected `leaf-spine:LEAVESxSPINESxHOSTS`, `fat-tree:PODSxTORSxHOSTS` or `file:PATH`"
             )),
         }
     }
@@ -85,7 +85,8 @@ pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault>
             let ends = [node(a)?, node(b)?];
             let link =
                 topology.links.iter().position(|link| ends == [link.a, link.b] || ends == [link.b, link.a]);
-            let link = link.with_context(|| format!("--fault {text}: no link joins {a} and {b}"))? as u32;
+            let link =
+                link.with_context(|| format!("--fault {text}: {a} and {b} have no common link"))? as u32;
             let kind = if *what == "up" { FaultKind::LinkUp(link) } else { FaultKind::LinkDown(link) };
             Ok(Fault { at_ns: at(time)?, kind })
         }
@@ -155,7 +156,7 @@ pub enum Format {
     Simai,
 }
 
-/// Other inputs of a workload.
+/// Further inputs of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) hosts: u32,
@@ -203,7 +204,7 @@ impl FromStr for Traffic {
         };
         found.ok_or_else(|| {
             format!(
-                "`{text}` is not a workload: give `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
+                "`{text}` is not a workload: expected `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
                  `reduce-scatter`, `all-to-all`, or a file: `hpcc:FILE`, `htsim:FILE`, `simai:FILE`, `chakra:PREFIX`"
             )
         })
@@ -235,13 +236,13 @@ impl Traffic {
                 let flows = spec.mean_flows(&sizes);
                 ensure!(
                     flows <= MAX_FLOWS as f64,
-                    "some {flows:.0} flows would start: the limit is {MAX_FLOWS}; give longer ones, a shorter --until, or \
-                     less --load"
+                    "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
+                     --load"
                 );
                 let workload = Workload::poisson(&sizes, &spec);
                 ensure!(
                     !workload.flows().is_empty(),
-                    "no flow starts before --until; give a longer --until, or more --load"
+                    "no flow starts before --until; increase --until or --load"
                 );
                 workload
             }
@@ -249,7 +250,7 @@ impl Traffic {
                 let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
                 ensure!(
                     flows <= MAX_FLOWS,
-                    "{flows} flows would be sent: the limit is {MAX_FLOWS}; give fewer hosts, or a smaller --repeat"
+                    "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
                 );
                 let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
                 Workload::collectives(*collective, &ranks, bytes, class, repeat)

@@ -1,4 +1,4 @@
-//! Flags that require others.
+//! Flags that depend on other flags.
 
 use anyhow::{Result, bail};
 
@@ -26,7 +26,7 @@ impl FabricSetup {
         setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
     }
 
-    /// Flags given without effect because their requirement is missing, each with it.
+    /// Flags without effect, each with its missing requirement.
     fn without_effect(&self) -> Vec<Lone> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
@@ -64,7 +64,7 @@ impl FabricSetup {
     }
 }
 
-/// Rejects a flag without effect in all of these.
+/// Rejects a flag that has no effect in any of `setups`.
 ///
 /// # Errors
 /// Names the flag, and its requirement.

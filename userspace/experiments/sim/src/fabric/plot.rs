@@ -63,7 +63,7 @@ fn slowdown(report: &FabricReport) -> Chart {
     let end = points().map(|point| point.0).fold(3.0, f64::max).ceil();
     let top = points().map(|point| point.1).fold(1.0, f64::max) * 1.05;
     Chart {
-        caption: "slowdown by size: completion time relative to that in an empty fabric".to_owned(),
+        caption: "slowdown by size: completion time relative to an empty fabric".to_owned(),
         across: "size",
         up: "slowdown",
         end,

@@ -154,7 +154,7 @@ impl fmt::Display for FabricReport {
         if self.unfinished_flows != 0 {
             writeln!(
                 f,
-                "{} of {} flows were not complete at the end: give a longer --duration\n",
+                "{} of {} flows incomplete at the end; increase --duration\n",
                 self.unfinished_flows, self.flows
             )?;
         }
@@ -178,7 +178,7 @@ impl fmt::Display for FabricReport {
             t.data_packets, t.retransmitted_packets, t.marked_packets, t.cnps_handled, t.naks, t.timeouts
         )?;
         if t.storms != 0 {
-            writeln!(f, "{} pause storms found by watchdogs", t.storms)?;
+            writeln!(f, "{} pause storms detected by watchdogs", t.storms)?;
         }
         writeln!(
             f,

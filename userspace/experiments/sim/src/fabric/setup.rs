@@ -30,13 +30,13 @@ pub struct FabricSetup {
     /// Rate of hosts' links [default: 100gbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
     pub host_link: Option<u64>,
-    /// Rate of links between switches [default: as hosts' links].
+    /// Rate of links between switches [default: that of hosts' links].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
     pub switch_link: Option<u64>,
     /// One-way delay of every link [default: 1us].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
     pub delay: Option<u64>,
-    /// Choice among shortest paths: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
+    /// Path selection: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
     #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
     pub balance: Option<Balance>,
     /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
@@ -86,7 +86,7 @@ pub struct FabricSetup {
     /// Retransmission timeout [default: 4ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
     pub timeout: Option<u64>,
-    /// After a loss: retransmit all from there (go-back-n), or the missing (selective) [default: go-back-n].
+    /// After a loss, retransmit everything from there (go-back-n), or only missing packets (selective) [default: go-back-n].
     #[arg(long, value_name = "go-back-n|selective", value_parser = recovery, help_heading = "Queue pairs")]
     pub recovery: Option<bool>,
     /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
@@ -96,7 +96,7 @@ pub struct FabricSetup {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub window: Option<u64>,
 
-    /// Receivers grant transmission, with at most this much in flight to them [default: senders are not limited].
+    /// Receivers grant transmission, with at most SIZE in flight to each [default: senders are not limited].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
     pub admission: Option<u64>,
     /// With --admission: bytes per grant [default: 64KB].
@@ -109,7 +109,7 @@ pub struct FabricSetup {
     /// Buffer of each switch, shared by all ports [default: 32MB].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub buffer: Option<u64>,
-    /// Queue depth that decides on a mark: on arrival (ingress) or on departure (egress) [default: egress].
+    /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress) [default: egress].
     #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
     pub marking: Option<Marking>,
     /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
@@ -122,10 +122,10 @@ pub struct FabricSetup {
     /// dynamic_th, in percent [default: 12.5%, without PFC 100%].
     #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "threshold", help_heading = "Switches")]
     pub alpha: Option<f64>,
-    /// Instead: a fixed size (SONiC's static_th).
+    /// Fixed threshold instead of --alpha (SONiC's static_th).
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub threshold: Option<u64>,
-    /// Room for packets that arrive after a pause request [default: two delays at link rate, and three frames].
+    /// Buffer reserved for packets that arrive after a pause request [default: two delays at link rate, and three frames].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
     pub headroom: Option<u64>,
     /// A paused port resumes this far below its threshold [default: 18432B].
@@ -134,7 +134,7 @@ pub struct FabricSetup {
     /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
     #[arg(long, value_name = "TIME,TIME,ACTION", value_parser = watchdog, help_heading = "Switches")]
     pub watchdog: Option<Watchdog>,
-    /// Without PFC: packets without room lose their payload and continue in this class [default: they are dropped].
+    /// Without PFC: packets that do not fit lose their payload and continue in this class [default: they are dropped].
     #[arg(long, value_name = "CLASS", help_heading = "Switches")]
     pub trim: Option<u8>,
 
@@ -154,7 +154,7 @@ pub struct FabricSetup {
     /// DCQCN profile to start from [default: hpcc].
     #[arg(long, value_enum, help_heading = "DCQCN")]
     pub profile: Option<Profile>,
-    /// Set a parameter of DCQCN; overrides the profile. May be repeated.
+    /// Set a DCQCN parameter; overrides the profile. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
     pub changes: Vec<Assignment>,
 
@@ -164,7 +164,7 @@ pub struct FabricSetup {
     /// Seed of random numbers; equal seeds give bit-identical results [default: 1].
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub seed: Option<u64>,
-    /// Interval between samples of the queues' depths, which are part of --json [default: none].
+    /// Sampling interval of queue depths, which are part of --json [default: no samples].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
     pub sample: Option<u64>,
 }

@@ -10,7 +10,7 @@ fn parse_here(text: &str) -> Result<Setup, FileErrors> {
 }
 
 #[test]
-fn the_example_is_read_in_full() {
+fn example_parsed_completely() {
     let scenario = parse_here(EXAMPLE).unwrap().scenario(true).unwrap();
     assert_eq!((scenario.port_rate_bps, scenario.receiver_delay_ns), (25_000_000_000, 5_000));
     assert_eq!((scenario.buffer_bytes, scenario.stats_from_ns), (4_000_000, 100_000_000));
@@ -43,7 +43,7 @@ fn commented_lines_of_example_are_valid() {
 }
 
 #[test]
-fn an_empty_file_is_the_incast() {
+fn empty_file_equals_incast() {
     assert_eq!(parse_here(""), Ok(Setup::new(Preset::Incast)));
     assert_eq!(parse_here("tcp = 3\nflows = 5").unwrap().tcp.flows, 3);
 }
@@ -72,7 +72,7 @@ fn errors_have_line_and_expectation() {
 }
 
 #[test]
-fn a_flow_size_file_names_the_bad_line() {
+fn flow_size_file_error_names_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for (text, says) in [
         ("1000,1\n1KB,2\n", ":2: `1KB,2` is not a flow size"),

@@ -51,7 +51,7 @@ pub(crate) struct HostRules {
     pub(crate) local_flows: Vec<u32>,
     /// Dependencies, ordered by the flow waited for.
     pub(crate) edges: Vec<Edge>,
-    /// Time until another host learns that a flow of its own may start.
+    /// Delay until another host may start a dependent flow.
     pub(crate) notice_ns: u64,
     pub(crate) changes: Arc<[Change]>,
     pub(crate) hash_keys: HashKeys,
@@ -202,7 +202,7 @@ impl Host {
         }
     }
 
-    /// Adds a flow of its own that waits for a number of others.
+    /// Adds an own flow that waits for `waits_for` other flows.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
         self.own.push(Own { flow, waiting });
     }
@@ -377,7 +377,7 @@ impl Host {
             qp.turn = Turn::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
         } else {
-            // It is due when the link is free again.
+            // The next packet is due when the link is free again.
             qp.turn = Turn::Ready;
             self.lines[class].ready.push_back(slot);
             self.waiting |= 1 << class;

@@ -5,9 +5,9 @@ use crate::network::wire::Transmitter;
 /// A link of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
-    /// Its rate.
+    /// Rate.
     pub(crate) rate_bps: u64,
-    /// Its one-way delay.
+    /// One-way delay.
     pub(crate) delay_ns: u64,
 }
 

@@ -46,13 +46,13 @@ pub struct FlowOutcome {
     pub src: u32,
     /// Host that received it.
     pub dst: u32,
-    /// Its length.
+    /// Length.
     pub bytes: u64,
     /// When it could start; `None`: never.
     pub start_ns: Option<u64>,
     /// Time from there until its acknowledgement; `None`: incomplete.
     pub fct_ns: Option<u64>,
-    /// That time in an empty fabric.
+    /// Completion time in an empty fabric.
     pub ideal_ns: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct Samples {
 /// Depths of a switch over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SwitchSamples {
-    /// Its name.
+    /// Name.
     pub switch: String,
     /// Maximum depth of any port in each interval.
     pub max_queue_bytes: Vec<u32>,
@@ -203,9 +203,9 @@ pub struct CollectiveOutcome {
     pub start_ns: u64,
     /// Time from then until the last rank completed it.
     pub time_ns: u64,
-    /// That time of the median rank.
+    /// Completion time of the median rank.
     pub median_ns: u64,
-    /// That time of the first rank.
+    /// Completion time of the first rank.
     pub first_ns: u64,
     /// Name of the last host to complete it: the straggler.
     pub last_host: String,

@@ -48,13 +48,13 @@ pub(crate) enum Kind {
 }
 
 impl Packet {
-    /// It may be marked.
+    /// The packet may be marked.
     pub(crate) const ECT: u8 = 1;
-    /// It is marked.
+    /// The packet is marked.
     pub(crate) const CE: u8 = 2;
     /// An acknowledgement is requested (AckReq of the BTH).
     pub(crate) const ACK_REQUEST: u8 = 4;
-    /// It ends a message.
+    /// The packet ends a message.
     pub(crate) const LAST: u8 = 8;
     /// Trimmed by a switch.
     pub(crate) const TRIMMED: u8 = 16;

@@ -30,9 +30,6 @@ impl FileError {
 }
 
 /// Reads a text file.
-///
-/// # Errors
-/// It cannot be read.
 pub fn text(path: &Path) -> Result<String, FileError> {
     let name = path.display().to_string();
     std::fs::read_to_string(path)

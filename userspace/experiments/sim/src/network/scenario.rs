@@ -135,7 +135,7 @@ pub enum Recovery {
 pub struct Switching {
     /// Buffer shared by all ports.
     pub buffer_bytes: u64,
-    /// Its classes.
+    /// Classes.
     pub classes: [Class; CLASSES],
     /// Queue depth that decides on a mark.
     pub marking: Marking,
@@ -157,7 +157,7 @@ pub struct Switching {
 pub struct Class {
     /// Scheduling.
     pub schedule: Schedule,
-    /// Whether it drops packets or pauses senders.
+    /// Behaviour without room: drop packets or pause senders.
     pub loss: Loss,
 }
 
@@ -266,7 +266,7 @@ pub enum FabricError {
     Buffer {
         /// Name of the switch.
         switch: String,
-        /// Its ports.
+        /// Ports.
         ports: usize,
         /// The buffer.
         buffer_bytes: u64,

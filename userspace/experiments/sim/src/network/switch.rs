@@ -347,7 +347,7 @@ impl Switch {
 
 /// Admission to a queue, trimming and marking.
 impl Switch {
-    /// Queues the packet at `place` at `egress`; returns whether it found room.
+    /// Queues the packet at `place` at `egress`; returns whether it fits the buffer.
     #[inline]
     fn enqueue(
         &mut self,
@@ -403,7 +403,7 @@ impl Switch {
         true
     }
 
-    /// Trims a packet that found no room; returns whether the rest of it has room.
+    /// Trims a packet that does not fit; returns whether the rest of it fits.
     fn trim(&mut self, egress: u16, packet: &mut Packet) -> bool {
         let Some(trim_to) = self.rules.switching.trim_to else { return false };
         if packet.kind != Kind::Data || packet.is(Packet::TRIMMED) {

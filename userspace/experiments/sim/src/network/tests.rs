@@ -1,4 +1,4 @@
-//! Whole simulations: what can be said beforehand of how they end.
+//! Complete simulations with predictable outcomes.
 
 mod nscc;
 mod properties;
@@ -42,7 +42,7 @@ fn no_loss(outcome: &Outcome) -> bool {
         && outcome.transport.retransmitted_packets == 0
 }
 
-/// A class that has no PFC and 100 KB of queue.
+/// A class without PFC, with a queue limit of 100 KB.
 fn lossy() -> Class {
     Class { schedule: Schedule::Dwrr(1), loss: Loss::Lossy(Threshold::Bytes(100_000)) }
 }
@@ -65,7 +65,7 @@ fn single_flow_has_no_slowdown() {
             });
             let flow = out.flows[0];
             let late_ns = flow.fct_ns.unwrap().abs_diff(flow.ideal_ns);
-            // Whole nanoseconds at each node, and a pacer that rounds up.
+            // Each node rounds to nanoseconds, and the pacer rounds up.
             assert!(late_ns <= 20 + flow.ideal_ns / 100_000, "{} links, {bytes}: {flow:?}", out.ports.len());
             assert_eq!(flow.start_ns, Some(5 * US));
         }
@@ -82,7 +82,7 @@ fn pfc_only_incast_lossless_and_fair() {
     let class = out.classes[0];
     assert!(class.pauses > 10 && class.host_paused_ns > 0 && class.marked_packets > 0, "{class:?}");
     assert_eq!(out.transport.cnps_sent, 0);
-    // 16 MB and their headers at 100 Gb/s, and nothing idle.
+    // 16 MB and headers at 100 Gbit/s, without idle time.
     let fct = out.fct.unwrap();
     let full_ns = 16.0 * 1_000_000.0 * (4_162.0 / 4_096.0) * 0.08;
     assert!((full_ns..full_ns * 1.01).contains(&(fct.max_ns as f64)), "{fct:?}");
@@ -117,7 +117,7 @@ fn dcqcn_incast_short_queue_fewer_pauses() {
 
 #[test]
 fn wred_scales_with_port_rate_if_enabled() {
-    // Eight hosts send over one uplink of 400 Gb/s, each to another: the queue is there.
+    // Eight hosts send to different hosts over one uplink of 400 Gbit/s, which has the queue.
     let mut workload = Workload::new();
     for src in 0..8 {
         workload.flow(src, src + 8, 3, 2_000_000, 0);
@@ -135,7 +135,7 @@ fn wred_scales_with_port_rate_if_enabled() {
         (wred.kmin_bytes, wred.kmax_bytes) = (200_000, 200_000);
     }
     scenario.switch.wred_by_rate = false;
-    // No queue is at the hosts' links, so four times the thresholds everywhere are the same.
+    // The hosts' links have no queues, so four times the thresholds everywhere have the same effect.
     assert_eq!(scaled, outcome(&scenario));
     assert!(scaled.classes[0].marked_packets < same.classes[0].marked_packets);
 }
@@ -158,14 +158,14 @@ fn victim() -> Scenario {
 fn pauses_spread_and_block_victims() {
     let mut scenario = victim();
     let out = outcome(&scenario);
-    // The receiver's leaf pauses the spine, the spine the other leaf, and that the hosts.
+    // The receiver's leaf pauses the spine, the spine pauses the other leaf, and that leaf pauses the hosts.
     let paused = |name: &str| {
         out.ports.iter().filter(|port| port.switch == name).map(|port| port.paused_ns).sum::<u64>()
     };
     assert!(paused("spine0") > 100 * US && paused("leaf0") > 100 * US, "{:?}", out.ports);
     assert!(out.classes[0].host_paused_ns > 100 * US && no_loss(&out), "{:?}", out.classes);
     let blocked = out.flows[2].fct_ns.unwrap() as f64 / out.flows[2].ideal_ns as f64;
-    // In a class of its own the third flow shares only its host's link.
+    // In a separate class, the third flow shares only its host's link.
     let mut apart = Workload::new();
     for flow in scenario.workload.flows() {
         let ends = scenario.workload.ends(flow).unwrap();
@@ -178,7 +178,7 @@ fn pauses_spread_and_block_victims() {
 }
 
 #[test]
-fn after_drops_every_flow_arrives() {
+fn flows_complete_after_drops() {
     for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
         let mut scenario = star(9, incast(8, 2_000_300));
         scenario.control = Control::Off;
@@ -191,7 +191,7 @@ fn after_drops_every_flow_arrives() {
         assert!(dropped > 100 && out.transport.naks > 0, "{recovery:?} {:?}", out.classes);
         assert_eq!(out.transport.delivered_packets + dropped, out.transport.data_packets, "{recovery:?}");
         if recovery != Recovery::GoBackN {
-            // What is sent again is what was lost, but for timeouts that came too soon.
+            // Retransmissions equal losses, except for premature timeouts.
             let again = out.transport.retransmitted_packets;
             assert!((dropped..=dropped + dropped / 10).contains(&again), "{again} of {dropped}");
         }
@@ -218,7 +218,7 @@ fn window_limits_bytes_in_flight() {
     let mut scenario = star(2, incast(1, 10_000_000));
     scenario.control = Control::Off;
     let round_trip_ns = 2 * 2 * US + 1_000;
-    // Half of what a round trip would hold makes half of the rate.
+    // Half of the bandwidth-delay product allows half of the rate.
     scenario.transport.window_bytes = 25_000 * round_trip_ns / 4_000;
     scenario.transport.ack_every = 1;
     let out = outcome(&scenario);
@@ -272,7 +272,7 @@ fn flows_wait_for_their_dependencies() {
     workload.after(think, forward, Wait::Delivered);
     let back = workload.flow(2, 0, 3, 1_000_000, 0);
     workload.after(back, think, Wait::Delivered);
-    // The sender of the first is another host than that of the last: word takes a link's delay.
+    // The first and the last flow have different senders, so the notification takes a link's delay.
     let late = workload.flow(3, 0, 3, 1_000, 0);
     workload.after(late, first, Wait::Acknowledged);
     workload.after(late, back, Wait::Acknowledged);
@@ -302,7 +302,7 @@ fn flows_of_one_queue_pair_follow_each_other() {
 }
 
 #[test]
-fn a_failed_link_is_routed_around() {
+fn routes_avoid_failed_link_after_delay() {
     let mut workload = Workload::new();
     for src in 0..4 {
         workload.flow(src, src + 4, 3, 5_000_000, 0);
@@ -325,7 +325,7 @@ fn a_failed_link_is_routed_around() {
 
 #[test]
 fn watchdog_ends_pause_storm() {
-    // A storm of host 2, to which both send, holds up what host 1 sends to host 3.
+    // A pause storm of host 2, the destination of both, blocks the flow from host 1 to host 3.
     let mut scenario = victim();
     scenario.faults =
         vec![Fault { at_ns: 50 * US, kind: FaultKind::StormBegins { host: 2, classes: 1 << 3 } }];
@@ -341,7 +341,7 @@ fn watchdog_ends_pause_storm() {
     scenario.switch.watchdog =
         Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Forward });
     assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
-    // And it ends by itself when the host lets go.
+    // It also ends when the host resumes.
     scenario.switch.watchdog = None;
     scenario.faults.push(Fault { at_ns: 10 * MS, kind: FaultKind::StormEnds { host: 2 } });
     assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
@@ -362,7 +362,7 @@ fn depths_are_sampled_and_bands_are_by_size() {
 }
 
 #[test]
-fn a_buffer_that_headroom_eats_up_is_refused() {
+fn buffer_smaller_than_headroom_rejected() {
     let mut scenario = star(4, incast(3, 1_000));
     scenario.switch.buffer_bytes = 100_000;
     let refused = run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
@@ -375,7 +375,7 @@ fn a_buffer_that_headroom_eats_up_is_refused() {
 }
 
 #[test]
-fn progress_can_stop_it() {
+fn progress_callback_stops_run() {
     let scenario = star(9, incast(8, 50_000_000));
     let stopped = run(&scenario, 1, &mut |_| ControlFlow::Break(())).unwrap_err();
     assert!(stopped.to_string().starts_with("stopped after"), "{stopped}");
@@ -395,10 +395,10 @@ fn queue_bounded_by_admission() {
     let depth = |out: &Outcome| out.classes[0].max_queue_bytes;
     assert!(depth(&free) > 10_000_000 && depth(&out) <= 200_000 * (4_096 + 66) / 4_096, "{:?}", out.classes);
     assert!(no_loss(&out) && out.transport.timeouts == 0);
-    // 100 Gb/s times a round trip of 4 us and a little is a quarter of it: the link is never idle but at the start.
+    // The bandwidth-delay product (100 Gbit/s, 4 us) is a quarter of the limit, so the link is idle only at the start.
     let [free, out] = [free, out].map(|out| out.fct.unwrap());
     assert!(out.max_ns < free.max_ns * 102 / 100, "{out:?} {free:?}");
-    // Turns are even.
+    // Grants are even.
     assert!(out.p50_ns * 10 > out.max_ns * 9, "{out:?}");
 }
 
@@ -408,12 +408,12 @@ fn admission_below_rtt_idles_link() {
     scenario.control = Control::Off;
     scenario.transport.admission = Some(Admission { bytes: 20_000, chunk_bytes: 10_000, class: None });
     let slowdown = outcome(&scenario).fct.unwrap().slowdown_mean;
-    // Four packets in 4 us and their own time.
+    // Four packets per 4 us plus their transmission time.
     assert!(slowdown > 4.0, "{slowdown}");
 }
 
 #[test]
-fn each_alone_and_both_together() {
+fn admission_with_dcqcn_shortens_queue() {
     let mut scenario = star(17, incast(16, 4_000_000));
     for wred in &mut scenario.config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
@@ -434,7 +434,7 @@ fn lost_request_is_retried() {
     let mut scenario = star(3, incast(2, 400_000));
     scenario.transport.admission = admitted(100_000);
     scenario.transport.timeout_ns = 200 * US;
-    // Host 1 cannot be heard at first.
+    // Packets of host 1 are lost at first.
     scenario.switch.reroute_ns = 10;
     scenario.faults = vec![
         Fault { at_ns: 1, kind: FaultKind::LinkDown(1) },
@@ -454,13 +454,13 @@ fn ring(collective: Collective, times: u32) -> Scenario {
 }
 
 #[test]
-fn a_ring_takes_its_steps() {
+fn ring_time_is_steps_times_step_time() {
     for (collective, steps) in
         [(Collective::AllReduce, 6), (Collective::ReduceScatter, 3), (Collective::AllGather, 3)]
     {
         let out = outcome(&Scenario { control: Control::Off, ..ring(collective, 2) });
         assert_eq!(out.collectives.len(), 2);
-        // A step is a part of 1 MB over two links, and on its way back the ACK tells nobody anything.
+        // A step is a part of 1 MB over two links. The ACK's way back does not count, as no flow waits for it.
         let part_ns = 1_000_000 * (4_096 + 66) / 4_096 * 8 / 100 + 2 * US + 333;
         for round in &out.collectives {
             assert!(round.time_ns.abs_diff(steps * part_ns) < steps * 1_000, "{round:?}, {part_ns}");
@@ -483,7 +483,7 @@ fn straggler_is_the_host_with_extra_load() {
     let out = outcome(&Scenario { control: Control::Off, ..star(8, workload) });
     let beside = &out.collectives[0];
     assert_eq!(beside.last_host, "host2");
-    // Twice as much data for host 2, and none for the others.
+    // An additional flow of twice the data for host 2 only.
     assert!(beside.time_ns > alone.time_ns * 15 / 10, "{beside:?}");
     assert!(beside.median_ns < alone.time_ns * 12 / 10 && beside.first_ns <= beside.median_ns, "{beside:?}");
 }
@@ -499,14 +499,14 @@ fn trimmed_packets_requested_immediately() {
         scenario.switch.trim_to = Some(5);
         let trimming = outcome(&scenario);
         assert!(trimming.classes.iter().any(|class| class.trimmed_packets > 0), "{:?}", trimming.classes);
-        // Go-back-N does not learn of all: what is trimmed right behind a packet that is sent again may be of the time before.
+        // Go-back-N does not request every trimmed packet: one trimmed right after a retransmission may predate it.
         assert!(trimming.transport.timeouts * 10 < dropping.transport.timeouts, "{recovery:?}");
         assert!(trimming.fct.unwrap().max_ns < dropping.fct.unwrap().max_ns, "{recovery:?}");
     }
 }
 
-/// All senders begin again when a round trip is over, with the same packets in the same order, so the first packet of each finds the
-/// queue full of the others' packets for nobody, each time. Where packets are dropped, timers break the step.
+/// All senders restart after a round trip with the same packets in the same order. So each time, the first packet of a
+/// sender meets a queue full of the others' useless packets. Where packets are dropped, timers break the lockstep.
 #[test]
 fn trimming_without_window_may_lockstep() {
     let mut scenario = star(9, incast(7, 500_000));
@@ -518,7 +518,7 @@ fn trimming_without_window_may_lockstep() {
     let locked = outcome(&scenario);
     let round_trip_ns = 2 * 2 * US;
     assert!(locked.flows.iter().any(|flow| flow.fct_ns.is_none()));
-    // Nothing is requested more than once in the shortest round trip.
+    // No packet is requested more than once per minimum round trip.
     assert!(locked.transport.naks < 7 * 50 * MS / round_trip_ns, "{:?}", locked.transport);
     for change in [
         |scenario: &mut Scenario| scenario.transport.window_bytes = 100_000,
@@ -533,7 +533,7 @@ fn trimming_without_window_may_lockstep() {
 
 #[test]
 fn trimmed_packets_requested_once() {
-    // What overtakes the packets before it does not have these sent again.
+    // A packet that overtakes earlier ones does not cause their retransmission.
     let again = |recovery| {
         let mut scenario = star(9, incast(8, 500_000));
         scenario.control = Control::Off;
@@ -580,10 +580,10 @@ fn timed_cnps_precede_packet_driven_ones() {
 
 #[test]
 fn flow_ending_in_window_leaves_marks() {
-    // All of it has come before the first window of 50 us is over.
+    // All packets arrive before the first window of 50 us ends.
     let (of_flow, _) = ended_by(WindowEnd::NextOfFlow, 4, 60_000);
     assert_eq!((of_flow.cnps, of_flow.unanswered), (0, 4));
-    // Nor does a packet of anybody's come any more; a timer needs none.
+    // No packet of any flow follows; a timer does not need one.
     let (of_port, _) = ended_by(WindowEnd::NextOfPort, 4, 60_000);
     assert_eq!((of_port.cnps, of_port.unanswered), (0, 4));
     assert_eq!(ended_by(WindowEnd::Timer, 4, 60_000).0.unanswered, 0);

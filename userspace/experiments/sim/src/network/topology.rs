@@ -41,9 +41,9 @@ pub struct Link {
     pub a: u32,
     /// The other end.
     pub b: u32,
-    /// Its rate, each way.
+    /// Rate, each way.
     pub rate_bps: u64,
-    /// Its one-way delay.
+    /// One-way delay.
     pub delay_ns: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::network::topology::PortSpec;
 
 /// When to check whether the next packet of `flow` may depart; `None`: it may now.
 ///
-/// It is the end of the gap behind its last packet at the current rate, or the next increase if that is earlier, as the
+/// The result is the end of the gap behind the last packet at the current rate, or the next increase if earlier, as the
 /// gap follows the rate. A CNP postpones it, so an early check is repeated.
 #[inline]
 #[must_use]
@@ -147,7 +147,7 @@ pub(crate) struct Wire {
     delay_ns: u64,
     overhead_bytes: u64,
     pub(crate) transmitter: Transmitter,
-    /// Whether it is up.
+    /// Whether the link is up.
     pub(crate) up: bool,
     /// Bit per class that the peer has paused.
     pub(crate) paused: u8,

@@ -23,7 +23,7 @@ pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 pub struct Flow {
     /// QP on which it is sent; flows of one QP are sent in the order of their starts.
     pub qp: u32,
-    /// Its length.
+    /// Length.
     pub bytes: u64,
     /// Earliest start.
     pub start_ns: u64,
@@ -100,7 +100,7 @@ pub enum WorkloadError {
     Bytes {
         /// Number of the flow.
         flow: usize,
-        /// Its length.
+        /// Length.
         bytes: u64,
     },
     /// A class is out of range.
@@ -108,7 +108,7 @@ pub enum WorkloadError {
     Class {
         /// Number of the flow.
         flow: usize,
-        /// Its class.
+        /// Class.
         class: u8,
     },
     /// Flows wait for each other in a cycle, or for an unknown flow.

@@ -144,7 +144,7 @@ knobs! {
         |s| s.scenario.port_rate_bps, |s, value| s.scenario.port_rate_bps = value;
 
     "sender-link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
-        "Rate of each sender's link, which is its flows' line rate [default: that of the bottleneck]",
+        "Rate of each sender's link, and line rate of its flows [default: that of the bottleneck]",
         |s| s.sender_link_bps.unwrap_or(s.scenario.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
 
     "delay": time(0, MAX_DELAY_NS),
@@ -153,8 +153,8 @@ knobs! {
         |s, value| set_delays(s, value, 0);
 
     "loop-delay": time(0, MAX_DELAY_NS),
-        "Instead of `delay`: delay of the whole control loop, from a mark until its effect reaches the \
-         port: four times that of a link",
+        "Delay of the control loop, from a mark until its effect reaches the port: four times `delay`, \
+         which it replaces",
         |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns) + s.scenario.reply_delay_ns,
         |s, value| set_delays(s, value / 4, value % 4);
 
@@ -163,16 +163,16 @@ knobs! {
         |s| s.scenario.buffer_bytes, |s, value| s.scenario.buffer_bytes = value;
 
     "duration": time(10 * US, MAX_DURATION_NS),
-        "Time to simulate; with `size` a maximum, as it ends when all messages are complete",
+        "Time to simulate; with `size` a maximum, as the simulation ends when all messages are complete",
         Setup::duration_ns, |s, value| s.duration_ns = Some(value);
 
     "warm-up": time(0, MAX_DURATION_NS),
-        "Warm-up excluded from statistics [default: a third of the time, with `size` none]",
+        "Warm-up excluded from statistics [default: a third of the duration; with `size`, none]",
         Setup::warm_up_ns, |s, value| s.warm_up_ns = Some(value);
 
     "sample": time(US, MAX_DURATION_NS),
-        "Interval between samples of a time series [default: a 2000th of the time, with `size` of \
-         twice the time the port needs for all]",
+        "Sampling interval of time series [default: duration / 2000; with `size`, 1/1000 of the time \
+         that the port needs for all data]",
         Setup::sample_ns, |s, value| s.sample_ns = Some(value);
 
     "seed": count(0, u64::MAX),
@@ -180,7 +180,7 @@ knobs! {
         |s| s.scenario.seed, |s, value| s.scenario.seed = value;
 
     "marking": choice("WHERE", MARKINGS),
-        "Queue depth that decides on a mark: on arrival (ingress) or on departure (egress)",
+        "When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress)",
         |s| u64::from(s.scenario.marking == Marking::Dequeue),
         |s, value| s.scenario.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
 
@@ -189,7 +189,7 @@ knobs! {
         |s| u64::from(s.scenario.control), |s, value| s.scenario.control = value != 0;
 
     "pfc": switch(),
-        "Whether the port pauses senders of RoCE's class instead of dropping",
+        "PFC: the port pauses senders of RoCE's class instead of dropping packets",
         |s| u64::from(s.pfc), |s, value| s.pfc = value != 0;
 
     "xoff": size(0, MAX_BUFFER_BYTES),
@@ -201,7 +201,7 @@ knobs! {
         |s| s.xon_bytes, |s, value| s.xon_bytes = value;
 
     "tcp": count(0, MAX_FLOWS as u64),
-        "TCP flows alongside",
+        "Number of TCP flows alongside",
         |s| s.tcp.flows.into(), |s, value| s.tcp.flows = value as u32;
 
     "tcp-law": choice("LAW", LAWS),
@@ -233,7 +233,7 @@ knobs! {
     pub ROCE_KNOBS: RoceSetup;
 
     "flows": count(1, MAX_FLOWS as u64),
-        "RoCE flows (queue pairs)",
+        "Number of RoCE flows (queue pairs)",
         |r| r.group.flows.into(), |r, value| r.group.flows = value as u32;
 
     "flows-per-sender": count(1, MAX_FLOWS as u64),
@@ -245,7 +245,7 @@ knobs! {
         |r| r.size_bytes, |r, value| r.size_bytes = value;
 
     "block": size(0, MAX_MESSAGE_BYTES),
-        "Instead: blocks of this length in a closed loop, the next requested when one is complete; 0: no",
+        "Closed loop of blocks of this length, instead of `size`: each completion requests the next; 0: off",
         |r| r.block_bytes, |r, value| r.block_bytes = value;
 
     "outstanding": count(1, 65_536),
@@ -253,7 +253,7 @@ knobs! {
         |r| r.outstanding.into(), |r, value| r.outstanding = value as u32;
 
     "load": percent(1_000, 2_000_000),
-        "With `flow-sizes`: payload that all flows offer together, as a share of the link",
+        "With `flow-sizes`: total offered payload, as a share of the link",
         |r| r.load_ppm, |r, value| r.load_ppm = value;
 
     "start": time(0, MAX_DURATION_NS),
@@ -299,7 +299,7 @@ knobs! {
     pub TCP_KNOBS: TcpGroup;
 
     "flows": count(1, MAX_FLOWS as u64),
-        "TCP flows, each with its own sender",
+        "Number of TCP flows, each with its own sender",
         |t| t.flows.into(), |t, value| t.flows = value as u32;
 
     "class": count(0, CLASSES as u64 - 1),
@@ -327,11 +327,11 @@ knobs! {
         |t| t.payload_bytes.into(), |t, value| t.payload_bytes = value as u32;
 
     "window": size(10_000, MAX_BUFFER_BYTES),
-        "The receiver's window",
+        "Receive window",
         |t| t.max_window_bytes, |t, value| t.max_window_bytes = value;
 
     "min-rto": time(10 * US, 60_000 * MS),
-        "Shortest retransmission timeout",
+        "Minimum retransmission timeout",
         |t| t.min_rto_ns, |t, value| t.min_rto_ns = value;
 }
 
@@ -362,7 +362,7 @@ knobs! {
         |class, value| class.schedule = if value == 0 { Schedule::Strict } else { Schedule::Dwrr(value as u32) };
 
     "limit": size(0, MAX_BUFFER_BYTES),
-        "Longest queue; 0: the buffer",
+        "Maximum queue; 0: only the buffer limits it",
         |class| class.limit_bytes.unwrap_or(0),
         |class, value| class.limit_bytes = (value != 0).then_some(value);
 

@@ -16,7 +16,7 @@ use crate::scenario::{Class, TcpGroup};
 pub struct Setting {
     /// A knob, `profile`, `kmin`, `kmax`, `pmax`, or a DCQCN parameter.
     pub key: String,
-    /// Its value.
+    /// Value.
     pub text: String,
 }
 

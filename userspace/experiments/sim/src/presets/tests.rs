@@ -12,7 +12,7 @@ fn setup(preset: Preset, settings: &[&str]) -> Setup {
 }
 
 #[test]
-fn every_preset_is_a_scenario() {
+fn presets_make_valid_scenarios() {
     for preset in Preset::value_variants() {
         let scenario = Setup::new(*preset).scenario(true).unwrap();
         assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 0, "{}", preset.name());
@@ -22,7 +22,7 @@ fn every_preset_is_a_scenario() {
 }
 
 #[test]
-fn every_setting_reads_back() {
+fn settings_read_back() {
     let setup = Setup::new(Preset::Incast);
     for knob in Setup::knobs(Preset::Staircase).chain([&CLASSES_KNOB]) {
         let mut changed = setup.clone();
@@ -46,7 +46,7 @@ fn every_setting_reads_back() {
 }
 
 #[test]
-fn names_are_given_once() {
+fn setting_names_are_unique() {
     let mut names: Vec<_> = setting_names().collect();
     let count = names.len();
     names.sort_unstable();
@@ -55,7 +55,7 @@ fn names_are_given_once() {
 }
 
 #[test]
-fn loop_delay_is_four_links_to_the_nanosecond() {
+fn loop_delay_equals_four_link_delays() {
     for (text, ns) in [("85us", 85_000), ("4us", 4_000), ("4001ns", 4_001)] {
         let scenario = setup(Preset::Incast, &[&format!("loop-delay={text}")]).scenario(false).unwrap();
         let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
@@ -78,7 +78,7 @@ fn parameters_and_short_names_set_the_config() {
 }
 
 #[test]
-fn guard_is_kept_if_set() {
+fn rate_reduce_guard_active_if_set() {
     let scenario = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).scenario(false).unwrap();
     assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 40_000);
 }
@@ -105,7 +105,7 @@ fn message_sizes_offer_their_load() {
     let mut setup = setup(Preset::Incast, &["flows=10", "load=50%", "link=10g"]);
     setup.roce.sizes = vec![SizeWeight { bytes: 1_000, weight: 3 }, SizeWeight { bytes: 9_000, weight: 1 }];
     let scenario = setup.scenario(false).unwrap();
-    // 3000 bytes on average, 0.5 Gb/s for each flow.
+    // 3000 bytes on average, 0.5 Gbit/s per flow.
     let Work::Messages { mean_gap_ns, .. } = scenario.roce[0].work else { panic!("{scenario:?}") };
     assert_eq!(mean_gap_ns, 48_000);
     setup.set("size", "1MB").unwrap();

@@ -13,7 +13,7 @@ impl fmt::Display for Report {
         let Self { preset, outcome, .. } = self;
         writeln!(
             f,
-            "{preset}: {} through {}, figures of the last {}\n",
+            "{preset}: {} through {}, results of the last {}\n",
             render::ns(outcome.duration_ns),
             render::bps(outcome.port_rate_bps as f64),
             render::ns(outcome.duration_ns - outcome.stats_from_ns)
@@ -87,7 +87,7 @@ impl Report {
         if self.outcome.unfinished_messages != 0 {
             writeln!(
                 f,
-                "\n{} messages were not complete at the end: give a longer --duration",
+                "\n{} messages incomplete at the end; increase --duration",
                 self.outcome.unfinished_messages
             )?;
         }
@@ -222,9 +222,9 @@ impl Report {
             writeln!(f, "fluid model over time: queue {mean}, deviating by {share} of that")?;
         }
         if let Some(Oscillation { queue_variation, rate_swing, .. }) = oscillation {
-            write!(f, "queue deviates by {} of its mean", percent(*queue_variation))?;
+            write!(f, "standard deviation of the queue: {} of its mean", percent(*queue_variation))?;
             match rate_swing {
-                Some(swing) => writeln!(f, "; the sum of rates swings by {} of the link", percent(*swing))?,
+                Some(swing) => writeln!(f, "; swing of the sum of rates: {} of the link", percent(*swing))?,
                 None => writeln!(f)?,
             }
         }

@@ -75,7 +75,7 @@ impl Scenario {
             };
             let mut next = self.waits_for(group).ok_or_else(|| wrong("no such group of RoCE flows"))?;
             if !matches!(self.roce[next].work, Work::Once { .. }) {
-                return Err(wrong("that group is endless: give its `size`"));
+                return Err(wrong("that group is endless; set its `size`"));
             }
             for _ in 0..self.roce.len() {
                 match self.waits_for(&self.roce[next]) {

@@ -30,8 +30,8 @@ impl TuneReport {
         let broken = self.broken(row);
         ensure!(
             broken.is_empty(),
-            "the best, `{}`, exceeds a limit: {}; a greater --budget may find better; or allow more with --max-queue, --max-pauses or --max-drops, \
-             or give a longer --duration",
+            "the best result, `{}`, exceeds a limit: {}; increase --budget, --max-queue, --max-pauses, --max-drops or \
+             --duration",
             row.name,
             broken.join("; ")
         );

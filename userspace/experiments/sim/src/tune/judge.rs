@@ -48,11 +48,11 @@ pub struct Score {
     pub pauses: u64,
     /// Packets dropped in all simulations.
     pub drops: u64,
-    /// Flows not complete at the end, in all simulations.
+    /// Incomplete flows, in all simulations.
     pub unfinished: u64,
     /// Total relative excess over limits: 0 if all hold, 1 for twice a limit.
     pub excess: f64,
-    /// Fraction of flows that were not complete.
+    /// Fraction of incomplete flows.
     #[serde(skip)]
     pub(super) left: f64,
 }
@@ -126,7 +126,7 @@ impl<'p> Judge<'p> {
     /// A workload has no simulation.
     pub(super) fn new(pool: &'p Pool, workloads: Vec<Vec<Scenario>>, objective: Objective) -> Result<Self> {
         let is_simulated = !workloads.is_empty() && workloads.iter().all(|seeds| !seeds.is_empty());
-        ensure!(is_simulated, "no simulation: give --seeds and --check-seeds 1 or more");
+        ensure!(is_simulated, "no simulations; set --seeds and --check-seeds to at least 1");
         Ok(Self { pool, workloads, objective })
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn score_is_a_mean_and_limits_precede_it() {
+    fn score_is_mean_and_limits_precede() {
         let incast = |degree: u32| {
             outcome(&format!("--topology leaf-spine:1x0x8 --workload incast:{degree} --size 200KB"))
         };
@@ -202,7 +202,7 @@ mod tests {
         let cut = outcome("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 10us");
         let score = Score::new(&[vec![cut]], Objective::Mean).under(&Bounds::default());
         assert_eq!(score.unfinished, 3);
-        assert_eq!(Bounds::default().broken(&score), ["flows not complete in the simulated time 3, limit 0"]);
+        assert_eq!(Bounds::default().broken(&score), ["incomplete flows 3, limit 0"]);
         assert!(score.excess == 1.0 && score.rank() > 1e6 && score.rank().is_finite(), "{score:?}");
     }
 }

@@ -76,14 +76,14 @@ impl Bounds {
         };
         let mut broken: Vec<String> = self.each(score).into_iter().filter_map(beyond).collect();
         if score.unfinished > 0 {
-            broken.push(format!("flows not complete in the simulated time {}, limit 0", score.unfinished));
+            broken.push(format!("incomplete flows {}, limit 0", score.unfinished));
         }
         broken
     }
 }
 
 impl Score {
-    /// The same under `bounds`.
+    /// This score under `bounds`.
     pub(super) fn under(self, bounds: &Bounds) -> Self {
         let excess = self.left + bounds.excess(&self);
         Self { excess, ..self }

@@ -16,7 +16,7 @@ pub(super) struct Preset {
     pub(super) name: String,
     /// Configuration.
     pub(super) settings: Settings,
-    /// Whether it includes the given settings.
+    /// Whether the preset includes the given settings.
     pub(super) is_as_given: bool,
 }
 

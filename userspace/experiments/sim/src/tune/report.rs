@@ -18,9 +18,9 @@ use super::task::Task;
 pub struct Row {
     /// Name.
     pub name: String,
-    /// Whether it is a published preset.
+    /// Whether the row is a published preset.
     pub is_preset: bool,
-    /// Whether it includes `--profile` and `--set`; others are for comparison only.
+    /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
     /// Profile.
     pub profile: String,
@@ -110,7 +110,7 @@ pub struct TuneReport {
     pub budget: usize,
     /// Simulated candidates.
     pub simulated: usize,
-    /// Whether it was interrupted.
+    /// Whether the search was interrupted.
     pub is_interrupted: bool,
     /// Workloads.
     pub workloads: usize,
@@ -179,7 +179,7 @@ impl TuneReport {
 fn compared(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {
-        return "a place before".to_owned();
+        return "a better rank than".to_owned();
     }
     match more.round() {
         0.0 => "the slowdown of".to_owned(),
@@ -247,10 +247,10 @@ impl fmt::Display for TuneReport {
         match &self.checked_limits {
             Some(again) => writeln!(
                 f,
-                "; the best of them and the presets again with {checked} others\n\
-                 limits of all simulations together: {limits}; of the second evaluation: {again}"
+                "; the best of them and the presets simulated again with {checked} other seeds\n\
+                 limits (total of all simulations): {limits}; of the second evaluation: {again}"
             )?,
-            None => writeln!(f, "\nlimits of all simulations together: {limits}")?,
+            None => writeln!(f, "\nlimits (total of all simulations): {limits}")?,
         }
         let others: Vec<&str> =
             self.rows.iter().filter(|row| !row.is_as_given).map(|row| row.name.as_str()).collect();
@@ -266,13 +266,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comparison_is_worded_by_its_sign() {
+    fn comparison_worded_by_sign() {
         for (ours, theirs, says) in [
             (1.0, 2.0, "50 % less slowdown than"),
             (3.0, 2.0, "50 % more slowdown than"),
             (2.001, 2.0, "the slowdown of"),
-            (1.0, f64::INFINITY, "a place before"),
-            (f64::INFINITY, f64::INFINITY, "a place before"),
+            (1.0, f64::INFINITY, "a better rank than"),
+            (f64::INFINITY, f64::INFINITY, "a better rank than"),
         ] {
             assert_eq!(compared(ours, theirs), says);
         }

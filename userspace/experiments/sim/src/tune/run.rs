@@ -38,7 +38,7 @@ struct Tried {
 pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(APART, task.check_seeds)?;
-    let base = searched.iter().flatten().next().context("no simulation: give --seeds 1 or more")?;
+    let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
     let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
     let space = Space::new(setup, rate_bps)?;
     ensure_one_is_valid(&space, task, rate_bps)?;
@@ -54,11 +54,12 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
 
     let configs: Vec<Config> =
         presets.iter().map(|preset| preset.settings.config(setup, rate_bps)).collect::<Result<_>>()?;
-    let scores = first.scores(&configs, "presets")?.context("interrupted: nothing is finished")?;
+    let scores =
+        first.scores(&configs, "presets")?.context("interrupted before the presets were simulated")?;
     if let Some((left, name)) = unfinished(&scores, &presets) {
         bail!(
-            "with no preset all flows complete in the simulated time: with `{name}` {left} are left; give a longer --duration (now {}), or \
-             finite traffic",
+            "no preset completes all flows in the simulated time (`{name}` leaves {left}); increase --duration (now {}) or \
+             use finite traffic",
             render::ns(duration_ns)
         );
     }
@@ -107,7 +108,7 @@ fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> 
             Err(error) => last = Err(error),
         }
     }
-    last.context("no candidate is valid with what --profile and --set say")
+    last.context("no candidate is valid with the given --profile and --set")
 }
 
 /// The lowest number of incomplete flows among the presets, if all have some.

@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_point_is_a_configuration(
+        fn candidates_are_valid_configs(
             profile in 0usize..8, numbers in proptest::collection::vec(-0.1f64..1.1, 8), rate in 1u64..=400,
         ) {
             let (setup, rate) = (FabricSetup::default(), rate * 1_000_000_000);

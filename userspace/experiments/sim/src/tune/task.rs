@@ -82,7 +82,7 @@ impl Task {
         // A topology from a file defines its own rates.
         ensure!(
             rates.all(|rate| Some(rate) == first),
-            "parameters are searched for hosts' links of one rate, and the topologies of --topology and --also have several"
+            "all hosts' links must have one rate, but the topologies of --topology and --also have several"
         );
         Ok(workloads)
     }
@@ -97,11 +97,14 @@ pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
 fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
-    ensure!(is_same, "DCQCN is the same for all traffic; give --profile and --set next to --also");
-    ensure!(other.class == base.class, "parameters are searched for one class; give --class next to --also");
+    ensure!(is_same, "DCQCN is the same for all traffic; specify --profile and --set outside --also");
+    ensure!(
+        other.class == base.class,
+        "parameters are searched for one class; specify --class outside --also"
+    );
     ensure!(
         other.host_link == base.host_link,
-        "parameters are searched for hosts' links of one rate; give --host-link next to --also"
+        "all hosts' links must have one rate; specify --host-link outside --also"
     );
     Ok(other)
 }
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_go_on_after_the_greatest() {
+    fn seeds_wrap_after_largest() {
         for first in [1, u64::MAX - 1_000, u64::MAX] {
             let task = task(&format!("--topology leaf-spine:1x0x3 --workload incast:2 --seed {first}"), &[]);
             let seeds = |beyond, count| -> Vec<u64> {
@@ -142,7 +145,7 @@ mod tests {
     fn also_traffic_same_hosts_no_idle_flags() {
         for (line, also, says) in [
             ("", "class=4", "--also class=4: parameters are searched for one class"),
-            ("", "load=30%,host-link=25gbit", "parameters are searched for hosts' links of one rate"),
+            ("", "load=30%,host-link=25gbit", "all hosts' links must have one rate"),
             ("", "topology=file:/none", "/none"),
             ("", "profile=hpcc", "DCQCN is the same for all traffic"),
             ("", "profile=paper", "DCQCN is the same for all traffic"),

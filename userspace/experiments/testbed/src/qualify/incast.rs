@@ -25,11 +25,11 @@ const ON_THE_WAY: (f64, u64) = (0.02, 8);
 /// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch<'a> {
-    /// Its settings.
+    /// Settings.
     pub(super) config: &'a Config,
-    /// Whether its counters can be read.
+    /// Whether the switch's counters can be read.
     pub(super) is_read: bool,
-    /// Whether its queues are scheduled by weight.
+    /// Whether the switch's queues are scheduled by weight.
     pub(super) has_queues: bool,
     /// Whether a single sender's QPs together exceed its port.
     pub(super) is_slower: bool,
@@ -47,7 +47,7 @@ pub(super) fn lossless(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
     let drops = if switch.is_read {
         Check::none(case, dropped, drops)
     } else {
-        Check::skipped(case, dropped, "the switch's counters are its own")
+        Check::skipped(case, dropped, "the switch's counters cannot be read")
     };
     vec![
         drops,
@@ -87,11 +87,11 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
             jain >= FAIR,
         ),
     ];
-    let what = "share of RoCE next to other traffic";
+    let what = "share of RoCE alongside other traffic";
     if !flood {
         checks.push(Check::skipped(case, what, "no other traffic is sent: specify a third port"));
     } else if !switch.has_queues {
-        checks.push(Check::skipped(case, what, "the switch has no queues of this project"));
+        checks.push(Check::skipped(case, what, "the switch has no queues of dcqcn"));
     } else {
         let wanted = match share(switch.config) {
             Ok(wanted) => wanted,
@@ -123,12 +123,12 @@ fn share(config: &Config) -> Result<f64, String> {
     let (roce, other) = (queue(ROCE_DSCP), queue(0));
     if roce == other {
         return Err(format!(
-            "DSCP {ROCE_DSCP} and 0 share queue {roce}, which has one weight: set dscp_to_tc"
+            "DSCP {ROCE_DSCP} and 0 share queue {roce}, which has one weight; set dscp_to_tc"
         ));
     }
     if let Some(strict) = [roce, other].into_iter().find(|at| of(*at).scheduler == SCHEDULER_STRICT) {
         return Err(format!(
-            "queue {strict} is strict, so weights have no effect: set queue.{strict}.scheduler"
+            "queue {strict} is strict, so weights have no effect; set queue.{strict}.scheduler"
         ));
     }
     let (roce, other) = (of(roce).weight as f64, of(other).weight as f64);
@@ -170,11 +170,11 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
             is_strict && queue(cnp_dscp) != queue(ROCE_DSCP),
         )
     } else {
-        Check::skipped(case, "queue of CNPs", "the switch's queues cannot be read from outside")
+        Check::skipped(case, "queue of CNPs", "the switch's queues cannot be read")
     });
     let what = "answers counted by the switch in their classes";
     let Some(returned) = last.map(|control| control.returned).filter(|_| switch.is_read) else {
-        checks.push(Check::skipped(case, what, "the switch's counters are its own"));
+        checks.push(Check::skipped(case, what, "the switch's counters cannot be read"));
         return checks;
     };
     for (class, (sent, counted)) in by_class.into_iter().zip(returned).enumerate() {
@@ -191,7 +191,7 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
 
 /// Reason for not evaluating marks.
 pub(super) const UNCONGESTED: &str =
-    "nothing was marked: one port does not congest another of its rate: specify a third";
+    "nothing was marked, as one port cannot congest another of equal rate; specify a third port";
 
 /// Packets with a CE mark at the receiver.
 fn marked(record: &RunRecord) -> u64 {
@@ -225,7 +225,7 @@ pub(super) fn reaction(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
 pub(super) fn unpaused(case: Case, record: &RunRecord, switch: Switch<'_>) -> Check {
     let what = "pauses (PFC) that the senders received";
     if switch.is_read && switch.config.pfc[ROCE_TC].tx == 0 {
-        return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so there can be none"));
+        return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so the switch sends none"));
     }
     if !switch.is_read && record.answers.pauses == 0 {
         let why = "none reached the generator; a NIC that obeys pauses consumes them: see `ethtool -S`";

@@ -29,7 +29,7 @@ const BEYOND: u64 = 12;
 const SIGMAS: f64 = 4.0;
 const DEPTH_ERROR_FRAMES: u64 = 2;
 /// Reason for not evaluating a share.
-const TOO_FEW: &str = "too few packets to distinguish this share from zero: raise --rounds";
+const TOO_FEW: &str = "too few packets to distinguish this share from zero; increase --rounds";
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Maximum wait for a round beyond its transmission time.
@@ -207,7 +207,7 @@ pub(super) fn run(
     let most = MAX_PACKETS * FRAME_BYTES;
     if wred.kmax_bytes > most / 2 {
         let (kmax, most) = (render::bytes(wred.kmax_bytes), render::bytes(most / 2));
-        bail!("Kmax {kmax}: a round would have too many packets, choose a Kmax up to {most}");
+        bail!("Kmax = {kmax} is out of range: at most {most}, as a round would have too many packets");
     }
     let enough_bytes = wred.kmax_bytes + BEYOND * FRAME_BYTES;
     let mut tally = Tally::default();

@@ -22,13 +22,13 @@ impl QualifyConfig {
         let netlink = Netlink::connect()?;
         for (at, port) in ports.iter().enumerate() {
             if ports.iter().take(at).any(|other| other == port) {
-                bail!("--against has {port} twice");
+                bail!("--against lists {port} twice");
             }
             let mtu = netlink.link(port)?.mtu;
             let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
             let Some(payload) = PAYLOADS.into_iter().find(fits) else {
                 bail!(
-                    "{port} has an MTU of {mtu}, which leaves no room for RoCE: `ip link set {port} mtu 1500`"
+                    "{port} has an MTU of {mtu}, which is too small for RoCE; run `ip link set {port} mtu 1500`"
                 );
             };
             config.incast.mtu_bytes = config.incast.mtu_bytes.min(payload);
@@ -69,6 +69,8 @@ pub(super) fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
         [senders @ .., receiver] if !flood && !senders.is_empty() => {
             Topology::of_ports(senders, None, receiver)
         }
-        _ => bail!("--against needs two or more ports, of which the last receives: `--against eth1,eth2`"),
+        _ => bail!(
+            "--against needs at least two ports, the last of which receives, as in `--against eth1,eth2`"
+        ),
     }
 }

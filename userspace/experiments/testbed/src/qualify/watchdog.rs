@@ -52,7 +52,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     }
     let controller = controller();
     if in_lab && controller.is_none() {
-        return skipped("no dcqcn next to dcqcn-lab nor on PATH: `dcqcn run` is the watchdog".into());
+        return skipped("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a pause storm");
     let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
@@ -116,7 +116,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have exited already.
+        // Fails if the process has exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -250,7 +250,7 @@ impl Seen {
         let (least, most) = (detection.saturating_sub(HELD + PERIOD), detection + LATE);
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
         vec![
-            is("a packet before the storm leaves at once", self.free),
+            is("a packet before the storm leaves immediately", self.free),
             is("a pause delays one", self.holds),
             Check::of(
                 case,
@@ -259,9 +259,9 @@ impl Seen {
                 found,
                 in_time,
             ),
-            is(&format!("pauses have no effect {} after it", ms(restoration / 2)), self.still_off),
+            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_off),
             is(
-                &format!("pauses have an effect again {} after that", ms(restoration + detection)),
+                &format!("pauses take effect again {} after the storm", ms(restoration + detection)),
                 self.restored,
             ),
         ]

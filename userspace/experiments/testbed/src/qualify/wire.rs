@@ -31,7 +31,7 @@ pub(super) struct Arrival {
     pub(super) qpn: u32,
     /// Packet number.
     pub(super) psn: Psn,
-    /// Whether it was marked CE.
+    /// Whether the packet was marked CE.
     pub(super) ce: bool,
     /// Send time, CLOCK_MONOTONIC ns.
     pub(super) sent_at_ns: u64,

@@ -40,7 +40,7 @@ pub(crate) struct WritePacket {
     pub region: Option<RemoteRegion>,
     /// Payload.
     pub payload: Bytes,
-    /// Whether it is a retransmission.
+    /// Whether the packet is a retransmission.
     pub retransmission: bool,
 }
 

@@ -206,7 +206,7 @@ fn lost_ack_repaired_by_duplicate() {
     assert_eq!(deliver(&packet).0, Verdict::Delivered { offset_bytes: 0 });
     assert!(requester.next_packet().is_none());
     requester.on_timer(TIMEOUT_NS - 1);
-    assert!(requester.next_packet().is_none(), "not before its time");
+    assert!(requester.next_packet().is_none(), "not before the timeout");
     requester.on_timer(TIMEOUT_NS);
     let again = requester.next_packet().unwrap();
     assert!(again.retransmission);
@@ -250,7 +250,7 @@ fn invalid_opcode_sequence_rejected() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever the pipe does, every message arrives whole, once and in order.
+    /// Every message arrives completely, once and in order, for any behaviour of the pipe.
     #[test]
     fn always_completes_exactly_once_in_order(
         seed in any::<u64>(),

@@ -25,7 +25,7 @@ use super::{chain, change};
 use crate::shared_state::{Failing, SharedState};
 pub(super) use reload::Refused;
 
-/// Interval between attempts to serve an interface. Not at every link change, because an attempt causes changes itself.
+/// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Log message for an attachment that a reload ends.
@@ -52,7 +52,7 @@ struct Leaving {
     tried: Instant,
 }
 
-/// A served attachment. Its tasks end before another process can claim it.
+/// A managed attachment. Its tasks end before another process can claim it.
 struct Served {
     info: Info,
     _claim: Claim,
@@ -70,24 +70,24 @@ struct Served {
     bypassed: String,
 }
 
-/// An interface that cannot be served.
+/// An interface that cannot be managed.
 struct Failure {
     iface: String,
     logged: String,
     tried: Instant,
 }
 
-/// Served attachments.
+/// The managed attachments, and interfaces that cannot be managed.
 pub(super) struct ManagedInterfaces {
     netlink: Netlink,
     scope: Scope,
     served: BTreeMap<Id, Served>,
     tasks: Tasks,
-    /// Detached by another process while served: ignored until a reload.
+    /// Detached by another process while managed: ignored until a reload.
     released: BTreeSet<u32>,
     /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
-    /// To be detached as soon as possible, and served until then.
+    /// To be detached as soon as possible, and managed until then.
     leaving: BTreeMap<Id, Leaving>,
     /// Interfaces in the file that do not exist.
     absent: BTreeSet<String>,
@@ -123,12 +123,12 @@ impl ManagedInterfaces {
         })
     }
 
-    /// Served interfaces.
+    /// Managed interfaces.
     pub(super) fn ifaces(&self) -> Vec<String> {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
 
-    /// Interfaces that cannot be served, and served ones of which another process removed a part.
+    /// Interfaces that cannot be managed, and managed ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
         let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
         let cannot = self.failing.values().map(|failure| failing(&failure.iface, &failure.logged));
@@ -138,7 +138,7 @@ impl ManagedInterfaces {
         cannot.chain(incomplete).chain(leaving).chain(self.bypassed()).collect()
     }
 
-    /// Repairs of each served interface.
+    /// Repairs of each managed interface.
     pub(super) fn repairs(&self) -> BTreeMap<String, u64> {
         let of = |served: &Served| (served.info.iface.clone(), served.repairs.total);
         self.served.values().map(of).collect()
@@ -160,7 +160,7 @@ impl ManagedInterfaces {
         Ok(retry || ids(&attach::list()?) != self.seen)
     }
 
-    /// Updates the served interfaces to the existing ones; calls `tell` after each step.
+    /// Updates the managed interfaces to the existing ones; calls `tell` after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
         let (world, infos) = self.look(false)?;
         self.rename(&infos);
@@ -211,7 +211,7 @@ impl ManagedInterfaces {
         Ok(())
     }
 
-    /// Interfaces and attachments. With `probe`, also which attachments another daemon serves, which briefly blocks
+    /// Interfaces and attachments. With `probe`, also which attachments another daemon manages, which briefly blocks
     /// their claims.
     fn look(&self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
@@ -278,13 +278,13 @@ impl ManagedInterfaces {
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
                 let iface = served.info.iface;
-                tracing::info!(iface, "detached by another program; ignored until a reload");
+                tracing::info!(iface, "detached by another process; ignored until a reload");
                 self.released.insert(id.ifindex);
             }
         }
         for id in &plan.gone {
             if let Some(served) = self.served.remove(id) {
-                tracing::info!(iface = served.info.iface, "gone");
+                tracing::info!(iface = served.info.iface, "interface removed");
             }
         }
     }
@@ -302,7 +302,7 @@ impl ManagedInterfaces {
         if self.failing.insert(index, failure).is_some_and(|old| old.logged == logged) {
             return;
         }
-        tracing::error!(iface, error = logged, "not served; retrying every 10 s");
+        tracing::error!(iface, error = logged, "cannot manage interface; retrying every 10 s");
     }
 
     /// Attaches interfaces, several at a time, and starts their tasks.
@@ -348,7 +348,7 @@ impl ManagedInterfaces {
     /// Takes over an existing attachment; `waits`: a change of it is unconfirmed.
     fn take_over(&mut self, info: &Info, waits: bool) -> Result<()> {
         let iface = &info.iface;
-        // Checked before changing anything, as another daemon may serve it.
+        // Checked before changing anything, as another daemon may manage it.
         let claim = attach::claim(iface)?;
         let replaced = attach::upgrade(iface)?;
         if !replaced.is_empty() {
@@ -366,7 +366,7 @@ impl ManagedInterfaces {
         self.begin(info.clone(), claim)
     }
 
-    /// Ends tasks and detaches. Failures are served on, and retried.
+    /// Ends tasks and detaches. Interfaces that cannot be detached remain managed, and are retried.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Detached {
         self.tasks.remove(&ids);
         let mut gone = Detached::default();
@@ -383,7 +383,7 @@ impl ManagedInterfaces {
         gone
     }
 
-    /// Detaches interfaces whose tasks have ended. Returns `false` on failure, after which it is served again.
+    /// Detaches interfaces whose tasks have ended. Returns `false` on failure; the interface is then managed again.
     fn end_attachment(&mut self, info: Info, why: &str) -> bool {
         let iface = info.iface.clone();
         match attach::detach_id(info.id()) {
@@ -396,9 +396,13 @@ impl ManagedInterfaces {
                 if before.is_none_or(|before| before.error != error) {
                     tracing::error!(iface, error, "detach failed; retrying every 10 s");
                 }
-                // A half-detached interface cannot be served.
+                // A half-detached interface cannot be managed.
                 if let Err(error) = self.serve(info) {
-                    tracing::warn!(iface, error = chain(&error), "not served until it is detached");
+                    tracing::warn!(
+                        iface,
+                        error = chain(&error),
+                        "cannot manage interface until it is detached"
+                    );
                 }
                 return false;
             }

@@ -6,17 +6,17 @@ use dcqcn_loader::attach::Id;
 
 use super::config::Config;
 
-/// Interfaces that the daemon serves.
+/// Interfaces that the daemon manages.
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
-    /// Those in a file: attached with the file's parameters.
+    /// Interfaces in a file: attached with the file's parameters.
     File(Box<Config>),
     /// Existing attachments, unchanged.
     Named(Vec<String>),
 }
 
 impl Scope {
-    /// Whether the daemon serves the interface with this name.
+    /// Whether the daemon manages the interface with this name.
     pub(super) fn names(&self, iface: &str) -> bool {
         match self {
             Self::File(config) => names(config, iface),
@@ -41,9 +41,9 @@ fn names(config: &Config, iface: &str) -> bool {
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
-    /// Its index.
+    /// Index.
     pub(super) index: u32,
-    /// Its name now.
+    /// Current name.
     pub(super) name: String,
     /// Whether RoCE is possible: it has an Ethernet address and is not the loopback.
     pub(super) is_ethernet: bool,
@@ -58,9 +58,9 @@ pub(super) struct Attached {
     pub(super) name: String,
     /// The other interface of an inline attachment.
     pub(super) inline_peer: Option<String>,
-    /// Served by this daemon.
+    /// Managed by this daemon.
     pub(super) is_served: bool,
-    /// Served by another daemon.
+    /// Managed by another daemon.
     pub(super) is_foreign: bool,
 }
 
@@ -97,9 +97,9 @@ pub(super) struct Drop {
 pub(super) struct Reload {
     /// To detach: no longer in the file.
     pub(super) drop: Vec<Drop>,
-    /// Served on, with unchanged parameters.
+    /// To remain managed, with unchanged parameters.
     pub(super) keep: Vec<Id>,
-    /// Served on, with the file's parameters.
+    /// To remain managed, with the file's parameters.
     pub(super) change: Vec<Id>,
     /// To attach again, by name.
     pub(super) attach: Vec<String>,
@@ -113,14 +113,14 @@ pub(super) struct ReloadOptions {
     /// An explicit request, which also resets parameters changed since to the file's; otherwise only changes of the
     /// file are applied.
     pub(super) explicitly: bool,
-    /// The file may drop every served interface.
+    /// The file may drop every managed interface.
     pub(super) allow_empty: bool,
 }
 
 /// Plans the switch from one file to another.
 ///
 /// # Errors
-/// The new file would drop every served interface.
+/// The new file would drop every managed interface.
 pub(super) fn reload(
     old: &Config,
     new: &Config,
@@ -131,7 +131,7 @@ pub(super) fn reload(
     for interface in world.interfaces.iter().filter(|interface| names(new, &interface.name)) {
         let is_new_to_the_file = || !old.agrees_on(new, &interface.name);
         match world.attached_to(interface) {
-            // Attachments of another daemon are reported when this one tries to serve them.
+            // Attachments of another daemon are reported when this one tries to manage them.
             Some(attached) if attached.is_foreign => {}
             Some(attached) if options.explicitly || !attached.is_served || is_new_to_the_file() => {
                 plan.change.push(attached.id);
@@ -159,7 +159,7 @@ pub(super) fn reload(
     let leaves_nothing = plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty();
     if leaves_nothing && !plan.drop.is_empty() && !options.allow_empty {
         return Err(format!(
-            "the file drops every served interface ({} would be detached); `dcqcn run --allow-empty` accepts \
+            "the file drops every managed interface ({} would be detached); `dcqcn run --allow-empty` accepts \
              such a file",
             plan.drop.len()
         ));
@@ -170,13 +170,13 @@ pub(super) fn reload(
 /// Actions after a change of interfaces or attachments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Follow {
-    /// Served, but the interface was removed.
+    /// Managed, but the interface was removed.
     pub(super) gone: Vec<Id>,
-    /// Served, but detached by another process.
+    /// Managed, but detached by another process.
     pub(super) released: Vec<Id>,
-    /// Attached and unserved, but the interface was removed: clean up.
+    /// Attached and unmanaged, but the interface was removed: clean up.
     pub(super) leftover: Vec<Id>,
-    /// Attached, to be served unchanged or with the file's parameters.
+    /// Attached, to be managed unchanged or with the file's parameters.
     pub(super) take_over: Vec<Id>,
     /// To attach, by index and name.
     pub(super) attach: Vec<(u32, String)>,
@@ -270,7 +270,7 @@ mod tests {
         })
     }
 
-    /// Interfaces, some attached: 1 served, 2 served by another daemon, 3 unserved.
+    /// Interfaces, some attached: 1 managed, 2 managed by another daemon, 3 unmanaged.
     fn world() -> impl Strategy<Value = World> {
         (btree_set(0..NAMES.len(), 0..=NAMES.len()), vec(0..4_u8, NAMES.len())).prop_map(|(there, kinds)| {
             let mut world = World::default();
@@ -305,7 +305,7 @@ mod tests {
             (old, new, options, world) in (file(), file(), options(), world()),
         ) {
             let Ok(plan) = reload(&old, &new, options, &world) else {
-                // Rejected only if no served interface would remain, and never if that is allowed.
+                // Rejected only if no managed interface would remain, and never if that is allowed.
                 prop_assert!(!options.allow_empty && world.attached.iter().any(|attached| attached.is_served));
                 for attached in &world.attached {
                     let there = world.interface(attached.id).is_some();

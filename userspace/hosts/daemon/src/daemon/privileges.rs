@@ -14,7 +14,7 @@ const KEPT: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, C
 /// are per thread.
 ///
 /// # Errors
-/// The kernel refuses, or attachments would become invisible.
+/// A capability is missing, or attachments would become invisible.
 pub(super) fn give_up() -> Result<()> {
     // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
@@ -41,8 +41,8 @@ pub(super) fn give_up() -> Result<()> {
         attach::file_system().context("cannot open the BPF file system after dropping capabilities")?;
     ensure!(
         seen == before,
-        "without root's other capabilities this process sees another /run/dcqcn/bpf than init does: start it in \
-         init's mount namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
+        "/run/dcqcn/bpf of this process differs from init's after dropping capabilities; start it in init's mount \
+         namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
     );
     tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
     Ok(())

@@ -1,4 +1,4 @@
-//! Periodic tasks for attached interfaces: one thread per kind of task, with one netlink socket, serves all interfaces;
+//! Periodic tasks for attached interfaces: one thread per kind of task, with one netlink socket, handles all interfaces;
 //! all tasks share one set of maps per interface.
 
 mod looper;

@@ -56,7 +56,7 @@ impl Watch {
 struct WatchdogTask {
     port: Arc<Port>,
     watch: Watch,
-    /// Its settings, and the priorities whose pauses apply.
+    /// Settings, and the priorities whose pauses apply.
     set_to: Option<(Watchdog, u8)>,
 }
 

@@ -24,18 +24,18 @@ impl Port {
     /// Opens its maps.
     ///
     /// # Errors
-    /// It is no longer attached.
+    /// The interface is not attached.
     pub(super) fn open(iface: &str) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::open(iface)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
     }
 
-    /// Its maps, for reading. Must not be held while blocking.
+    /// Maps, for reading. Must not be held while blocking.
     pub(super) fn maps(&self) -> RwLockReadGuard<'_, Maps> {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its maps, for writing. Must not be held while blocking.
+    /// Maps, for writing. Must not be held while blocking.
     pub(super) fn maps_mut(&self) -> RwLockWriteGuard<'_, Maps> {
         self.maps.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -50,7 +50,7 @@ pub(super) enum Command {
     Reload,
     /// A client's request over the socket.
     Order(Box<Ordered>),
-    /// Shut down, and detach or keep the served interfaces.
+    /// Shut down, and detach or keep the managed interfaces.
     End {
         /// Detach.
         detach: bool,
@@ -63,7 +63,7 @@ pub(super) struct Worker {
     pub(super) log: Log,
     /// Publishes the settings of the metrics server.
     pub(super) metrics: Sender<Option<Metrics>>,
-    /// Accept a file that drops every served interface.
+    /// Accept a file that drops every managed interface.
     pub(super) allow_empty: bool,
     /// Socket for PFC frames, if permitted.
     pub(super) pause_socket: Option<PauseSocket>,
@@ -359,9 +359,9 @@ fn publish(shared: &SharedState, fleet: &ManagedInterfaces, published: &Publishe
 
 fn status(fleet: &ManagedInterfaces, waiting: usize) -> String {
     let served = match fleet.ifaces() {
-        none if none.is_empty() => "no interface to serve yet".into(),
-        ifaces if ifaces.len() > 16 => format!("serving {} interfaces", ifaces.len()),
-        ifaces => format!("serving {}", ifaces.join(", ")),
+        none if none.is_empty() => "managing no interface yet".into(),
+        ifaces if ifaces.len() > 16 => format!("managing {} interfaces", ifaces.len()),
+        ifaces => format!("managing {}", ifaces.join(", ")),
     };
     if waiting == 0 { served } else { format!("{served}; {waiting} more to attach") }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub(crate) struct TaskHealth {
     /// Name.
     pub(crate) task: &'static str,
-    /// Number of interfaces it serves.
+    /// Number of interfaces with this task.
     pub(crate) interfaces: usize,
     /// Failures on any interface, each followed by a restart.
     pub(crate) failures: u64,

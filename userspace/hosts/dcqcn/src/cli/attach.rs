@@ -15,7 +15,7 @@ use dcqcn_support::cli::SettingsArgs;
 
 /// Attach the data plane to an interface.
 ///
-/// It stays in the kernel until `dcqcn detach` or a reboot.
+/// The data plane stays in the kernel until `dcqcn detach` or a reboot.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

@@ -62,7 +62,7 @@ impl ConfigCommand {
 #[command(after_long_help = "\
 Examples:
   dcqcn config example
-  # what a profile amounts to
+  # the values of a profile
   dcqcn config example --profile lab --link-rate 200mbit")]
 pub(super) struct ExampleArgs {
     /// Use the values of this profile.

@@ -37,9 +37,9 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Without an interface: all pending changes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed in the same network namespace, so a
-machine that loses its connection by a change recovers. `dcqcn status IFACE` shows pending changes. They are reverted
-by a background process, or by `dcqcn run` if it serves the interface; if both are killed, by the next `dcqcn` command.
+A change made with `--confirm 60s` is reverted after 60 seconds unless it is confirmed in the same network namespace, so
+a change that cuts off the machine undoes itself. `dcqcn status IFACE` shows pending changes. They are reverted
+by a background process, or by `dcqcn run` if it manages the interface; if both are killed, by the next `dcqcn` command.
 `dcqcn log` shows all changes.
 
 Examples:

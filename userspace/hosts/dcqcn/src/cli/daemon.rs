@@ -14,10 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(310);
 
 const OUTCOMES: &str = "\
 With --json, `outcome` is the result, with the exit code:
-  done         0  done; everything is served
+  done         0  done; all interfaces are managed
   failed       1  the result is unknown: check `dcqcn daemon status`
   refused      6  rejected: nothing was changed
-  partial      7  partially done: some interfaces cannot be served, `failing` lists them
+  partial      7  partially done: some interfaces cannot be managed, `failing` lists them
   unreachable  8  no daemon answers
   busy         9  not processed: try again";
 
@@ -56,7 +56,7 @@ pub(super) struct StatusArgs {
     socket: Socket,
 }
 
-/// Exit with 0 if all interfaces are served, and with 7 if not.
+/// Exit with 0 if all interfaces are managed, and with 7 if not.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
@@ -152,7 +152,7 @@ impl NotDone {
 
 impl fmt::Display for NotDone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.error.as_deref().unwrap_or("not everything is served"))
+        f.write_str(self.error.as_deref().unwrap_or("some interfaces are not managed"))
     }
 }
 
@@ -219,7 +219,8 @@ impl Action {
                     None => {
                         let status: Status = client.ask(Verb::Status {})?;
                         let on_trial = status.config.filter(|_| status.confirm_within_s.is_some());
-                        on_trial.ok_or_else(|| ClientError::Refused("no configuration is on trial".into()))?
+                        on_trial
+                            .ok_or_else(|| ClientError::Refused("no configuration is unconfirmed".into()))?
                     }
                 };
                 let confirm = Confirm { name };
@@ -229,7 +230,7 @@ impl Action {
     }
 }
 
-/// Whether all configured interfaces are served.
+/// Whether all configured interfaces are managed.
 fn is_complete(status: &Status) -> bool {
     let Status { is_ready, failing, waiting, stuck, .. } = status;
     *is_ready && failing.is_empty() && *waiting == 0 && stuck.is_none()
@@ -240,11 +241,11 @@ impl fmt::Display for Report {
         // Errors go to standard error.
         let Some(status) = &self.status else { return Ok(()) };
         match status.interfaces.as_slice() {
-            [] => writeln!(f, "serves no interface")?,
-            ifaces => writeln!(f, "serves {}", ifaces.join(", "))?,
+            [] => writeln!(f, "manages no interface")?,
+            ifaces => writeln!(f, "manages {}", ifaces.join(", "))?,
         }
         for failing in &status.failing {
-            writeln!(f, "fails: {}: {}", failing.interface, failing.error)?;
+            writeln!(f, "failing: {}: {}", failing.interface, failing.error)?;
         }
         if status.waiting != 0 {
             writeln!(f, "still to attach: {}", status.waiting)?;
@@ -259,14 +260,14 @@ impl fmt::Display for Report {
             (Some(name), Some(left)) => {
                 writeln!(
                     f,
-                    "on trial: configuration {name}; `dcqcn daemon confirm` keeps it, {left} s left"
+                    "configuration {name} is unconfirmed: `dcqcn daemon confirm` keeps it, otherwise reverted in {left} s"
                 )?;
             }
             (Some(name), None) => writeln!(f, "configuration {name} overrides the file")?,
             (None, _) => {}
         }
         if let Some(reload) = &status.reload {
-            let how = if reload.refused.is_empty() { "in effect" } else { reload.refused.as_str() };
+            let how = if reload.refused.is_empty() { "active" } else { reload.refused.as_str() };
             writeln!(f, "last reload, {}: {how}", reload.at)?;
         }
         for (iface, repairs) in status.repairs.iter().filter(|(_, repairs)| **repairs != 0) {

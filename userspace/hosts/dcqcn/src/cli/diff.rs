@@ -24,7 +24,7 @@ use dcqcn_support::cli::read_file;
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-If a file lacks the link's rate and overhead, the values found when attaching are accepted. A profile is compared only in
+If a file lacks the link's rate and overhead, the values detected when attaching are accepted. A profile is compared only in
 its own parameters: the rate machine, the time between CNPs and the marking curves.
 
 Exit codes: 0 equal, 4 different, others as for all commands.
@@ -165,7 +165,7 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The file has the differences to the defaults; with it `dcqcn attach` reproduces the active configuration. An existing
-FILE is replaced at once.
+FILE is replaced atomically.
 
 Examples:
   dcqcn config show eth0

@@ -23,7 +23,7 @@ Exit codes: 0 nothing worse than info, 1 failed, 2 wrong usage, 4 warnings, 5 er
 
 Examples:
   dcqcn doctor
-  # under traffic, for longer, with a switch 100 us away
+  # longer readings under traffic, with a round-trip time of 100 us
   dcqcn doctor --duration 10s --rtt 100us
   # record on one host, examine on another
   dcqcn doctor --record /tmp/eth0-is-slow

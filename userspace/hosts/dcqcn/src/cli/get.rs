@@ -25,7 +25,7 @@ Groups:
   wred  the congestion point: WRED marking, classes and queues
   np    the notification point: CNPs
   rp    the reaction point: the rate machine and the pacer
-  link  the link
+  link  the interface: link, ECT and DSCP of its own packets, PFC, event log
 
 Examples:
   dcqcn get eth0

@@ -21,14 +21,14 @@ use dcqcn_support::cli::Output;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The file is reloaded on SIGHUP, and when it has changed and been stable for a second: on all interfaces or, if anything in
-it is rejected, on none. A file that drops every served interface is rejected. Parameters set since then are kept if the
+it is rejected, on none. A file that drops every managed interface is rejected. Parameters set since then are kept if the
 file's value is unchanged; SIGHUP resets them to the file's. Use `dcqcn config check FILE` to check it beforehand. With
-interfaces instead of a file, these are served with their current settings.
+interfaces instead of a file, these are managed with their current settings.
 
 Prometheus metrics are served on the address in the file's [metrics], or by `run --metrics-only` without a controller:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
 of `dcqcn counters`, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers 200 while
-the process makes progress, `/readyz` 503 with the causes unless all interfaces are served. Flows have their own series
+the process makes progress, `/readyz` 503 with the causes unless all interfaces are managed. Flows have their own series
 only with --top-qps, as each costs storage. There is no encryption or authentication: use addresses other than loopback
 only in trusted networks.
 
@@ -45,10 +45,10 @@ pub(super) struct RunArgs {
     /// Configuration file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     config: PathBuf,
-    /// Detach all served interfaces on exit.
+    /// Detach all managed interfaces on exit.
     #[arg(long)]
     detach_on_exit: bool,
-    /// Accept a changed file even if it drops every served interface, and detach them all.
+    /// Accept a changed file even if it drops every managed interface, and detach them all.
     #[arg(long, conflicts_with = "ifaces")]
     allow_empty: bool,
     /// Log format [default: text, or the file's].

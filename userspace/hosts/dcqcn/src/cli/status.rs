@@ -111,11 +111,11 @@ impl Status {
     /// State in one or two words.
     const fn summary(&self) -> &'static str {
         match self.state {
-            _ if !self.alive => "interface gone",
+            _ if !self.alive => "interface removed",
             State::Attaching => "half attached",
             State::Detaching => "half detached",
             State::Attached if !self.problems.is_empty() => "INCOMPLETE",
-            State::Attached if self.unread.is_some() => "not seen",
+            State::Attached if self.unread.is_some() => "unreadable",
             State::Attached => "attached",
         }
     }

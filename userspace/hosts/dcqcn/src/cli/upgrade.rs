@@ -22,7 +22,7 @@ Examples:
   dcqcn upgrade eth0
   # after a new version was installed
   dcqcn upgrade --all
-  # whether it can
+  # check without replacing anything
   dcqcn upgrade --all --dry-run")]
 pub(super) struct UpgradeArgs {
     /// Attached interface.

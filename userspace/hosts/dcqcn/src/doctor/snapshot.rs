@@ -142,7 +142,7 @@ pub(crate) struct Running {
     pub hook: String,
     /// Program ID in the kernel.
     pub id: u32,
-    /// Whether it is compiled to machine code.
+    /// Whether the program is compiled to machine code.
     pub jited: bool,
 }
 
@@ -219,7 +219,7 @@ pub(crate) struct Link {
     pub unread_packets: BTreeMap<String, u64>,
     /// Kernel driver of the device.
     pub driver: Option<String>,
-    /// Its qdiscs.
+    /// Qdiscs.
     pub qdiscs: Vec<Qdisc>,
     /// Token bucket at its root.
     #[serde(default)]
@@ -357,13 +357,13 @@ impl Snapshot {
 }
 
 impl Attached {
-    /// Its parameters; `None` if they could not be read. [`record::read`](super::record::read) rejects invalid ones.
+    /// Parameters; `None` if they could not be read. [`record::read`](super::record::read) rejects invalid ones.
     #[must_use]
     pub(crate) fn config(&self) -> Option<Config> {
         config(self.parameters.as_ref()?).ok()
     }
 
-    /// Its traffic: between the two readings if there was any, else since it was attached.
+    /// Traffic: between the two readings if there was any, else since it was attached.
     pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Seen> {
         let after = self.after.as_ref()?;
         let zero = Counts::default();

@@ -83,7 +83,7 @@ impl Column {
         }
     }
 
-    /// Whether it is text, aligned to the left.
+    /// Whether the column is text, aligned to the left.
     pub(super) const fn is_words(self) -> bool {
         matches!(self, Self::Receiver | Self::Qpn | Self::State)
     }

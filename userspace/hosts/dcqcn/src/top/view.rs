@@ -30,20 +30,20 @@ const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const KEYS: &str = "? help  q quit  Tab interface  \u{2190}\u{2192} sort  r reverse  e edit  p pause";
 
 const HELP: &str = "\
-q, Ctrl-C        end
-?, h             this help
+q, Ctrl-C        quit
+?, h             show this help
 Tab, Shift-Tab   next, previous interface
-\u{2190} \u{2192}, < >         sort by the column on the left, on the right
-r                reverse the order
+\u{2190} \u{2192}, < >         sort by the previous, next column
+r                reverse the sort order
 \u{2191} \u{2193} PgUp PgDn    scroll the flows; Home, End
-e                change a parameter: type a part of its name,
-                 choose with \u{2191} \u{2193} and Enter, type the value, Enter
-p, Space         pause, go on
+e                change a parameter: type part of its name,
+                 select with \u{2191} \u{2193} and Enter, type a value, Enter
+p, Space         pause, resume
 Esc              close
 
-A bar ends at 5/4 of Kmax: \u{250a} is Kmin, \u{2503} is Kmax.
+Bars end at 5/4 of Kmax: \u{250a} is Kmin, \u{2503} is Kmax.
 RATE is the enforced rate, SENT/s the actual one; HISTORY is
-RATE against the line rate. A flow is identified by its receiver's QP.";
+RATE relative to line rate. A flow is identified by its receiver's QP.";
 
 /// Areas of the screen, from top to bottom.
 struct Areas {
@@ -335,7 +335,7 @@ fn value(frame: &mut Frame<'_>, state: &State, key: Key, text: &str) {
     lines.extend(wrapped(&expected(key.unit()), WIDTH));
     lines.push(Line::raw(""));
     lines.push(Line::styled(format!("{key} = {text}_   (now {now})"), BOLD));
-    popup(frame, "Enter applies, Esc leaves", lines, WIDTH as u16);
+    popup(frame, "Enter applies, Esc cancels", lines, WIDTH as u16);
 }
 
 /// Wraps `text` to lines of at most `width`.

@@ -354,8 +354,8 @@ fn link_rate(
         });
         if burst_ns < Shaping::SAFE_BURST_NS {
             notes.push(format!(
-                "its burst is {} at that rate: served later than that, the shaper is slower and its queue longer than \
-                 marking assumes; see `dcqcn doctor`",
+                "its burst is {} at that rate: a later timer makes the shaper slower and its queue longer than marking \
+                 assumes; see `dcqcn doctor`",
                 render::ns(burst_ns)
             ));
         }

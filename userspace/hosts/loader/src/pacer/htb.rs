@@ -50,7 +50,7 @@ struct Class {
     id: FlowId,
     place: (u32, usize),
     rate_bps: u64,
-    /// Its time in [`Classes::due`]; `u64::MAX` = not in there.
+    /// Time in [`Classes::due`]; `u64::MAX` = not in there.
     due_ns: u64,
 }
 

@@ -52,7 +52,7 @@ impl Batch {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }
 
-    /// Whether it has no changes.
+    /// Whether the batch has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()

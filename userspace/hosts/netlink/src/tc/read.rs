@@ -29,7 +29,7 @@ pub struct Qdisc {
     pub parent: Handle,
     /// The value of `TCA_OPTIONS`, with which the kernel would create an equal one.
     pub options: Vec<u8>,
-    /// Whether it adjusts packet sizes by a size table (`TCA_STAB`).
+    /// Whether the qdisc adjusts packet sizes by a size table (`TCA_STAB`).
     pub has_size_table: bool,
     /// Traffic and backlog.
     pub stats: Stats,
@@ -70,7 +70,7 @@ pub struct Fq {
 pub struct Class {
     /// Kind of its qdisc.
     pub kind: String,
-    /// Its handle.
+    /// Handle.
     pub handle: Handle,
     /// The class above it, or [`Handle::ROOT`].
     pub parent: Handle,
@@ -108,7 +108,7 @@ pub enum Shaper {
     Tbf,
     /// The only top class of an HTB at the root.
     Htb {
-        /// That class.
+        /// The class.
         class: Handle,
     },
 }
@@ -118,7 +118,7 @@ pub enum Shaper {
 pub struct Shaping {
     /// Kind.
     pub shaper: Shaper,
-    /// Its rate in bits per second.
+    /// Rate in bits per second.
     pub rate_bps: u64,
     /// Burst, as time at that rate, in nanoseconds. If the queue is not served for longer, the rate of the remaining
     /// time is lost.

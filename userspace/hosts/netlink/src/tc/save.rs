@@ -71,7 +71,7 @@ impl SavedQdisc {
         Self { kind, handle: Handle::UNSPEC, options, tx_queue_len, queues }
     }
 
-    /// Whether it is the kernel's default for the interface.
+    /// Whether the saved qdisc is the kernel's default for the interface.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.handle == Handle::UNSPEC

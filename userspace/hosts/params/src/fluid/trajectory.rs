@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cliff_at_kmax_unsettles_many_flows() {
+    fn kmax_jump_unsettles_many_flows() {
         assert!(variation(64, 85_000, 200_000, 10_000) > 1.0);
         assert!(variation(10, 4_000, 200_000, 10_000) < 0.01);
     }

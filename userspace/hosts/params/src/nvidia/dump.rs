@@ -69,10 +69,12 @@ impl Import {
 fn unknown(name: &str, value: &str) -> Option<String> {
     match name {
         "roce_cc_prio_mask" => Some(format!(
-            "a switch for each priority (mask {value}); rp_enable and np_enable are per interface here, and unchanged"
+            "set per priority (mask {value}); rp_enable and np_enable apply to the whole interface and are unchanged"
         )),
         "roce_cc_algorithm" if value == "0" => None,
-        "roce_cc_algorithm" => Some("an algorithm other than ECN: the adapter does not run DCQCN".to_owned()),
+        "roce_cc_algorithm" => {
+            Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
+        }
         _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("unknown parameter {name}")),
         _ => None,
     }

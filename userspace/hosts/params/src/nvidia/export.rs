@@ -26,8 +26,8 @@ pub fn export(config: &Config) -> Export {
     let mut notes = Vec::new();
     if config.scalars.rp_variant != RP_VARIANT_FIRMWARE {
         notes.push(
-            "rp_variant is paper: the adapter runs the firmware variant, which cuts once per \
-             rate_reduce_monitor_period and starts from alpha in 1/1024"
+            "rp_variant is paper, but the adapter has only the firmware variant, which cuts once per \
+             rate_reduce_monitor_period and has alpha in units of 1/1024"
                 .to_owned(),
         );
     }
@@ -47,7 +47,7 @@ fn value(config: &Config, known: &Known, notes: &mut Vec<String>) -> Option<u64>
         let (text, most) = (key.text(config), known.most);
         notes.push(format!("{key} = {text} exceeds the firmware's field: writing {most}"));
     } else if !value.is_multiple_of(known.scale) {
-        notes.push(format!("{key} = {} is rounded up to {units} of the firmware's units", key.text(config)));
+        notes.push(format!("{key} = {} rounded up to {units} firmware units", key.text(config)));
     }
     Some(units.min(known.most))
 }

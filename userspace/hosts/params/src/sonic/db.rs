@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 /// Reason why a file cannot be used, with position and expectation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// Unreadable file.
     #[error("{file}: {source}")]
     Read {
         /// File.
@@ -22,7 +22,7 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// It is not JSON.
+    /// Invalid JSON.
     #[error("{file}: {source}")]
     Json {
         /// File.
@@ -30,7 +30,7 @@ pub enum Error {
         /// Position and cause.
         source: serde_json::Error,
     },
-    /// Its content is invalid.
+    /// Invalid content.
     #[error("{file}: {at}: {message}")]
     Content {
         /// File.

@@ -54,21 +54,21 @@ const TABLES: [&str; 12] = [
 
 /// Tables about queues without a counterpart.
 const OTHER_TABLES: [(&str, &str); 12] = [
-    ("BUFFER_POOL", "the switch has its own buffers"),
-    ("BUFFER_PORT_INGRESS_PROFILE_LIST", "the switch has its own buffers"),
-    ("BUFFER_PORT_EGRESS_PROFILE_LIST", "the switch has its own buffers"),
-    ("BUFFER_QUEUE", "the switch has its own buffers; queue_limit limits the virtual queue"),
-    ("CABLE_LENGTH", "headroom is pfc.N.headroom here"),
+    ("BUFFER_POOL", "describes the switch's buffers"),
+    ("BUFFER_PORT_INGRESS_PROFILE_LIST", "describes the switch's buffers"),
+    ("BUFFER_PORT_EGRESS_PROFILE_LIST", "describes the switch's buffers"),
+    ("BUFFER_QUEUE", "describes the switch's buffers; queue_limit limits the virtual queue"),
+    ("CABLE_LENGTH", "not used: set pfc.N.headroom"),
     ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED),
-    ("DOT1P_TO_TC_MAP", "classes depend on the DSCP only here"),
+    ("DOT1P_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
     ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED),
     ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
-    ("SWITCH_TRIMMING", "trimming has separate parameters here"),
-    ("TC_TO_DSCP_MAP", "DSCPs are not rewritten here"),
+    ("SWITCH_TRIMMING", "not supported by import: set the trimming parameters"),
+    ("TC_TO_DSCP_MAP", "not supported: DSCPs are not rewritten"),
     ("TC_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
 ];
 const COMPUTED: &str =
-    "the switch computes lossless buffers from it; here they are pfc.N.xoff, pfc.N.xon and pfc.N.headroom";
+    "the switch computes lossless buffers from it; set pfc.N.xoff, pfc.N.xon and pfc.N.headroom instead";
 
 /// Imports the configuration of `port`. `current` has the interface's parameters, which apply where the file has no
 /// value.
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         let carried = |field: &&str| [DSCP, QUEUE].contains(field) || pfc::FIELDS.contains(field);
         let others: Vec<_> = of_port.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() {
-            let reason = "port schedulers and other maps have no counterpart here";
+            let reason = "no counterpart for port schedulers and other maps";
             self.unmapped("PORT_QOS_MAP", of_port.key(), others, reason);
         }
         Ok(queues)
@@ -271,7 +271,7 @@ impl<'a> Reader<'a> {
                         );
                     }
                 } else {
-                    let reason = format!("only queues 0 to {} exist here", CLASSES - 1);
+                    let reason = format!("only queues 0 to {} exist", CLASSES - 1);
                     self.unmapped("QUEUE", row.key(), [], reason);
                 }
             }
@@ -326,7 +326,7 @@ impl<'a> Reader<'a> {
             let others: Vec<_> =
                 row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
             if !others.is_empty() {
-                self.unmapped("QUEUE", row.key(), others, "no counterpart here");
+                self.unmapped("QUEUE", row.key(), others, "no counterpart");
             }
         }
         self.shared_and_unused(queues, tc_to_queue);
@@ -345,7 +345,7 @@ impl<'a> Reader<'a> {
                 && queues.get(&queue).is_some_and(|row| row.fields().any(|f| f == "wred_profile"))
             {
                 let reason = format!(
-                    "traffic classes {} share the queue: each has its own virtual queue here",
+                    "traffic classes {} share the queue, but each has its own virtual queue",
                     classes.join(", ")
                 );
                 self.unmapped("QUEUE", &format!("{}|{queue}", self.port), ["wred_profile"], reason);
@@ -420,18 +420,18 @@ impl<'a> Reader<'a> {
         let drops = ["green_min_threshold", "green_drop_probability"];
         let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
         if is_early {
-            let reason = "no early drops here: the queue accepts packets up to green_max_threshold";
+            let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.unmapped("WRED_PROFILE", profile.key(), drops, reason);
         }
         if !colours.is_empty() {
-            self.unmapped("WRED_PROFILE", profile.key(), colours, "all packets are green here");
+            self.unmapped("WRED_PROFILE", profile.key(), colours, "not used: all packets are green");
         }
         if !ecn && profile.switch("wred_green_enable")? == Some(true) {
-            let reason = "early drops without ECN: WRED only marks here";
+            let reason = "early drops without ECN are not supported: WRED only marks";
             self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
         }
         if ecn && profile.switch("wred_green_enable")?.is_none() {
-            let reason = "absent, assumed true: a switch may mark nothing without it";
+            let reason = "absent, assumed true; a switch may mark nothing without it";
             self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A switch's file onto parameters and back.
+//! Import of a switch's file, and export of the parameters.
 
 use dcqcn_common::params::{Config, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use dcqcn_common::pfc::watchdog::StormAction;
@@ -349,7 +349,8 @@ fn non_marking_profile_reported() {
         let text = sample_with(&format!("/WRED_PROFILE/ROCE/{field}"), value);
         let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
         assert_eq!(config.wred[3].ecn, ecn, "{field}");
-        let drops = import.unmapped.iter().any(|u| u.reason.contains("early drops without ECN"));
+        let drops =
+            import.unmapped.iter().any(|u| u.reason.contains("early drops without ECN are not supported"));
         assert_eq!(drops, ecn == 0 && field == "ecn");
     }
 }
@@ -364,8 +365,8 @@ fn marking_thresholds_separate_from_drop() {
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
     let wred = config.wred[3];
     assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (100_000, 300_000, 100_000));
-    assert_eq!(wred.queue_limit_bytes, 1_600_000, "where a switch drops everything");
-    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("no early drops here")));
+    assert_eq!(wred.queue_limit_bytes, 1_600_000, "the depth at which a switch drops every packet");
+    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("no early drops: ")));
     db["WRED_PROFILE"]["ROCE"]["green_ect_min_threshold"] = "300001".into();
     let refused = import_of(&db).unwrap_err().to_string();
     assert!(
@@ -461,7 +462,7 @@ fn lossless_group_is_paused() {
     assert_eq!(stays, ["PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"]);
     let unasked = imported(&read(&none.to_string()), "Ethernet4", Config::DEFAULT).1.unmapped;
     assert!(!unasked.iter().any(|u| u.reason.ends_with("stays")), "{unasked:?}");
-    // A share of the free buffer is not a threshold here.
+    // Thresholds relative to the free buffer are not imported.
     db["BUFFER_PROFILE"]["lossless"] = json!({ "xoff": "160000", "dynamic_th": "0" });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.pfc[3].xoff, config.pfc[3].headroom), (50_000, 160_000));
@@ -510,7 +511,7 @@ proptest! {
             (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
         }
         for (queue, (scheduler, weight)) in config.queue.iter_mut().zip(schedulers) {
-            // The weight of a strict queue is unused, here and there.
+            // The weight of a strict queue is unused on both sides.
             (queue.scheduler, queue.weight) = (scheduler, if scheduler == SCHEDULER_STRICT { 1 } else { weight });
         }
         for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {

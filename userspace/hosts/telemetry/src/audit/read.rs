@@ -9,7 +9,7 @@ use super::{Entry, Error, Event, Log};
 /// Contents of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// Its entries, oldest first.
+    /// Entries, oldest first.
     pub entries: Vec<Entry>,
     /// Numbers of malformed lines, from 1: foreign, or truncated by a full disk.
     pub unreadable: Vec<usize>,

@@ -27,7 +27,7 @@ fn tcp(law: TcpLaw) -> Tcp {
 }
 
 #[test]
-fn the_window_doubles_in_slow_start() {
+fn window_doubles_in_slow_start() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
     rounds(&mut tcp, &mut now_ns, 3, |_| false);
     assert_eq!((tcp.window, tcp.unacknowledged), (80.0, 0));
@@ -82,7 +82,7 @@ fn third_later_ack_is_loss_timeout_is_all() {
     assert_eq!((tcp.set_timer(now_ns), at_ns), (None, Some(now_ns + MIN_RTO_NS)));
     assert_eq!(tcp.on_timer(now_ns + MIN_RTO_NS), None);
     assert_eq!((tcp.to_retransmit, tcp.unacknowledged, tcp.window), (7, 0, 1.0));
-    // An acknowledgement of what was abandoned counts nothing: the data is sent again.
+    // An acknowledgement of abandoned data has no effect, as that data is retransmitted.
     let before = tcp.counters;
     tcp.on_ack(now_ns + MIN_RTO_NS + 1, 5, false);
     assert_eq!(tcp.counters, before);

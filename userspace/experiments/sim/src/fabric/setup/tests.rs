@@ -50,7 +50,7 @@ fn inconsistent_settings_rejected() {
             "--workload incast:32",
             "incast:32 is out of range: allowed is 1 to 31, as one of the 32 hosts receives",
         ),
-        ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: no link joins leaf0 and leaf1"),
+        ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: leaf0 and leaf1 have no common link"),
         (
             "--fault 1ms,down,leaf0,core",
             "--fault 1ms,down,leaf0,core: no node `core`; nodes are `host0` to `spine3`",
@@ -65,11 +65,11 @@ fn inconsistent_settings_rejected() {
         ("--size 0B", "size = 0B is out of range: allowed is 1B and more"),
         (
             "--size 1B --until 1ms",
-            "some 200000000 flows would start: the limit is 16000000; give longer ones",
+            "about 200000000 flows would start: the limit is 16000000; increase --size",
         ),
         (
             "--workload all-reduce --repeat 10000",
-            "20160032 flows would be sent: the limit is 16000000; give fewer hosts",
+            "20160032 flows would be sent: the limit is 16000000; reduce the hosts",
         ),
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {

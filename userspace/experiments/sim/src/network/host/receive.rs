@@ -21,9 +21,9 @@ pub(crate) struct Answer {
     pub(crate) psn: u32,
     /// The packet that arrived.
     pub(crate) named_psn: u32,
-    /// Whether it was trimmed.
+    /// Whether the packet was trimmed.
     pub(crate) trimmed: bool,
-    /// Whether it was marked.
+    /// Whether the packet was marked.
     pub(crate) marked: bool,
 }
 
@@ -137,7 +137,7 @@ impl ReceiveQp {
 
     /// Go-back-N: a trimmed packet.
     ///
-    /// It overtakes untrimmed packets sent before it. An immediate NAK for the expected packet would restart the sender
+    /// A trimmed packet overtakes untrimmed packets sent before it. An immediate NAK for the expected packet would restart the sender
     /// at packets that are in flight: they arrive twice, fill the queue, and cause more trimming. So the NAK is sent
     /// when all previous packets have arrived.
     fn on_trimmed(&mut self, packet: &Packet) -> Option<Answer> {

@@ -37,11 +37,11 @@ pub(crate) struct Completed {
 pub(crate) enum Turn {
     /// Nothing to send.
     Idle,
-    /// Its next packet may not leave yet; an event is scheduled.
+    /// The next packet may not leave yet; an event is scheduled.
     Waiting,
     /// Queued for the link.
     Ready,
-    /// Its packet is on the link.
+    /// A packet is on the link.
     Sending,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct Address {
     pub(crate) entropy: u32,
 }
 
-/// Selective repeat: packets known to have arrived, and packets to send again.
+/// Selective repeat: packets known to have arrived, and packets to retransmit.
 #[derive(Debug, Default)]
 struct Repair {
     /// State of the packets from the first unacknowledged one on.
     known: VecDeque<Known>,
     /// Packets that switches trimmed: certainly missing.
     trimmed: VecDeque<u64>,
-    /// Missing packets before this one are sent again.
+    /// Missing packets before this one are retransmitted.
     until_psn: u64,
     /// End of the packets sent before recovery began; it is over once all of them are acknowledged.
     recover_psn: u64,
@@ -74,7 +74,7 @@ struct Repair {
 enum Known {
     Nothing,
     Arrived,
-    /// It was trimmed and sent again.
+    /// Trimmed and retransmitted.
     SentAgain,
 }
 
@@ -86,7 +86,7 @@ impl Repair {
         self.known[index] = known;
     }
 
-    /// After a timeout packets that were sent again must be sent once more.
+    /// After a timeout, retransmitted packets must be retransmitted again.
     fn forget(&mut self) {
         self.trimmed.clear();
         self.known
@@ -111,15 +111,15 @@ pub(crate) struct SendQp {
     /// One past the last packet posted, and one past the last that the receiver admits.
     end_psn: u64,
     granted_psn: u64,
-    /// Ask the receiver to admit more.
+    /// Request more admission from the receiver.
     asks: bool,
     messages: VecDeque<Message>,
     since_ack_request: u32,
     ack_requested_ns: u64,
-    /// Time of the last answer, or when the first unacknowledged packet left.
+    /// Time of the last reply, or when the first unacknowledged packet left.
     progress_ns: u64,
     repair: Repair,
-    /// NSCC: packets in flight, and the window. Takes the place of the rate.
+    /// NSCC: packets in flight, and the window, which replaces the rate.
     flight: Option<Box<Flight>>,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
@@ -206,7 +206,7 @@ impl SendQp {
         (psn - self.window.acknowledged()) as usize
     }
 
-    /// The next packet to send again by selective repeat.
+    /// The next packet that selective repeat retransmits.
     #[inline]
     fn missing(&mut self, transport: &Transport) -> Option<u64> {
         if transport.recovery == Recovery::GoBackN {
@@ -277,7 +277,7 @@ impl SendQp {
         };
         self.retransmitted += u64::from(is_again);
         self.since_ack_request += 1;
-        // Slow flows ask more often, or the timer would expire before they ask.
+        // Slow flows request ACKs more often; otherwise the timer would expire first.
         let asks = ends.is_some()
             || missing.is_some()
             || psn + 1 == self.granted_psn
@@ -359,7 +359,7 @@ impl SendQp {
             return None;
         }
         if idle && now_ns >= self.progress_ns + transport.timeout_ns {
-            // A request or its answer was lost.
+            // A request or its reply was lost.
             self.asks = true;
             self.progress_ns = now_ns;
         } else if now_ns >= self.progress_ns + transport.timeout_ns {
@@ -454,7 +454,7 @@ impl SendQp {
         }
     }
 
-    /// NSCC: an answer arrives.
+    /// NSCC: a reply arrives.
     #[inline]
     pub(crate) fn hear(&mut self, law: &Law, now_ns: u64, packet: &Packet) {
         if let Some(flight) = &mut self.flight {

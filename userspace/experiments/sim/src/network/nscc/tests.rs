@@ -4,10 +4,10 @@ use super::*;
 
 const BASE_NS: u64 = 12_000;
 const FRAME: u64 = 4_064;
-/// What 100 Gb/s carry in a round trip.
+/// Bytes of 100 Gbit/s in a round trip.
 const PRODUCT: f64 = 150_000.0;
 
-/// The network that the constants are for.
+/// The network for which the constants are defined.
 fn law() -> Law {
     let transport = Transport { payload_bytes: 4_000, header_bytes: 64, ..Transport::default() };
     Law::new(Nscc { base_rtt_ns: BASE_NS, target_delay_ns: BASE_NS }, 100_000_000_000, &transport)
@@ -40,14 +40,14 @@ fn window_starts_at_its_maximum() {
 }
 
 #[test]
-fn without_marks_window_grows_with_delay_margin() {
+fn unmarked_window_grows_with_delay_margin() {
     let half = after(20, BASE_NS / 2, false).bytes;
-    // Twenty packets: so much of four payloads, half of it, per window, and once or twice 0.15 of a payload.
+    // Twenty packets: per window half of the delay margin's share of four payloads, and once or twice 0.15 of a payload.
     let paid = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
     let grown = half - PRODUCT / 2.0;
     assert!((grown - paid - 600.0).abs() < paid * 0.1 + 600.0, "{grown} of {paid}");
     assert!(after(20, BASE_NS / 4, false).bytes > half);
-    // Beyond the target a little, whatever the delay.
+    // Beyond the target: small growth, independent of the delay.
     let beyond = after(20, BASE_NS * 2, false).bytes;
     assert_eq!(beyond, after(20, BASE_NS * 3, false).bytes);
     assert!(beyond > PRODUCT / 2.0);
@@ -59,7 +59,7 @@ fn uncongested_window_grows_after_one_window() {
     assert!(!window.is_fast && window.bytes < PRODUCT * 0.6, "{window:?}");
     let window = after(40, 0, false);
     assert!(window.is_fast && window.bytes > PRODUCT * 0.6, "{window:?}");
-    // One packet that queued ends it.
+    // One queued packet ends fast growth.
     let mut window = window;
     window.on_ack(&law(), 100_000, &packet(2_000, false));
     assert!(!window.is_fast && window.empty_bytes == 0);
@@ -68,7 +68,7 @@ fn uncongested_window_grows_after_one_window() {
 #[test]
 fn mark_in_short_queue_has_little_effect() {
     let grown = after(40, BASE_NS / 2, true).bytes - PRODUCT / 2.0;
-    // What it grows by anyway, once in a round trip.
+    // Unconditional growth, once per round trip.
     assert!((0.0..=600.0 * 4.0).contains(&grown), "{grown}");
 }
 
@@ -78,7 +78,7 @@ fn marks_shrink_window_once_per_round_trip() {
     assert!(early.average_delay_ns > BASE_NS as f64, "{early:?}");
     let late = after(400, 3 * BASE_NS, true);
     assert!(late.bytes < PRODUCT / 8.0 && late.bytes >= FRAME as f64, "{late:?}");
-    // No more than half at once.
+    // At most half per decrease.
     let law = law();
     let mut window = late;
     window.bytes = PRODUCT;
@@ -96,11 +96,11 @@ fn quick_adapt_sets_window_to_arrived_bytes() {
     window.on_ack(&law, 10_000, &first);
     window.on_ack(&law, 20_000, &first);
     let before = window.bytes;
-    // The round is over: three packets in it.
+    // End of the round trip, in which three packets arrived.
     window.on_ack(&law, 30_000, &first);
     assert!(before > PRODUCT && window.bytes == 3.0 * FRAME as f64, "{window:?}");
     assert_eq!(window.stale_bytes, first.under_way_bytes);
-    // What was under way then says nothing new.
+    // Packets that were in flight at that time have no further effect.
     let mut later = window;
     later.on_ack(&law, 30_100, &first);
     assert_eq!((later.bytes, later.stale_bytes), (window.bytes, first.under_way_bytes - FRAME));
@@ -114,7 +114,7 @@ fn trimmed_bytes_shrink_window_immediately() {
     let before = window.bytes;
     window.on_trimmed(&law, 1_000, None, FRAME, 50_000);
     assert_eq!(window.bytes, before - FRAME as f64);
-    // At the end of the round it is quick adapt's.
+    // At the end of the round trip, quick adapt sets the window.
     window.on_trimmed(&law, 50_001, Some(BASE_NS / 2), FRAME, 50_000);
     assert_eq!((window.bytes, window.has_lost, window.base_rtt_ns), (FRAME as f64, false, BASE_NS / 2));
 }
@@ -133,7 +133,7 @@ fn feedback() -> impl Strategy<Value = (u64, Option<Feedback>)> {
 }
 
 proptest! {
-    /// Whatever it hears, it is between a packet and one and a half times what the link carries in a round trip.
+    /// The window stays between a packet and 1.5 times the bandwidth-delay product, for any acknowledgements.
     #[test]
     fn window_stays_within_its_bounds(
         heard in proptest::collection::vec(feedback(), 1..300), target_ns in 100u64..100_000, rate_gbit in 1u64..800,
@@ -150,7 +150,7 @@ proptest! {
                 None => window.on_timeout(&law, 4_162),
             }
             prop_assert!(window.bytes.is_finite() && window.bytes >= law.frame_bytes, "{window:?}");
-            // A shorter round trip bounds it from the next acknowledgement on.
+            // A shorter round trip limits the window from the next acknowledgement on.
             prop_assert!(window.bytes <= (1.5 * BASE_NS as f64 * law.bytes_per_ns).max(law.frame_bytes), "{window:?}");
             prop_assert!(window.has_room(0, u64::MAX >> 1));
         }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// For the fabrics of these tests: four links of 1 us and frames of 4,162 bytes there, the ACK back.
+/// For the fabrics of these tests: four links of 1 us, with frames of 4,162 bytes in one direction and ACKs in the other.
 pub(super) const NSCC: Nscc = Nscc { base_rtt_ns: 9_400, target_delay_ns: 9_400 };
 
-/// With marks from a fifth to four fifths of what is under way in a round trip.
+/// Marks from one fifth to four fifths of the bandwidth-delay product.
 fn nscc(mut scenario: Scenario) -> Scenario {
     scenario.control = Control::Nscc(NSCC);
     scenario.transport.recovery = Recovery::Selective { reordering: 0 };
@@ -32,7 +32,7 @@ fn single_flow_has_no_slowdown() {
 }
 
 #[test]
-fn the_round_trip_is_that_of_the_farthest_host() {
+fn base_rtt_is_to_farthest_host() {
     let mut scenario = star(4, incast(3, 1_000));
     (scenario.transport.payload_bytes, scenario.transport.header_bytes) = (4_000, 64);
     scenario.config.scalars.wire_overhead_bytes = 0;
@@ -54,12 +54,12 @@ fn queue_converges_to_target() {
     let mean = rest.iter().map(|&depth| u64::from(depth)).sum::<u64>() / rest.len() as u64;
     assert!((30_000..200_000).contains(&mean), "{mean} of {rest:?}");
     assert!(no_loss(&out), "{:?}", out.transport);
-    // And the link stays busy: 160 MB at 100 Gb/s, with headers.
+    // The link stays busy: 160 MB at 100 Gbit/s, with headers.
     assert!(out.duration_ns < 13_500 * US, "{}", out.duration_ns);
 }
 
 #[test]
-fn only_trimmed_packets_retransmitted() {
+fn trimmed_packets_alone_retransmitted() {
     let mut scenario = nscc(star(17, incast(16, 2_000_000)));
     scenario.switch.classes[3] = lossy();
     scenario.switch.trim_to = Some(6);
@@ -67,13 +67,13 @@ fn only_trimmed_packets_retransmitted() {
     let trimmed: u64 = out.classes.iter().map(|class| class.trimmed_packets).sum();
     assert!(trimmed > 0 && out.transport.timeouts == 0, "{:?}", out.transport);
     assert_eq!(out.transport.retransmitted_packets, trimmed);
-    // Without it, all that arrives while the queue is full: 16 packets come for each that goes.
+    // Without NSCC, every arrival at a full queue is trimmed: 16 packets arrive per departure.
     scenario.control = Control::Off;
     let off: u64 = outcome(&scenario).classes.iter().map(|class| class.trimmed_packets).sum();
     assert!(trimmed * 5 < off, "{trimmed} of {off}");
 }
 
-/// Packets dropped without a word: the timeout gives them up, or the window would stay full of them.
+/// Packets dropped without notification: the timeout removes them from the window, which would stay full otherwise.
 #[test]
 fn window_of_lost_packets_times_out() {
     let mut workload = Workload::new();
@@ -82,7 +82,7 @@ fn window_of_lost_packets_times_out() {
         nscc(Scenario::new(Topology::leaf_spine(2, 1, 4, CABLES).unwrap(), workload, Config::DEFAULT));
     scenario.transport.timeout_ns = 200 * US;
     scenario.switch.reroute_ns = 100 * US;
-    // Link 8 is leaf 0's only one.
+    // Link 8 is the only uplink of leaf 0.
     scenario.faults = vec![
         Fault { at_ns: 100 * US, kind: FaultKind::LinkDown(8) },
         Fault { at_ns: 150 * US, kind: FaultKind::LinkUp(8) },

@@ -1,9 +1,9 @@
-//! What holds of every fabric.
+//! Properties of all fabrics: determinism, no loss with PFC, completion under loss.
 
 use super::nscc::NSCC;
 use super::*;
 
-/// Everything at once, on a graph of no regular shape.
+/// All features combined, on an irregular topology.
 fn everything(seed: u64, flows: usize) -> Scenario {
     let mut topology = Topology::leaf_spine(4, 2, 4, CABLES).unwrap();
     let spine = topology.node("spine0").unwrap();

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use super::{Link, Topology};
 use crate::network::read::FileError;
 
-/// A complete file.
+/// A complete example.
 pub const TOPOLOGY_EXAMPLE: &str = "\
-# A fabric for `--topology FILE.toml`: who is there, and links between them. A host has one link.
+# Topology for `--topology file:FILE.toml`: nodes, and links between them. A host has one link.
 hosts = [\"client\", \"disk1\", \"disk2\"]
 switches = [\"left\", \"right\"]
 
@@ -56,7 +56,7 @@ impl Topology {
     /// Reads a topology ([`TOPOLOGY_EXAMPLE`]).
     ///
     /// # Errors
-    /// It is not TOML, lacks a field, or a link names an unknown node.
+    /// The text is not TOML, lacks a field, or a link names an unknown node.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         let file: File = toml::from_str(text).map_err(|error| {
             let line =
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_is_read_in_full() {
+    fn example_parsed_completely() {
         let topology = Topology::parse("t", TOPOLOGY_EXAMPLE).unwrap();
         assert_eq!((topology.hosts, topology.switches, topology.links.len()), (3, 2, 4));
         assert_eq!(topology.links[1], Link { a: 3, b: 4, rate_bps: 400_000_000_000, delay_ns: 2_000 });

@@ -144,7 +144,7 @@ mod tests {
         Cables { host_rate_bps: 100_000_000_000, switch_rate_bps: 100_000_000_000, delay_ns: 1_000 };
 
     #[test]
-    fn every_shortest_path_is_known() {
+    fn routes_include_all_shortest_paths() {
         let tree = Topology::fat_tree(4, 2, 2, CABLES).unwrap();
         let routes = Routes::new(&tree, &|_| true);
         let all_ports = tree.ports();

@@ -130,7 +130,7 @@ impl Workload {
             return Err(FileError::new(
                 &name,
                 0,
-                format!("no trace {name}.0.et: give the part of the names before the rank"),
+                format!("no trace {name}.0.et: specify the part of the names before the rank"),
             ));
         }
         Self::of_traces(&traces, class)
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_collective_type_has_flows() {
+    fn collective_types_have_flows() {
         // Type, flows, bytes of each.
         for (kind, flows, bytes) in [
             (0, 4 * 6, 1_000),

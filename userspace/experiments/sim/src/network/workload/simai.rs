@@ -67,7 +67,7 @@ impl Workload {
             return Err(FileError::new(
                 name,
                 1,
-                "the first line must give `model_parallel_NPU_group: N` and `all_gpus: N`",
+                "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`",
             ));
         };
         let pipeline = setting("pp:").unwrap_or(1);
@@ -339,7 +339,7 @@ mod tests {
                 8,
                 "w:2: the second line must be the number of layers, of which 2 follow",
             ),
-            ("X 1\n".to_owned(), 8, "w:1: the first line must give"),
+            ("X 1\n".to_owned(), 8, "w:1: the first line must have"),
             (FILE.replace(" 100\n", "\n"), 8, "w:3: `attention"),
         ] {
             let refused = Workload::simai("w", &text, hosts, 3).unwrap_err().to_string();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poisson_process_offers_the_load() {
+    fn poisson_flows_offer_requested_load() {
         let spec = Poisson {
             hosts: 16,
             rate_bps: 10_000_000_000,

@@ -40,7 +40,7 @@ fn given_settings_are_kept() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
     let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
     let first = &report.rows[0];
-    assert!(first.is_preset && !first.is_as_given, "{}: nothing to be distinguished by", first.name);
+    assert!(first.is_preset && !first.is_as_given, "{}: the file must differ from this preset", first.name);
     let best = report.best().unwrap();
     assert_eq!((best.profile.as_str(), best.parameters["rpg_ai_rate"]), ("nvidia", 1_000_000));
     let key: dcqcn_params::Key = "cnp_limit".parse().unwrap();
@@ -118,7 +118,7 @@ fn inconsistent_settings_rejected() {
         ("lod=50%", "unexpected argument '--lod'"),
         ("load", "`load` is not KEY=VALUE"),
         ("workload=incast:8", "incast:8 is out of range"),
-        ("topology=file:TOPOLOGY,workload=permutation", "hosts' links of one rate"),
+        ("topology=file:TOPOLOGY,workload=permutation", "all hosts' links must have one rate"),
     ] {
         let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
 
@@ -128,7 +128,7 @@ fn inconsistent_settings_rejected() {
     for (line, says) in [
         ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
         ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
-        ("--duration 10us", "with no preset all flows complete in the simulated time: with `"),
+        ("--duration 10us", "no preset completes all flows in the simulated time (`"),
     ] {
         let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
         assert!(format!("{refused:#}").contains(says), "{refused:#}");

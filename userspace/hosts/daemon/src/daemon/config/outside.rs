@@ -262,7 +262,7 @@ mod tests {
         assert!(refusals("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
         assert_eq!(refusals("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
         assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("does not allow remote changes of role"));
-        // Each is told, not the first alone.
+        // All are reported, not only the first.
         assert_eq!(
             refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("`[fleet] allow`").count(),
             3

@@ -1,4 +1,4 @@
-//! Changes below served interfaces: link speeds, which are followed, and parts removed by other programs, which are
+//! Changes below managed interfaces: link speeds, which are followed, and parts removed by other programs, which are
 //! logged and restored.
 
 use std::time::Instant;
@@ -96,8 +96,7 @@ impl ManagedInterfaces {
             if missing.is_empty() {
                 tracing::info!(iface, "attachment complete again");
             } else {
-                let next =
-                    "`dcqcn doctor` has the fix; after `dcqcn detach` a reload of this daemon attaches again";
+                let next = "`dcqcn doctor` shows the fix; or run `dcqcn detach` and reload this daemon";
                 tracing::error!(iface, missing, next, "attachment incomplete");
             }
             served.missing = missing;
@@ -120,9 +119,8 @@ fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
         Due::Now if can_repair => {}
         Due::Stopped if can_repair && !served.repairs.has_stopped => {
             served.repairs.has_stopped = true;
-            let next =
-                "find the program that removes it; this daemon retries ten minutes after its first repair";
-            tracing::error!(iface, missing, next, "repair stopped: three in ten minutes");
+            let next = "stop the program that removes it; repairs resume ten minutes after the first one";
+            tracing::error!(iface, missing, next, "repairs suspended: three in ten minutes");
             return false;
         }
         _ => return false,

@@ -79,9 +79,9 @@ impl ManagedInterfaces {
             }
             let iface = &served.info.iface;
             if bypassed.is_empty() {
-                tracing::info!(iface, "packets are no longer withheld by programs ahead");
+                tracing::info!(iface, "programs see packets again");
             } else if served.bypassed.is_empty() {
-                let next = "`dcqcn detach`, then a reload of this daemon: its programs run first again";
+                let next = "run `dcqcn detach` and reload this daemon, so that its programs run first again";
                 tracing::error!(iface, bypassed, next, "programs see no packets");
             }
             served.bypassed = bypassed;

@@ -1,4 +1,4 @@
-//! The thread of one kind of task, which serves all interfaces.
+//! The thread of one kind of task, for all interfaces.
 
 use std::collections::BTreeMap;
 use std::io::{PipeReader, Read as _};
@@ -75,7 +75,7 @@ impl Looper {
         }
     }
 
-    /// Releases interfaces that are no longer served, and adds new ones.
+    /// Releases interfaces that are no longer managed, and adds new ones.
     fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {

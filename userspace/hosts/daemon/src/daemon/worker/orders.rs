@@ -72,7 +72,8 @@ impl WorkerState {
         let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
         let began = Instant::now();
         if self.file.is_none() {
-            let why = "this controller has no file (`dcqcn run IFACE`); run it with a file that has a [fleet] section";
+            let why =
+                "this daemon has no file (`dcqcn run IFACE`); run it with a file that has a [fleet] section";
             return Err(Refused::one(why));
         }
         check(apply).map_err(Refused::one)?;
@@ -94,11 +95,11 @@ impl WorkerState {
                 called(found)
             )));
         }
-        // An override that matches no served interface is most likely a typing error.
+        // An override that matches no managed interface is most likely a typing error.
         let served = self.fleet.ifaces();
         let names_one = served.iter().any(|iface| interfaces.iter().any(|one| one.name.matches(iface)));
         if !served.is_empty() && !names_one {
-            let why = format!("{name}: it matches none of the served interfaces: {}", served.join(", "));
+            let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
             return Err(Refused::one(why));
         }
         let trial = confirm_within_s.map(|within_s| Trial {
@@ -290,7 +291,9 @@ fn check(apply: &Apply) -> Result<(), String> {
     let Apply { name, by, why, confirm_within_s, .. } = apply;
     let length = name.chars().count();
     if length == 0 || length > NAME || name.chars().any(char::is_control) {
-        return Err(format!("a name of {length} characters: allowed are 1 to {NAME}, none of control"));
+        return Err(format!(
+            "invalid name ({length} characters): 1 to {NAME} characters are allowed, without control characters"
+        ));
     }
     if by.chars().count() > WHY || why.chars().count() > WHY {
         return Err(format!("`by` and `why` may have at most {WHY} characters each"));

@@ -38,7 +38,7 @@ impl Refusals {
         self.left = left;
         match std::mem::take(&mut self.passed_over) {
             0 => Some(text),
-            before => Some(format!("{text} ({before} refusals before this one are not entered)")),
+            before => Some(format!("{text} ({before} earlier rejections omitted)")),
         }
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         let later = began + ONE_MORE;
         assert_eq!(
             refusals.entry("no".into(), later).as_deref(),
-            Some("no (980 refusals before this one are not entered)")
+            Some("no (980 earlier rejections omitted)")
         );
         assert_eq!(refusals.entry("no".into(), later), None);
         // After a long pause, the full burst and no more.

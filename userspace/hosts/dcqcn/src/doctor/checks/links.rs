@@ -108,10 +108,8 @@ pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
             Some(_) => "the driver does not report them here",
             None => "not read for this driver",
         };
-        let what = format!(
-            "{} of {driver} are not counted: the lack of a finding proves nothing",
-            missing.join(" and ")
-        );
+        let what =
+            format!("{} of {driver} are not counted, so problems may go unnoticed", missing.join(" and "));
         let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);
         findings.push(
             Finding::info("counters-not-read", what, evidence)

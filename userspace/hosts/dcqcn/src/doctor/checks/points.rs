@@ -49,7 +49,7 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
              status {}` and attach again",
             known.iface, known.iface
         );
-        let what = "packets marked CE arrive, but no CNP is sent: the senders do not slow down";
+        let what = "CE-marked packets arrive, but no CNPs are sent: the senders do not slow down";
         Some(Finding::error("ce-no-cnp", what, evidence).on(known.iface).fix(fix))
     };
     known(snapshot).filter_map(check).collect()
@@ -112,7 +112,7 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
             known.seen.when
         );
         let fix = format!(
-            "nothing if the senders run this project; for hardware senders start `dcqcn run`, connect by rdma_cm, \
+            "none if the senders run dcqcn; for hardware senders start `dcqcn run`, connect by rdma_cm, \
              or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
             known.iface
         );

@@ -141,7 +141,7 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
             }
             let rest = here.filter(|known| known.class_of(usize::from(tos >> 2)) == known.class_of(0));
             if let Some(known) = rest.filter(|known| !known.chosen_classes().is_empty()) {
-                let what = format!("connections of {} have a DSCP without a class of its own", device.name);
+                let what = format!("connections of {} have a DSCP without a separate class", device.name);
                 let fix = format!(
                     "{}, or `dcqcn set {iface} dscp_to_tc.{}={}`",
                     set_tos(snapshot, iface, wanted),

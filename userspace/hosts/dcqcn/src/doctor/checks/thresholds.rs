@@ -65,7 +65,7 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `shaper-burst`: a token bucket loses the tokens beyond its burst while it is not served. It is then slower than its
+/// `shaper-burst`: a token bucket loses the tokens beyond its burst if its timer is late. It is then slower than its
 /// rate, and a virtual queue that drains at that rate stays empty while the real one fills.
 pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
     /// Percent of the rate; header bytes that shapers and links count differently are less.
@@ -103,19 +103,16 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
         let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
         let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
         let fix = format!(
-            "a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
+            "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
             burst_bytes(wanted_ns),
             time(wanted_ns),
             known.iface,
             drains.collect::<Vec<_>>().join(" ")
         );
         let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
-            (Finding::warning, "the shaper is slower than its rate: it queues more than marking counts")
+            (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
         } else {
-            (
-                Finding::info,
-                "when served late, the shaper is slower than its rate: its burst covers too little time",
-            )
+            (Finding::info, "the shaper's burst is too short: a late timer makes it slower than its rate")
         };
         findings.push(finding("shaper-burst", what.to_owned(), evidence).on(known.iface).fix(fix));
     }
@@ -311,7 +308,7 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
             let iface = known.iface;
             let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
             let evidence = format!(
-                "fluid model: the queue deviates by {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
+                "fluid model: the queue's standard deviation is {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
                 swing * 100.0,
                 rate(known.config.scalars.rpg_ai_rate_bps),
                 size(known.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes))

@@ -16,11 +16,11 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
             (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
             (true, false) => {
                 let now = format!("{evidence}; none in {}", snapshot.window());
-                Finding::info("roce-idle", "RoCEv2 was seen here, but not during the test", now)
+                Finding::info("roce-idle", "RoCEv2 was seen earlier, but not during the test", now)
                     .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
             }
-            (false, _) => Finding::warning("no-roce", "no RoCEv2 packet was seen here", evidence).fix(format!(
-                "send some; then check whether they use {} at all (`tcpdump -ni {} udp port 4791`): what a hardware \
+            (false, _) => Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
+                "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`): what a hardware \
                  NIC sends itself never passes here",
                 known.iface, known.iface
             )),
@@ -193,7 +193,8 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
         if marked < ENOUGH || marked < data {
             continue;
         }
-        let what = "every data packet arrives CE: a sender sets CE in its ToS, or does not react to CNPs";
+        let what =
+            "all data packets arrive CE-marked: a sender sets CE in its ToS, or does not react to CNPs";
         let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
         let (tos, iface) = (known.roce_tos(), known.iface);
         let fix = format!(
@@ -225,7 +226,7 @@ pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
             Finding::warning(
                 "dscp-no-class",
                 format!(
-                    "RoCE has a DSCP without a class of its own: it shares class {rest} with other traffic"
+                    "RoCE has a DSCP without a separate class: it shares class {rest} with other traffic"
                 ),
                 format!(
                     "{packets} of {all} packets {} in class {rest}; chosen: {}",
@@ -235,7 +236,7 @@ pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
             )
             .on(known.iface)
             .fix(format!(
-                "{}; or give its DSCP (`tcpdump -vni {} udp port 4791` shows it) a class: `dcqcn set {} \
+                "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: `dcqcn set {} \
                  dscp_to_tc.DSCP={}`",
                 set_tos(snapshot, known.iface, tos),
                 known.iface,
@@ -365,7 +366,7 @@ pub(super) fn class_not_marked(snapshot: &Snapshot) -> Vec<Finding> {
                 findings.push(
                     Finding::warning(
                         "class-not-marked",
-                        format!("class {tc} has RoCE in it and is not marked"),
+                        format!("class {tc} has RoCE traffic, but marking is off"),
                         format!("wred.{tc}.ecn = off, {packets} packets {}", known.seen.when),
                     )
                     .on(known.iface)

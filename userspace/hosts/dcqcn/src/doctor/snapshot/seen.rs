@@ -13,7 +13,7 @@ pub(in crate::doctor) struct Seen {
     pub(in crate::doctor) counts: Counts,
     /// The period, as in `in 2 s`.
     pub(in crate::doctor) when: String,
-    /// Whether it is the time between the two readings.
+    /// Whether the period is that between the two readings.
     pub(in crate::doctor) lately: bool,
 }
 

@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
                         }
                     }
                     None => {
-                        let reason = format!("only priority groups 0 to {} exist here", CLASSES - 1);
+                        let reason = format!("only priority groups 0 to {} exist", CLASSES - 1);
                         self.unmapped("BUFFER_PG", row.key(), [], reason);
                     }
                 }
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
         if !others.is_empty() {
             let reason =
-                "thresholds are in bytes of one port here, not relative to the free buffer: set pfc.N.xoff";
+                "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
             self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
         }
         Ok(())

@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         }
         let watched = listed(of_port, WATCHED)?;
         if watched.is_some() && watched != enabled {
-            let reason = "the watchdog covers every priority of pfc_enable here";
+            let reason = "not supported: the watchdog covers every priority of pfc_enable";
             self.unmapped("PORT_QOS_MAP", of_port.key(), [WATCHED], reason);
         }
         Ok(())
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
                     "PFC_WD",
                     row.key(),
                     row.fields(),
-                    "the watchdog polls four times per detection_time here",
+                    "not supported: the watchdog polls four times per detection_time",
                 );
                 continue;
             }
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
                 Some("drop") => Some(PFC_WD_DROP),
                 Some("forward") => Some(PFC_WD_FORWARD),
                 Some("alert") => {
-                    let reason = "every storm has an action here: pfc_wd_action is unchanged";
+                    let reason = "not supported: every storm has an action; pfc_wd_action is unchanged";
                     self.unmapped("PFC_WD", row.key(), ["action"], reason);
                     None
                 }
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
             let known = ["detection_time", "restoration_time", "action"];
             let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
             if !others.is_empty() {
-                self.unmapped("PFC_WD", row.key(), others, "no counterpart here");
+                self.unmapped("PFC_WD", row.key(), others, "no counterpart");
             }
         }
         Ok(is_there)

@@ -452,7 +452,7 @@ fn sender_with_ce_in_tos_named() {
 }
 
 #[test]
-fn the_host() {
+fn host_faults_found() {
     planted("kernel-old", Severity::Error, |s| s.host.kernel = "5.10.0-28-amd64".into());
     planted("kernel-realtime", Severity::Error, |s| {
         (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
