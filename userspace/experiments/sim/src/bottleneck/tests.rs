@@ -420,7 +420,7 @@ fn inconsistent_settings_rejected() {
         assert!(message.starts_with(said), "{message}; expected: {said}");
     }
     let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
-    assert!(refused(empty).contains("at least one"));
+    assert!(refused(empty).contains("the scenario has no flows"));
 }
 
 #[test]
