@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_queues_first_highest_leading() {
+    fn strict_queues_precede_rest_descending() {
         assert_eq!(Config::DEFAULT.bands(), [7, 6, 5, 4, 3, 2, 0, 1]);
         assert_eq!(Config::DEFAULT.strict_queues(), 1);
         let config =

@@ -180,7 +180,7 @@ fn ingress_counted_by_port_and_queue() {
 }
 
 #[test]
-fn disabled_switch_does_nothing() {
+fn disabled_points_leave_packets_unchanged() {
     let off = params(|config| {
         let s = &mut config.scalars;
         (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);

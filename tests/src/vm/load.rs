@@ -92,7 +92,7 @@ pub fn run<T>(
     Ok((settled?, all))
 }
 
-/// A worker: one read or write at a time, of its own blocks.
+/// Load worker with one outstanding read or write, on its own range of blocks.
 struct Worker {
     disk: File,
     first: u64,

@@ -118,8 +118,8 @@ fn nothing_else_is_answered() -> Result<()> {
 }
 
 #[test]
-fn ipv6_ud_and_known_pairs_get_named_cnp() -> Result<()> {
-    if !runnable("ipv6_ud_and_known_pairs_get_named_cnp", &[])? {
+fn cnp_carries_sender_qpn_if_known() -> Result<()> {
+    if !runnable("cnp_carries_sender_qpn_if_known", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-names")?;

@@ -248,7 +248,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
     let disk = nvme::connect(lab, &ENDS, Transport::Rdma)?.pop().context("no disk")?;
     let path = disk.path.display().to_string();
     sh(&format!("mke2fs -q -t ext2 {path}"))?;
-    // ext4's module has ext2 too.
+    // The ext4 module also provides ext2.
     sh("modprobe ext4")?;
     sh(&format!("mount -t ext2 -o errors=remount-ro {path} {MOUNTED}"))?;
     sh("dmesg --clear")?;

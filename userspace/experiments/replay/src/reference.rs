@@ -241,7 +241,7 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.cm.get(id).copied()
     }
 
-    /// Memory is not bounded here, unlike in the kernel.
+    /// The reference engine has a single attachment, so no other hook hands a CNP on.
     fn is_handed_on(&mut self) -> bool {
         false
     }

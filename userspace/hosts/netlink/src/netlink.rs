@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_datagram_yields_full_messages() {
+    fn truncated_datagram_drops_partial_message() {
         let mut reply = Encoder::default();
         reply.message(16, 0, |body| body.raw(&[0; 8]));
         reply.message(16, 0, |body| body.raw(&[0; 8]));

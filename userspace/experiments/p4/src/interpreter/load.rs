@@ -572,7 +572,7 @@ fn names<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize> {
 
 /// The text in a value.
 pub(super) fn text<'j>(load: &Load<'_>, json: &'j Value) -> Result<&'j str> {
-    json.as_str().ok_or_else(|| load.refuse(format_args!("{json} instead of a text")))
+    json.as_str().ok_or_else(|| load.refuse(format_args!("{json} where a string is expected")))
 }
 
 /// A number in hexadecimal, as `0x1f` or `-0x1`.

@@ -197,7 +197,7 @@ knobs! {
         |s| s.xoff_bytes, |s, value| s.xoff_bytes = value;
 
     "xon": size(0, MAX_BUFFER_BYTES),
-        "With PFC: depth at which they resume",
+        "With PFC: depth at which paused senders resume",
         |s| s.xon_bytes, |s, value| s.xon_bytes = value;
 
     "tcp": count(0, MAX_FLOWS as u64),

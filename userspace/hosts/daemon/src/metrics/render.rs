@@ -16,7 +16,7 @@ use super::process;
 use super::scrape::Scrape;
 use crate::shared_state::SharedState;
 
-/// All metrics: readings, process, and daemon if `shared` is given. Reading started at `began`.
+/// Renders all metrics: interfaces, process and, if `shared` is given, daemon. Collection started at `began`.
 pub(super) fn whole(
     scrape: &Scrape,
     top_qps: usize,

@@ -14,7 +14,7 @@ use super::{nvidia, sonic};
 enum From {
     /// A switch's config_db.json.
     Sonic,
-    /// A directory of a NIC's parameters, as the kernel's driver shows them.
+    /// Directory of NIC parameters as exposed by the kernel driver.
     Nvidia,
 }
 

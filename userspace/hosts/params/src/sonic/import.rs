@@ -320,7 +320,7 @@ impl<'a> Reader<'a> {
                     self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
                 }
             }
-            // Of several classes that share a queue, the first one lists it.
+            // If several classes share a queue, only the first sets its scheduler and weight.
             let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
             let others: Vec<_> =

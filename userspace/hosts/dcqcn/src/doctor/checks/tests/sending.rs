@@ -130,7 +130,7 @@ fn thresholds() {
     assert!(finding.evidence.contains("rate 20mbit, burst 8000 bytes, 3.2ms at that rate"), "{finding:?}");
     let fix = finding.fix.unwrap();
     assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
-    // 18 Mbit/s while packets waited, regardless of its burst.
+    // Sent only 18 Mbit/s while packets were queued: a warning with either burst size.
     for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
         let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
         assert!(finding.evidence.contains("95 of 100 samples, and it sent 18mbit"), "{finding:?}");
