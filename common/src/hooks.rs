@@ -181,7 +181,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 
 /// Parameters and classified packet, or the reason to pass it.
 ///
-/// That is the counter of its class, already incremented, or `None` without parameters.
+/// The reason is the counter of its class, already incremented, or `None` without parameters.
 #[inline(always)]
 fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     match classify(s) {
@@ -195,7 +195,7 @@ fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
 
 /// Hides the parsed offsets from the verifier.
 ///
-/// It would otherwise explore the rest of the program once per VLAN depth and IP version.
+/// The verifier would otherwise explore the rest of the program once per VLAN depth and IP version.
 #[inline(always)]
 fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     /// Above every possible offset of the IP header.

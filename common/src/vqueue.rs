@@ -27,7 +27,7 @@ pub struct Drain {
 /// Per-CPU state of a queue.
 ///
 /// Updating a shared number for every packet would move its cache line between cores. So a CPU publishes
-/// its packets in batches, as soon as they would exceed [`Drain::batch_ticks`]. A batch counts as a burst
+/// its packets in batches, when they would exceed [`Drain::batch_ticks`]. A batch counts as a burst
 /// at the arrival of its first packet, and the published queue is at least as long as this CPU saw it. All
 /// bytes are published eventually.
 ///

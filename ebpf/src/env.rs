@@ -23,7 +23,7 @@ use crate::trace::PacketTrace;
 
 /// Removes the flows of set `index` of `table` that were last used before `before_ns`; returns how many.
 ///
-/// They are also counted, on the hook that counts the table's new flows.
+/// Expired flows are counted on the hook that counts the table's new flows.
 #[inline(always)]
 pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
     let (expired, hook, stat) = if table == Table::Rp as u32 {
@@ -68,7 +68,7 @@ impl Env {
     #[inline(always)]
     pub fn new(hook: Hook) -> Option<Self> {
         let counters = NonNull::new(COUNTERS.get_ptr_mut(hook as u32)?)?;
-        Some(Self { counters, now_ns: 0, next_sibling: 0, trace: PacketTrace::none()? })
+        Some(Self { counters, now_ns: 0, next_sibling: 0, trace: PacketTrace::discarded()? })
     }
 
     /// This CPU's counters.

@@ -147,10 +147,9 @@ impl SkbHost<'_> {
     /// Runs a hook inside the packet trace.
     #[inline(always)]
     fn traced(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
-        let Some(trace) = PacketTrace::begin(hook, self) else {
-            return TC_ACT_UNSPEC;
-        };
-        self.env.trace = trace;
+        if let Some(trace) = PacketTrace::begin(hook, self) {
+            self.env.trace = trace;
+        }
         let verdict = run(self);
         self.env.trace.end(
             #[inline(always)]
@@ -278,7 +277,7 @@ impl Host<'static> for SkbHost<'_> {
 
     /// Tries the kernel's helper first, which is faster than two writes.
     ///
-    /// It uses the kernel's offset of the IP header, which may be wrong for in-packet VLAN tags, and
+    /// The helper uses the kernel's offset of the IP header, which may be wrong for in-packet VLAN tags, and
     /// rejects headers shared with a clone, which a write copies first.
     #[inline(always)]
     fn set_ce(&mut self, roce: &Roce) -> bool {

@@ -22,10 +22,9 @@ pub fn run(ctx: &XdpContext) -> u32 {
         return xdp_action::XDP_PASS;
     };
     let mut host = XdpHost { ctx, env };
-    let Some(trace) = PacketTrace::begin(Hook::Xdp, &mut host) else {
-        return xdp_action::XDP_PASS;
-    };
-    host.env.trace = trace;
+    if let Some(trace) = PacketTrace::begin(Hook::Xdp, &mut host) {
+        host.env.trace = trace;
+    }
     let verdict = verdict(hooks::xdp(&mut host));
     host.env.trace.end(|| 0, verdict as i32);
     verdict

@@ -308,7 +308,7 @@ fn take_turn<'p, S: Skb<'p>>(
 
 /// Way of a flow that is in neither its primary nor its neighbouring way.
 ///
-/// That is its existing slot or, for a data packet, an idle one. `None` if there is no slot.
+/// Returns its existing slot or, for a data packet, an idle one. `None` if there is no slot.
 #[inline(always)]
 fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, fingerprint: u64) -> Option<usize> {
     let (now_ns, congests) = (s.env().now_ns(), roce.congests());

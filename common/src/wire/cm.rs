@@ -1,6 +1,6 @@
 //! Connection management (CM) datagrams (IBTA vol. 1, 12.6), with which two QPs exchange their numbers.
 //!
-//! They are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A
+//! CM datagrams are UD SEND only packets between QP1s: BTH, DETH with the GSI Q_Key, then these 256 bytes. A
 //! network element that sees REQ and REP learns both QPs of a connection; RTU marks its start, DREQ and
 //! DREP its end. "Local" and "remote" in the messages refer to the message's sender.
 

@@ -10,13 +10,13 @@ pub struct PacketTrace;
 
 impl PacketTrace {
     #[inline(always)]
-    pub fn none() -> Option<Self> {
+    pub fn discarded() -> Option<Self> {
         Some(Self)
     }
 
     #[inline(always)]
     pub fn begin<F: Frame>(_hook: Hook, _frame: &mut F) -> Option<Self> {
-        Some(Self)
+        None
     }
 
     #[inline(always)]

@@ -63,25 +63,24 @@ pub struct PacketTrace(*mut Packet);
 impl PacketTrace {
     /// The discarded record. `None` never happens; the verifier requires the check.
     #[inline(always)]
-    pub fn none() -> Option<Self> {
+    pub fn discarded() -> Option<Self> {
         TRACE_SAMPLE.get_ptr_mut(DISCARDED).map(Self)
     }
 
-    /// Starts the record of a packet if it is sampled; returns the discarded record otherwise.
+    /// Starts the record of a packet; `None` if it is not sampled.
     #[inline(always)]
     pub fn begin<F: Frame>(hook: Hook, frame: &mut F) -> Option<Self> {
-        let packet = TRACE_SAMPLE.get_ptr_mut(hook as u32)?;
+        let record = TRACE_SAMPLE.get_ptr_mut(hook as u32)?;
         // SAFETY: this CPU's value of a per-CPU map; hooks of one kind interrupt each other on a CPU only while `is_busy`.
-        let packet = unsafe { &mut *packet };
-        let mut index = DISCARDED;
-        if is_sampled(packet) {
-            packet.is_busy = 1;
-            packet.hook = hook as u32;
-            packet.bytes = frame.frame_len();
-            describe(packet, frame);
-            index = hook as u32;
+        let packet = unsafe { &mut *record };
+        if !is_sampled(packet) {
+            return None;
         }
-        TRACE_SAMPLE.get_ptr_mut(index).map(Self)
+        packet.is_busy = 1;
+        packet.hook = hook as u32;
+        packet.bytes = frame.frame_len();
+        describe(packet, frame);
+        Some(Self(record))
     }
 
     #[inline(always)]

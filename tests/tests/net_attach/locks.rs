@@ -118,7 +118,7 @@ fn detach_with_open_link_fd() -> Result<()> {
     lab.ok(&attach(FLOWS))?;
     let pins = lab.host.pins("a0")?;
     let open = |hook: &&str| Ok(PinnedLink::from_pin(pins.join(hook))?);
-    let looked_at: Vec<PinnedLink> = ["ingress", "egress"].iter().map(open).collect::<Result<_>>()?;
+    let watched: Vec<PinnedLink> = ["ingress", "egress"].iter().map(open).collect::<Result<_>>()?;
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
@@ -127,6 +127,6 @@ fn detach_with_open_link_fd() -> Result<()> {
     }
     lab.ok(&attach(FLOWS))?;
     lab.ok("detach a0")?;
-    drop(looked_at);
+    drop(watched);
     freed(FLOWS)
 }

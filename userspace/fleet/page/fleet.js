@@ -15,8 +15,8 @@ export function state(host) {
 }
 
 export class Fleet {
-  constructor(desk) {
-    this.desk = desk;
+  constructor(app) {
+    this.app = app;
     const rate = (name) => (host) => figure(host.rates?.[name]);
     this.hosts = new Rows("Hosts", [
       {
@@ -62,11 +62,11 @@ export class Fleet {
   begin() {}
 
   async tell(what) {
-    const token = await this.desk.showToken();
+    const token = await this.app.showToken();
     if (!token) return;
     const body = what === "abort" ? { what, why: "over the page" } : { what };
-    const refused = await this.desk.post("/rollout", body, token);
-    this.desk.say(refused ?? { pause: "Rollout paused.", resume: "Rollout resumed.", abort: "Rolling back." }[what]);
+    const refused = await this.app.post("/rollout", body, token);
+    this.app.say(refused ?? { pause: "Rollout paused.", resume: "Rollout resumed.", abort: "Rolling back." }[what]);
   }
 
   show(parts) {

@@ -15,7 +15,7 @@ function depths(values) {
 }
 
 export class Interface {
-  constructor(name, desk) {
+  constructor(name, app) {
     this.name = name;
     this.figures = new Figures();
     this.charts = new Map();
@@ -31,7 +31,7 @@ export class Interface {
     ]);
     this.none = make("p", { class: "dim" }, "No sending queue pairs.");
     this.changes = new Changes(`Changes on ${name}, latest first`);
-    this.parameters = new Parameters(name, desk);
+    this.parameters = new Parameters(name, app);
     this.element = make("div", {},
       make("h1", {}, name),
       make("p", { class: "dim" }, "The last ten minutes. A vertical dashed line is a change of a parameter."),

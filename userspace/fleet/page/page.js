@@ -14,7 +14,7 @@ let stream = null;
 let again = null;
 
 /** Services of the page for its views. */
-const desk = {
+const app = {
   token: "",
   by: "",
   /** The controller's override over its host's own file. */
@@ -43,13 +43,13 @@ function viewOf(hash) {
   const [, kind, name] = hash.match(/^#\/(\w+)\/(.+)$/) ?? [];
   if (kind === "interface") {
     const known = decodeURIComponent(name);
-    return { view: new Interface(known, desk), events: `/events/interface/${encodeURIComponent(known)}`, title: known };
+    return { view: new Interface(known, app), events: `/events/interface/${encodeURIComponent(known)}`, title: known };
   }
   if (kind === "host") {
     const known = decodeURIComponent(name);
     return { view: new Host(known), events: `/events/host/${encodeURIComponent(known)}`, title: known };
   }
-  if (hash === "#/fleet") return { view: new Fleet(desk), events: "/events", title: "Fleet" };
+  if (hash === "#/fleet") return { view: new Fleet(app), events: "/events", title: "Fleet" };
   return { view: new Overview(), events: "/events", title: "Interfaces" };
 }
 
@@ -127,10 +127,10 @@ function trial(held) {
   if (section.dataset.is !== held.name) {
     section.dataset.is = held.name;
     const settle = async (path, done) => {
-      const token = await desk.showToken();
+      const token = await app.showToken();
       if (!token) return;
-      const refused = await desk.post(path, { name: held.name }, token);
-      desk.say(refused ?? done);
+      const refused = await app.post(path, { name: held.name }, token);
+      app.say(refused ?? done);
     };
     const buttons = parts.writable
       ? [

@@ -6,9 +6,9 @@ const GROUPS = { wred: "Marking (CP)", np: "CNPs (NP)", rp: "Rates and pacing (R
 const WITHIN_S = 60;
 
 export class Parameters {
-  constructor(name, desk) {
+  constructor(name, app) {
     this.name = name;
-    this.desk = desk;
+    this.app = app;
     this.rows = new Map();
     this.filter = make("input", { type: "search", id: "filter", oninput: () => this.sift() });
     this.only = make("input", { type: "checkbox", id: "only", onchange: () => this.sift() });
@@ -92,11 +92,11 @@ export class Parameters {
     const { parameter } = this.rows.get(key);
     const value = make("input", { id: "change-value", type: "text", required: true, value: parameter.text, autocomplete: "off" });
     const token = make("input", { id: "change-token", type: "password", required: true, autocomplete: "off" });
-    token.value = this.desk.token;
+    token.value = this.app.token;
     const by = make("input", { id: "change-by", type: "text", maxlength: "100", autocomplete: "off" });
-    by.value = this.desk.by;
+    by.value = this.app.by;
     // The server rejects the change if another override is active by then.
-    const over = this.desk.held()?.name ?? "";
+    const over = this.app.held()?.name ?? "";
     const wrong = make("p", { class: "wrong", role: "alert" });
     const change = make("button", { type: "submit" }, "Change");
     const form = make("form", {
@@ -105,14 +105,14 @@ export class Parameters {
         event.preventDefault();
         change.disabled = true;
         write(wrong, "");
-        this.desk.by = by.value.trim();
-        const asked = { interface: this.name, key, value: value.value.trim(), within_s: WITHIN_S, over, by: this.desk.by };
-        const refused = await this.desk.post("/change", asked, token.value);
+        this.app.by = by.value.trim();
+        const asked = { interface: this.name, key, value: value.value.trim(), within_s: WITHIN_S, over, by: this.app.by };
+        const refused = await this.app.post("/change", asked, token.value);
         change.disabled = false;
         if (refused) write(wrong, refused);
         else {
           this.dialog.close();
-          this.desk.say(`${key} is now ${asked.value}. It reverts unless kept within ${WITHIN_S} seconds.`);
+          this.app.say(`${key} is now ${asked.value}. It reverts unless kept within ${WITHIN_S} seconds.`);
           this.load();
         }
       },

@@ -33,7 +33,7 @@ pub(crate) fn cut(text: &str) -> String {
 
 /// Content hash of a configuration: 64-bit FNV-1a in hexadecimal.
 ///
-/// It distinguishes different texts with the same version number. It does not protect against forgery.
+/// Distinguishes different texts with the same version number; does not protect against forgery.
 pub(crate) fn hash(text: &str) -> String {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))

@@ -518,7 +518,7 @@ impl Rollout {
                     Some(Hold::Operator) => ", paused",
                     Some(Hold::Unjudged) => ", paused: too few hosts could be evaluated (resume or abort)",
                 };
-                // Their orders are written; they change on return.
+                // Hosts that are away have their orders, and change on return.
                 let away = match self.count(|state| state == State::Away) {
                     0 => String::new(),
                     away => format!(", {away} away"),

@@ -57,7 +57,7 @@ pub(crate) struct Options {
 /// Serves the page until it is dropped, with `store` also for that fleet.
 ///
 /// # Errors
-/// It cannot listen on the address, or the token is invalid or would be sent in the clear.
+/// Listening on the address fails, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let Options { listen, control, allow_write, names, host, who } = options;
     let is_own = |ip: IpAddr| ip.is_loopback();

@@ -168,7 +168,7 @@ impl Host {
             }
         }
         if self.agent_dies_s.is_some_and(|dies_s| at_s >= dies_s) {
-            // Its lease expires 15 s later.
+            // The agent's lease expires 15 s later.
             if self.agent_dies_s.is_some_and(|dies_s| at_s >= dies_s + 15) {
                 self.seen = None;
             }

@@ -24,7 +24,7 @@ impl Window {
     /// Adds a sample.
     pub(crate) fn add(&mut self, health: Health) {
         match self.0.back().map(|last| last.at_ns) {
-            // The same sample again.
+            // A duplicate sample.
             Some(last) if last == health.at_ns => return,
             // The machine rebooted.
             Some(last) if last > health.at_ns => self.0.clear(),

@@ -44,7 +44,7 @@ impl Rollout {
         for step in &mut self.steps {
             let waited_ms = match step.state {
                 State::Returning { at_ms } => clock_ms.saturating_sub(at_ms),
-                // It may still roll back while the rollout waits for other hosts.
+                // The host may still roll back while the rollout waits for other hosts.
                 State::Unheard => patience_ms,
                 _ => continue,
             };

@@ -49,7 +49,7 @@ fn silent_canary_is_bad_while_others_send() {
     let mut world = canaries(9);
     for _ in 0..4 {
         world.obey();
-        // It still has QPs, but no packets arrive.
+        // The host still has QPs, but no packets arrive.
         let seen = &mut world.host("a01").seen.report.rates;
         (seen.data_packets, seen.quiet_ms) = (0, 60_000);
         seen.of.insert(THROUGHPUT.into(), Reading::default());
@@ -238,7 +238,7 @@ fn mixed_agents_are_changed_and_judged() {
         let outcome = World::new(hosts, policy(1, 4, 2)).run();
         assert!(!outcome.is_done && outcome.reason.contains("5000 marked packets"), "{canary}: {outcome:?}");
     }
-    // It changes, but its report is unreadable: silent.
+    // A changed host with an unreadable report is silent.
     hosts[1].dialect = Dialect::Unreadable;
     let mut world = World::new(hosts, policy(1, 4, 2));
     assert_eq!(world.run().reason, "8 hosts changed, 1 are away and change when they return");

@@ -17,7 +17,7 @@ pub(super) enum Dialect {
     Older,
     /// Has unknown fields and metrics.
     Newer,
-    /// Its reports are unreadable.
+    /// Writes unreadable reports.
     Unreadable,
 }
 

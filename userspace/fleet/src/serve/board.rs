@@ -64,19 +64,19 @@ impl Board {
     }
 
     /// Returns whether there is any subscriber; each one subscribes to the overview.
-    pub(super) fn is_looked_at(&self) -> bool {
+    pub(super) fn is_watched(&self) -> bool {
         self.lock().overview.receiver_count() > 0
     }
 
     /// Interfaces with subscribers.
-    pub(super) fn interfaces_looked_at(&self) -> BTreeSet<String> {
+    pub(super) fn watched_interfaces(&self) -> BTreeSet<String> {
         let inner = self.lock();
-        let looked_at = inner.shown.iter().filter(|(_, shown)| shown.listeners.receiver_count() > 0);
+        let watched = inner.shown.iter().filter(|(_, shown)| shown.listeners.receiver_count() > 0);
         let name = |view: &View| match view {
             View::Interface(name) => Some(name.clone()),
             View::Host(_) => None,
         };
-        looked_at.filter_map(|(view, _)| name(view)).collect()
+        watched.filter_map(|(view, _)| name(view)).collect()
     }
 
     /// Updates the metrics of a view, and publishes the update.
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn subscriber_gets_all_then_changes() {
         let (board, eth0) = (Board::new(), View::Interface("eth0".into()));
-        assert!(board.look_at(&eth0).is_none() && !board.is_looked_at());
+        assert!(board.look_at(&eth0).is_none() && !board.is_watched());
         for t in [1.0, 2.0] {
             board.add(eth0.clone(), point(t));
         }
-        assert!(board.interfaces_looked_at().is_empty());
+        assert!(board.watched_interfaces().is_empty());
         let Beginning { first, mut more } = board.look_at(&eth0).unwrap();
         assert!(first.contains("\"t\":[1.0,2.0]"), "{first}");
-        assert_eq!(board.interfaces_looked_at(), ["eth0".to_owned()].into());
+        assert_eq!(board.watched_interfaces(), ["eth0".to_owned()].into());
         board.add(eth0.clone(), point(3.0));
         let next = more.try_recv().unwrap();
         assert!(next.contains("\"t\":[3.0]") && next.contains("\"whole\":false"), "{next}");
@@ -162,6 +162,6 @@ mod tests {
         board.say("status", json!(1));
         board.say("held", json!(null));
         assert_eq!(&*more.try_recv().unwrap(), "{\"held\":null}");
-        assert!(board.is_looked_at() && more.try_recv().is_err());
+        assert!(board.is_watched() && more.try_recv().is_err());
     }
 }

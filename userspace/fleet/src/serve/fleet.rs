@@ -46,7 +46,7 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     loop {
         tick.tick().await;
         let is_due = read.at.is_none_or(|at| at.elapsed() >= SELDOM);
-        if !is_due && !board.is_looked_at() {
+        if !is_due && !board.is_watched() {
             continue;
         }
         read.at = Some(Instant::now());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dcqcn_control_api::{
-    Changes, ControlClient, InterfaceSnapshot, LOOKED_AT, MOST_QPS, Override, Snapshot, SnapshotRequest,
+    Changes, ControlClient, InterfaceSnapshot, MOST_QPS, MOST_WATCHED, Override, Snapshot, SnapshotRequest,
     Status, Verb,
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ const GAP_S: f64 = 5.0;
 /// Number of changes sent to clients.
 const CHANGES: usize = 100;
 /// Reason for unknown QPs.
-const NOBODY: &str = "QPs are only read while a client watches the interface";
+const UNWATCHED: &str = "QPs are only read while a client watches the interface";
 
 /// Publishes this host until it is dropped.
 pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
@@ -42,10 +42,11 @@ pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
 
 async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
     let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
-    let looked_at: Vec<String> = board.interfaces_looked_at().into_iter().collect();
-    let (asked, others) = looked_at.split_at(looked_at.len().min(LOOKED_AT));
-    let too_many =
-        || format!("QPs of at most {LOOKED_AT} interfaces are read at a time, now of {}", asked.join(", "));
+    let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
+    let (asked, others) = watched.split_at(watched.len().min(MOST_WATCHED));
+    let too_many = || {
+        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", asked.join(", "))
+    };
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in asked {
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
@@ -65,7 +66,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
             let point = series::point(t, past, seen, looked.at_ns);
             board.add(View::Interface(name.clone()), |track| {
                 track.add(point, GAP_S);
-                track.add_qps(busiest.get(name).unwrap_or(&Err(NOBODY.into())));
+                track.add_qps(busiest.get(name).unwrap_or(&Err(UNWATCHED.into())));
             });
         }
         board.retain(|view| match view {
@@ -76,7 +77,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         board.say("failing", json!(looked.failing));
         *before = looked;
     }
-    if board.is_looked_at() {
+    if board.is_watched() {
         let status: Status = ask(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
         let held: Option<Override> = ask(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
         let Changes { mut changes } =

@@ -9,7 +9,7 @@ use crate::{Counts, Failing};
 /// Maximum number of QPs in a reply.
 pub const MOST_QPS: usize = 64;
 /// Maximum number of interfaces whose QPs are sampled concurrently: reading a table takes milliseconds.
-pub const LOOKED_AT: usize = 4;
+pub const MOST_WATCHED: usize = 4;
 /// Maximum number of changes in a reply.
 pub const MOST_CHANGES: usize = 200;
 

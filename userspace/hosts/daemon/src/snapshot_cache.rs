@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_control_api::{
-    Change, Changes, Class, Counts, InterfaceSnapshot, LOOKED_AT, MOST_CHANGES, MOST_QPS, ParameterValue, Qp,
-    Snapshot, SnapshotRequest, Values,
+    Change, Changes, Class, Counts, InterfaceSnapshot, MOST_CHANGES, MOST_QPS, MOST_WATCHED, ParameterValue,
+    Qp, Snapshot, SnapshotRequest, Values,
 };
 use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
@@ -83,10 +83,10 @@ impl SnapshotCache {
         self.tables.retain(|table| table.read_at.elapsed() < LOOKED);
         let before = self.tables.iter().position(|table| table.interface == interface);
         let before = before.map(|at| self.tables.swap_remove(at));
-        if self.tables.len() >= LOOKED_AT {
+        if self.tables.len() >= MOST_WATCHED {
             let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
             return Err(format!(
-                "QP tables are already being sampled on {}; the limit is {LOOKED_AT} interfaces",
+                "QP tables are already being sampled on {}; the limit is {MOST_WATCHED} interfaces",
                 names.join(", ")
             ));
         }

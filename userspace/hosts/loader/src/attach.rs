@@ -367,7 +367,7 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
 /// Device number of the BPF file system with the pins, mounted if necessary.
 ///
 /// # Errors
-/// It cannot be mounted, which requires CAP_SYS_ADMIN once after boot.
+/// Mounting fails; the first mount after boot requires CAP_SYS_ADMIN.
 pub fn file_system() -> Result<u64, Error> {
     StateDir::here()?.file_system()
 }

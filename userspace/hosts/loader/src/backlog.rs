@@ -57,7 +57,7 @@ pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Er
 
 /// Depth of each traffic class.
 ///
-/// It is that of its queue's class below `priority_major`, otherwise that of the whole interface.
+/// The depth is that of the queue's class below `priority_major`, otherwise that of the whole interface.
 fn depths(config: &Config, qdiscs: &[Qdisc], classes: &[Class]) -> [u64; CLASSES] {
     let root = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT);
     let whole = root.map_or(0, |qdisc| u64::from(qdisc.stats.backlog_bytes));

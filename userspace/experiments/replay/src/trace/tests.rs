@@ -231,18 +231,18 @@ proptest! {
     fn reading_leaves_state_unchanged(events in any_events(), profile in 0usize..PROFILES.len(), every_ns in 1u64..100_000) {
         let (profile, rate) = PROFILES[profile];
         let options = options(profile, rate, &[]);
-        let mut looked_at = Vec::new();
+        let mut watched = Vec::new();
         let mut last_ns = 0;
         for &event in &events {
             let gap_ns = event.time_ns - last_ns;
             for n in 1..=(gap_ns / every_ns).min(20) {
-                looked_at.push(Event { time_ns: last_ns + n * every_ns, kind: Kind::Sample });
+                watched.push(Event { time_ns: last_ns + n * every_ns, kind: Kind::Sample });
             }
             last_ns = event.time_ns;
-            looked_at.push(event);
+            watched.push(event);
         }
-        let (plain, looked_at) = (rows(&options, &csv(&events)), rows(&options, &csv(&looked_at)));
-        prop_assert_eq!(without(&plain, &["sample"]), without(&looked_at, &["sample"]));
+        let (plain, watched) = (rows(&options, &csv(&events)), rows(&options, &csv(&watched)));
+        prop_assert_eq!(without(&plain, &["sample"]), without(&watched, &["sample"]));
     }
 
     /// With the byte counter off the rate does not change in between, and a message equals the sum of its parts.

@@ -37,7 +37,7 @@ pub(super) struct Collector {
     window: u64,
     /// End of the last unfair window.
     unfair_ns: Option<u64>,
-    looked_at: bool,
+    watched: bool,
 
     interval_ns: Option<u64>,
     series: Series,
@@ -80,7 +80,7 @@ impl Collector {
             bulk: Vec::new(),
             window: 0,
             unfair_ns: None,
-            looked_at: false,
+            watched: false,
             interval_ns,
             flow_bytes: vec![0; series.flows.len()],
             group_bytes: vec![0; names.len()],
@@ -117,7 +117,7 @@ impl Collector {
         });
         let fair = jain_index(&goodput.collect::<Vec<_>>()) >= FAIR;
         if self.window != 0 {
-            self.looked_at = true;
+            self.watched = true;
             if !fair {
                 self.unfair_ns = Some(now_ns);
             }
@@ -128,7 +128,7 @@ impl Collector {
     fn convergence_ns(&self) -> Option<u64> {
         let start_ns = self.last_start_ns();
         match self.unfair_ns {
-            None => self.looked_at.then_some(0),
+            None => self.watched.then_some(0),
             Some(unfair_ns) => {
                 let last_ns = start_ns + (self.duration_ns - start_ns) / WINDOWS * WINDOWS;
                 (unfair_ns < last_ns).then(|| unfair_ns - start_ns)

@@ -341,7 +341,7 @@ fn watchdog_ends_pause_storm() {
     scenario.switch.watchdog =
         Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Forward });
     assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
-    // It also ends when the host resumes.
+    // The storm also ends when the host resumes.
     scenario.switch.watchdog = None;
     scenario.faults.push(Fault { at_ns: 10 * MS, kind: FaultKind::StormEnds { host: 2 } });
     assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));

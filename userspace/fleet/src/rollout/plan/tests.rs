@@ -29,7 +29,7 @@ fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
 fn host_that_lacks_its_configuration_is_retried() {
     for (tried, is_retried) in [
         (tried(1, Some("no")), true),
-        // It still has the version that was rolled back.
+        // The host still has the version that was rolled back.
         (tried(2, None), true),
         (tried(1, None), false),
         // Still starting; its agent will apply the order.

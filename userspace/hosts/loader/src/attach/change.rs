@@ -15,7 +15,7 @@ use crate::queues::{self, Revised};
 
 /// A change of one or several interfaces, validated for all of them and not yet active.
 ///
-/// It holds the lock, so no other process changes attachments. Dropping it changes nothing.
+/// A transaction holds the lock, so no other process changes attachments. Dropping it changes nothing.
 pub struct Transaction {
     /// Released last.
     _lock: Held,

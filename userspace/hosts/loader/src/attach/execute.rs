@@ -181,7 +181,7 @@ impl Carrier<'_> {
 
     /// Reuses the maps that all attachments of a namespace share, if another attachment has them.
     ///
-    /// They are shared because a switch sees the two directions of a conversation on different ports. They
+    /// The maps are shared because a switch sees the two directions of a conversation on different ports. They
     /// are freed with the last attachment.
     fn share(&self) -> Result<(), Error> {
         let is_like_ours = |record: &Record| record.info.layout_version == LAYOUT_VERSION;

@@ -62,7 +62,7 @@ pub(super) enum UndoStep {
     },
     /// Offloads that inline XDP disables and that stay off after detaching.
     ///
-    /// They are LRO and hardware GRO of the interface and of those below it.
+    /// LRO and hardware GRO of the interface and of those below it.
     Offloads {
         ifindex: u32,
         /// Features enabled before, by ethtool's names; once attached, only those that attaching disabled.
@@ -141,7 +141,7 @@ impl<S: Store> Journal<S> {
     /// Creates the journal of a new attachment.
     ///
     /// # Errors
-    /// It cannot be written; nothing may be changed.
+    /// Writing the record fails; nothing may be changed.
     pub(super) fn begin(record: Record, store: S) -> Result<Self, S::Error> {
         let mut journal = Self { record, store };
         journal.record.state = State::Attaching;

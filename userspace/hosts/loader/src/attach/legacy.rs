@@ -1,6 +1,6 @@
 //! Attachments of versions with an older journal format: they can only be detached.
 //!
-//! Their directory is named after the inode number of the network namespace, and each file after its
+//! The journal directory is named after the inode number of the network namespace, and each file after its
 //! interface.
 
 use std::fs;
@@ -50,7 +50,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let mut owed = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
-        // Those versions let the kernel choose the handle of an fq.
+        // Older versions let the kernel choose the handle of an fq.
         let fq = || netlink.root_qdisc(info.ifindex).ok()?.filter(|root| root.kind == "fq");
         let ours = if info.pacer == "htb" {
             ("htb".to_owned(), Handle::new(HTB_MAJOR, 0))

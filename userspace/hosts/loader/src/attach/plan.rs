@@ -234,7 +234,7 @@ fn rp_flows(
 
 /// Upper device with which an interface shares its MAC address.
 ///
-/// That is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
+/// The upper device is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
 /// address.
 fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
     let Some(master) = link.master else { return Ok(None) };

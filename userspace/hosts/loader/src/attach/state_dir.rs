@@ -202,7 +202,7 @@ impl StateDir {
     /// Reads the journal of an interface, if it exists.
     ///
     /// # Errors
-    /// It cannot be read, or has another format.
+    /// The journal cannot be read, or has another format.
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         let path = self.journal(ifindex);
         match fs::read(&path) {

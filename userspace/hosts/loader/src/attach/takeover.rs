@@ -57,7 +57,7 @@ impl Info {
 
     /// Defaults for parameters that the settings do not specify.
     ///
-    /// They are as detected, not as active in `running`, which may have been changed since.
+    /// The values are as detected, not as active in `running`, which may have been changed since.
     fn found(&self, running: &Config) -> Found {
         let running = Unsaid {
             link_rate_bps: running.scalars.link_rate_bps,

@@ -111,7 +111,7 @@ impl Maps {
 
     /// Activates parameters, so that no packet sees a partial change.
     ///
-    /// They are written to the next slot, which then becomes the active one. Slots are used in turn, so
+    /// Parameters are written to the next slot, which then becomes the active one. Slots are used in turn, so
     /// that none is written while a program may be reading it. If the next slot was left less than a second
     /// ago, this waits for running programs.
     ///

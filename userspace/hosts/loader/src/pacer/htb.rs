@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PRUNE_NS: u64 = 1_000_000_000;
 /// Interval at which the whole table is scanned for flows without a class.
 ///
-/// They were cut while no loop ran, or while the ring was full.
+/// Such flows were cut while no loop ran, or while the ring was full.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// Classes removed per batch.
 const PRUNED_AT_ONCE: usize = 64;

@@ -54,7 +54,7 @@ struct Holds(BTreeMap<(u32, usize), BTreeMap<u32, u64>>);
 impl Holds {
     /// Stores the end of `egress`'s pause; returns the time for which to pause the neighbour.
     ///
-    /// It is the maximum over all egress ports.
+    /// The returned time is the maximum over all egress ports.
     fn set(&mut self, of: (u32, usize), egress: u32, until_ns: Option<u64>, now_ns: u64) -> u64 {
         let wanted = self.0.entry(of).or_default();
         wanted.retain(|_, until_ns| *until_ns > now_ns);
