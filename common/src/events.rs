@@ -33,11 +33,13 @@ pub enum EventKind {
     PfcStorm = 5,
     /// A pause storm ended. Values: the priority, 0.
     PfcRestored = 6,
+    /// A probe was delivered for the flow `id`. Values: the PSN that it names, and the silence before it, in ns.
+    TailLossProbe = 7,
 }
 
 impl EventKind {
     /// All kinds, by number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::FlowPaired,
         Self::RateCut,
         Self::HorizonDrop,
@@ -45,6 +47,7 @@ impl EventKind {
         Self::QueueDrop,
         Self::PfcStorm,
         Self::PfcRestored,
+        Self::TailLossProbe,
     ];
 }
 

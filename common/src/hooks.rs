@@ -10,6 +10,7 @@ mod htb;
 mod np;
 mod pairing;
 mod pfc;
+mod recovery;
 mod rp;
 
 use crate::classify::{Roce, classify, dscp};
@@ -19,6 +20,7 @@ use crate::layout::{CLASSES, DSCPS, Time};
 use crate::limit::Limit;
 use crate::params::{DSCP_UNCHANGED, DscpClass, Params};
 use crate::stats::Stat;
+use crate::wire::bth::Opcode;
 use crate::wire::ecn::{Ecn, tos};
 use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
@@ -103,6 +105,11 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let Some(p) = s.env().params() else {
         return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
     };
+    if s.mark() == p.port.cnp_mark && roce.opcode == Opcode::RC_ACKNOWLEDGE {
+        // A probe of this host, which is no response.
+        s.set_mark(0);
+        return TcVerdict::Pass;
+    }
     if !is_handed_on {
         count_kind(s, &roce);
     }
@@ -114,6 +121,10 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         let roce = settled(s, roce);
         pairing::snoop(s, p, &roce);
         return TcVerdict::Pass;
+    }
+    if recovery::is_enabled(p) {
+        let roce = settled(s, roce);
+        recovery::on_ingress(s, &roce);
     }
     if p.config.scalars.np_enable != 0 && roce.congests() {
         let is_marked = roce.ecn().is_ce();
@@ -149,6 +160,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return np::become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
+    if recovery::is_enabled(p) {
+        recovery::on_egress(s, &roce);
+    }
     let roce = with_own_tos(s, p, roce);
     let class = class_of(p, roce.dscp());
     set_class(s, p, class);

@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of the layout of all maps.
-pub const LAYOUT_VERSION: u32 = 20;
+pub const LAYOUT_VERSION: u32 = 21;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -270,6 +270,9 @@ pub struct Cut {
 
 /// Bytes of the ring buffer for [`Cut`]s: a power of two and a multiple of the page size.
 pub const CUTS_BYTES: u32 = 1 << 16;
+
+/// Bytes of the ring buffer for announced requesters, as [`CUTS_BYTES`].
+pub const REQUESTS_BYTES: u32 = 1 << 14;
 
 /// Purpose of a loaded object, fixed at load time.
 #[repr(u32)]

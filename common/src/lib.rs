@@ -27,6 +27,7 @@ mod pod;
 pub mod rate;
 #[cfg(feature = "user")]
 pub mod rc;
+pub mod recovery;
 pub mod rng;
 pub mod stats;
 mod verifier;

@@ -3,9 +3,10 @@
 //! SAFETY of all: `repr(C)`, explicit padding only (asserted by the sizes next to each), every bit pattern valid.
 
 use crate::events::EventLog;
-use crate::flow::{NpSet, QpId, RpSet};
+use crate::flow::{FlowId, NpSet, QpId, RpSet};
 use crate::layout::{Active, Backlog, Counters, Cut, Pair, Queue, Test};
 use crate::params::Params;
+use crate::recovery::Requester;
 use crate::vqueue::Share;
 
 macro_rules! pod {
@@ -14,4 +15,7 @@ macro_rules! pod {
         unsafe impl aya::Pod for $ty {}
     )+ };
 }
-pod!(Active, Backlog, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, RpSet, Share, Test);
+pod!(
+    Active, Backlog, Counters, Cut, EventLog, NpSet, Pair, Params, Queue, QpId, Requester, RpSet, Share,
+    Test, FlowId
+);

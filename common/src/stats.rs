@@ -151,6 +151,14 @@ stats! {
     GsoPackets = "gso_super_packets",
     /// Packets of this host whose ECN bits or DSCP were set (`ect_enable`, `roce_dscp`).
     TosSet = "tos_set_packets",
+    /// Probes delivered to the host's own stack after silence of a reliable connection (`tail_loss_probe`).
+    TailLossProbe = "tail_loss_probes",
+    /// Probes that the kernel did not deliver.
+    TailLossProbeFailed = "tail_loss_probes_failed",
+    /// Acknowledgements with a wrong ICRC: they change nothing (`tail_loss_probe`).
+    AckInvalid = "ack_icrc_errors",
+    /// Request packets of connections for which the table of requesters has no room (`tail_loss_probe`).
+    RequestersFull = "requesters_full",
 }
 
 #[cfg(test)]

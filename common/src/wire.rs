@@ -24,6 +24,7 @@ pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
 mod load;
+pub mod nak;
 pub mod pfc;
 pub mod udp;
 

@@ -3,6 +3,7 @@
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 use core::ptr::NonNull;
 
+use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
@@ -10,13 +11,14 @@ use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE, RP,
+    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE, REQUESTERS, REQUESTS, RP,
     SHARES, TIMES_NS, active_slot, mode, sorts_all, test,
 };
 use crate::trace::PacketTrace;
@@ -39,11 +41,17 @@ pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
         (expired, Hook::Ingress, Stat::NpFlowExpired)
     };
     let expired = expired.unwrap_or(0);
+    count(hook, stat, expired);
+    expired
+}
+
+/// Adds to a counter that no hook uses.
+#[inline(always)]
+pub fn count(hook: Hook, stat: Stat, n: u32) {
     if let Some(counters) = COUNTERS.get_ptr_mut(hook as u32) {
         // SAFETY: this CPU's slot of a per-CPU map; the hook that may interrupt leaves this counter alone.
-        unsafe { (*counters).stat[stat as usize] += u64::from(expired) };
+        unsafe { (*counters).stat[stat as usize] += u64::from(n) };
     }
-    expired
 }
 
 /// Slots of [`COUNTERS`].
@@ -292,6 +300,29 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+        let id = &raw const self.counters().wanted;
+        // SAFETY: this CPU's key, which no interrupting program of this hook changes.
+        let id = unsafe { &*id };
+        let mut found = REQUESTERS.get_ptr_mut(id);
+        if found.is_none() && enters {
+            // If another CPU enters it first, that entry is used.
+            let _ = REQUESTERS.insert(id, &NEW_REQUESTER, u64::from(BPF_NOEXIST));
+            found = REQUESTERS.get_ptr_mut(id);
+        }
+        // SAFETY: a map value, live as long as the program runs. The egress and the ingress program write different
+        // fields of it; see `dcqcn_common::recovery`.
+        found.map(|requester| f(unsafe { &mut *requester }))
+    }
+
+    #[inline(always)]
+    fn announce_requester(&mut self) -> bool {
+        let id = &raw const self.counters().wanted;
+        // SAFETY: as in `requester`. A program under test has no controller.
+        test().is_some() || REQUESTS.output::<FlowId>(unsafe { &*id }, 0).is_ok()
+    }
+
+    #[inline(always)]
     fn announce(&mut self, cut: Cut) {
         // A program under test has no controller.
         if test().is_none() && CUTS.output::<Cut>(&cut, 0).is_err() {
@@ -332,6 +363,9 @@ impl hooks::Env<'static> for Env {
         self.had(result)
     }
 }
+
+/// A requester of which nothing is known.
+static NEW_REQUESTER: Requester = Requester::NEW;
 
 /// Memory shared by programs on all CPUs.
 struct Memory;

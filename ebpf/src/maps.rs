@@ -5,13 +5,14 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, PerCpuHashMap, ProgramArray, RingBuf};
 use dcqcn_common::events::EventLog;
-use dcqcn_common::flow::{NpSet, QpId, RpSet};
+use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet};
 use dcqcn_common::hooks::MAX_REBUILT;
 use dcqcn_common::layout::{
     Active, Backlog, CONNECTIONS, CUTS_BYTES, Counters, DEFAULT_FLOWS, INGRESS_PORTS, IngressBytes, Mode,
-    PARAMS_SLOTS, Pair, QUEUES, Queue, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
+    PARAMS_SLOTS, Pair, QUEUES, Queue, REQUESTS_BYTES, SIBLINGS as MOST_SIBLINGS, TIMES, Test, WAYS,
 };
 use dcqcn_common::params::Params;
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 
 /// Parameter slots.
@@ -105,6 +106,15 @@ pub static HANDED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 /// Rate cuts, for the HTB pacer.
 #[map]
 pub static CUTS: RingBuf = RingBuf::with_byte_size(CUTS_BYTES, 0);
+
+/// Requesters of this host's reliable connections, for the tail-loss probe. Not preallocated: empty while that is off.
+#[map]
+pub static REQUESTERS: HashMap<FlowId, Requester> =
+    HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
+
+/// Sending requesters, announced to the controller.
+#[map]
+pub static REQUESTS: RingBuf = RingBuf::with_byte_size(REQUESTS_BYTES, 0);
 
 /// Event log, mapped by the controller.
 #[map]

@@ -2,7 +2,7 @@
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED,
+    __sk_buff, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED,
     TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
@@ -14,10 +14,11 @@ use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
+use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_common::wire::udp;
 
-use crate::env::{Env, Hook, expire};
+use crate::env::{Env, Hook, count, expire};
 use crate::maps::{HANDED, SCRATCH, SIBLINGS, test};
 use crate::packet::{context_field, header};
 use crate::trace::PacketTrace;
@@ -98,6 +99,21 @@ pub fn run_expire(ctx: &TcContext) -> i32 {
     // SAFETY: the program's own context.
     let [table, index, before_low, before_high, _] = unsafe { (*skb).cb };
     expire(table, index, (u64::from(before_high) << 32) | u64::from(before_low)) as i32
+}
+
+/// Receives the packet on an interface as if it had come from the wire. It never leaves the host.
+#[inline(always)]
+pub fn run_probe(ctx: &TcContext) -> i32 {
+    let skb: *mut __sk_buff = ctx.as_ptr().cast();
+    // SAFETY: the program's own context.
+    unsafe {
+        let [ifindex, mark, ..] = (*skb).cb;
+        (*skb).cb = [0; 5];
+        (*skb).mark = mark;
+        let error = bpf_clone_redirect(skb, ifindex, u64::from(BPF_F_INGRESS)) as i32;
+        count(Hook::Ingress, if error == 0 { Stat::TailLossProbe } else { Stat::TailLossProbeFailed }, 1);
+        error
+    }
 }
 
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO` of the kernel's uapi/linux/bpf.h (5.18): a CLOCK_MONOTONIC timestamp.

@@ -130,6 +130,17 @@ impl Roce {
         out
     }
 
+    /// The frame with this syndrome in its AETH.
+    #[must_use]
+    pub fn with_syndrome(&self, syndrome: u8) -> Vec<u8> {
+        let mut out = self.frame();
+        if let Some(byte) = out.get_mut(self.bth() + Bth::LEN) {
+            *byte = syndrome;
+        }
+        seal(&mut out, self.l3());
+        out
+    }
+
     fn link(&self) -> Vec<u8> {
         let inner = if self.v6 { EtherType::IPV6 } else { EtherType::IPV4 };
         let types: Vec<_> = self.tags.iter().map(|(tpid, _)| *tpid).chain([inner]).collect();

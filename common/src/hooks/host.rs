@@ -6,6 +6,7 @@ use crate::flow::{FlowId, NpSet, QpId, Shared};
 use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use crate::params::Params;
 use crate::rate::Debt;
+use crate::recovery::Requester;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
@@ -75,6 +76,12 @@ pub trait Env<'p> {
     ///
     /// Queried once per CNP, by TC ingress.
     fn is_handed_on(&mut self) -> bool;
+    /// Runs `f` on the requester of the flow in [`wanted`](Self::wanted), entered first if absent and `enters`.
+    ///
+    /// `None` if it is absent, or the table is full.
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R>;
+    /// Announces the flow in [`wanted`](Self::wanted) as a sending requester; false if the ring is full.
+    fn announce_requester(&mut self) -> bool;
     /// Announces a rate cut to the HTB pacer in user space, if it is running.
     fn announce(&mut self, cut: Cut);
     /// Logs an event, at most one per `interval_ns` (not 0) and kind; counts the others as lost.

@@ -14,7 +14,7 @@
 //! So marking CE needs no new ICRC, while a change of address (NAT), opcode, QPN or PSN does. The result is stored
 //! little-endian.
 
-use super::{bth::Bth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
+use super::{bth::Bth, ext::Aeth, ipv4::Ipv4, ipv6::Ipv6, sub, udp::Udp};
 
 /// Length of the trailer, bytes.
 pub const LEN: usize = 4;
@@ -179,6 +179,29 @@ pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(
 ) -> u32 {
     let (head, rest) = (sub::<0, HEAD, _>(packet), sub::<HEAD, REST, _>(packet));
     Crc::START.masked(head, mask).bytes(rest).finish()
+}
+
+/// Length of an ACK over IPv4 and IPv6 from the IP header on, bytes.
+pub(crate) const V4_ACK_LEN: usize = V4_HEAD_LEN + Aeth::LEN + LEN;
+pub(crate) const V6_ACK_LEN: usize = V6_HEAD_LEN + Aeth::LEN + LEN;
+
+/// AETH syndrome of an ACK over IPv4 whose ICRC is correct.
+#[inline(always)]
+pub(crate) fn syndrome_v4(packet: &[u8; V4_ACK_LEN]) -> Option<u8> {
+    let is_ack_long = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet)).total_len() == V4_ACK_LEN as u16;
+    let computed = of_array::<_, { Aeth::LEN }, _>(packet, &V4_MASK);
+    let is_correct = computed == u32::from_le_bytes(*sub::<{ V4_ACK_LEN - LEN }, LEN, _>(packet));
+    (is_ack_long && is_correct).then_some(packet[V4_HEAD_LEN])
+}
+
+/// AETH syndrome of an ACK over IPv6 whose ICRC is correct.
+#[inline(always)]
+pub(crate) fn syndrome_v6(packet: &[u8; V6_ACK_LEN]) -> Option<u8> {
+    let payload_len = V6_ACK_LEN - Ipv6::LEN;
+    let is_ack_long = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet)).payload_len() == payload_len as u16;
+    let computed = of_array::<_, { Aeth::LEN }, _>(packet, &V6_MASK);
+    let is_correct = computed == u32::from_le_bytes(*sub::<{ V6_ACK_LEN - LEN }, LEN, _>(packet));
+    (is_ack_long && is_correct).then_some(packet[V6_HEAD_LEN])
 }
 
 /// IP version, and packet length without padding, bytes.

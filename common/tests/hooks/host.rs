@@ -7,6 +7,7 @@ use dcqcn_common::hooks::{Env, Host, Skb};
 use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
 
@@ -205,6 +206,19 @@ impl<'a> Env<'a> for View<'a> {
 
     fn is_handed_on(&mut self) -> bool {
         self.world.is_handed_on
+    }
+
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+        let World { requesters, wanted, .. } = self.world;
+        if enters {
+            requesters.entry(*wanted).or_insert(Requester::NEW);
+        }
+        requesters.get_mut(wanted).map(f)
+    }
+
+    fn announce_requester(&mut self) -> bool {
+        self.world.announced.push(self.world.wanted);
+        true
     }
 
     fn announce(&mut self, cut: Cut) {

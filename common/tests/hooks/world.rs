@@ -8,6 +8,7 @@ use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
 use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::rate::{Debt, RpParams};
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::stats::Stat;
 
 use super::host::{Around, Left, Packet};
@@ -40,6 +41,8 @@ pub(crate) struct World {
     pub(crate) is_inline: bool,
     pub(crate) debt: Debt,
     pub(crate) wanted: FlowId,
+    pub(crate) requesters: HashMap<FlowId, Requester>,
+    pub(crate) announced: Vec<FlowId>,
 }
 
 /// The parameters of a port of 1 Gb/s, changed.
@@ -73,6 +76,8 @@ impl World {
             is_inline: false,
             debt: Debt::NONE,
             wanted: FlowId::NONE,
+            requesters: HashMap::new(),
+            announced: Vec::new(),
         }
     }
 

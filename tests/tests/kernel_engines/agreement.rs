@@ -2,17 +2,21 @@
 
 mod ports;
 
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES};
+use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair, PairSource};
 use dcqcn_common::params::{
     CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
+    TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF,
 };
+use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_replay::{Hook, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
-use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn};
+use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn, v4, v6};
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
 const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
@@ -366,4 +370,60 @@ fn engines_agree_on_ect_and_dscp() {
         both.state();
     }
     assert!(count(&both.state(), Hook::Egress, Stat::TosSet) > 0);
+}
+
+/// Requests of several connections, responses in every form, and the state of each requester afterwards.
+#[test]
+fn engines_agree_on_requesters() {
+    let mut config = everything();
+    config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE;
+    let Some(mut both) = Both::load("engines_agree_on_requesters", 64, &config) else {
+        return;
+    };
+    for is_v6 in [false, true] {
+        let addr = |host| if is_v6 { words(v6(host)) } else { mapped(v4(host)) };
+        for qpn in 0x11..0x15 {
+            let pair = Pair::new(qpn, PairSource::Static);
+            both.set_pair(&QpId { addr: addr(1), qpn: qpn + 0x100, vlan: 0 }, &pair);
+        }
+    }
+    let (mut now_ns, mut random, mut psn) = (START_NS, 7, 0xff_fff0);
+    let mut draw = |below: u32| {
+        random = rng::next(random);
+        rng::value(random) % below
+    };
+    for _ in 0..4_000 {
+        let (qpn, is_v6) = (0x11 + draw(4), draw(2) == 0);
+        let opcode = Opcode(draw(0x20) as u8);
+        let sent =
+            Roce { v6: is_v6, opcode, dest_qpn: qpn, psn: psn & 0xff_ffff, payload: 256, ..Roce::default() };
+        both.process(Hook::Egress, now_ns, &sent.frame(), &Meta::default());
+        psn += draw(3);
+        let opcode = Opcode(0x0d + draw(6) as u8);
+        let heard = psn.wrapping_sub(draw(4)) & 0xff_ffff;
+        let back =
+            Roce { src: 2, dst: 1, opcode, dest_qpn: qpn + 0x100, psn: heard, payload: 0, ..sent.clone() };
+        let mut frame = back.with_syndrome([0x1f, 0x00, 0x60, 0x2e, 0x61, 0x45][draw(6) as usize]);
+        if draw(8) == 0 {
+            let last = frame.len() - 1;
+            frame[last] ^= 1;
+        }
+        both.process(Hook::Ingress, now_ns + 1_000, &frame, &received());
+        now_ns += u64::from(draw(20_000_000));
+    }
+    let state = both.state();
+    assert_eq!(state.requesters.len(), 8);
+    assert!(state.requesters.iter().any(|(_, requester)| requester.acknowledged().is_some()));
+    assert!(count(&state, Hook::Ingress, Stat::AckInvalid) > 50);
+    // A probe of this host is not a response.
+    let probe = Roce { src: 2, dst: 1, opcode: Opcode::RC_ACKNOWLEDGE, dest_qpn: 0x111, ..Roce::default() };
+    let mark = both.params.port.cnp_mark;
+    let arrived = both.process(Hook::Ingress, now_ns, &probe.frame(), &Meta { mark, ..received() });
+    assert_eq!((arrived.verdict, arrived.mark), (Verdict::Pass, 0));
+    assert_eq!(both.state().requesters, state.requesters);
+    // Off: nothing is followed.
+    config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_OFF;
+    both.set_config(&config);
+    both.process(Hook::Egress, now_ns, &Roce { dest_qpn: 0x77, ..Roce::default() }.frame(), &Meta::default());
+    assert_eq!(both.state().requesters, state.requesters);
 }

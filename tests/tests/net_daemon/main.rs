@@ -2,5 +2,6 @@
 
 mod control;
 mod flows;
+mod probe;
 mod serving;
 mod traffic;

@@ -199,6 +199,12 @@ impl Opcode {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
     }
 
+    /// Whether it belongs to a reliable connection.
+    #[inline(always)]
+    pub(crate) const fn is_rc(self) -> bool {
+        self.is_of(Transport::Rc)
+    }
+
     /// Whether the opcode is reserved for manufacturers (IBTA vol. 1, 9.2.1: its two highest bits are set).
     #[inline(always)]
     pub(crate) const fn is_manufacturers(self) -> bool {

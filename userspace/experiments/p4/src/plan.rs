@@ -35,7 +35,16 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 5] = ["queue_source", "priority_major", "event_rate", "ect_enable", "roce_dscp"];
+const NOT_IN_P4: [&str; 8] = [
+    "queue_source",
+    "priority_major",
+    "event_rate",
+    "ect_enable",
+    "roce_dscp",
+    "tail_loss_probe",
+    "tail_loss_probe_floor",
+    "tail_loss_probe_limit",
+];
 
 /// Desired state of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -181,6 +181,7 @@ impl Engine for Kernel {
             times_ns: self.maps.times()?,
             events: self.maps.event_log()?.latest(),
             random: self.random,
+            requesters: self.maps.requesters().collect::<Result<_, _>>()?,
         };
         state.sort();
         Ok(state)

@@ -17,11 +17,12 @@ pub mod wire;
 
 use aya::programs::ProgramError;
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{NpSet, QpId, RpSet};
+use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet};
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
+use dcqcn_common::recovery::Requester;
 use dcqcn_loader::dataplane;
 use serde::Serialize;
 
@@ -141,6 +142,8 @@ pub struct State {
     pub events: Vec<Event>,
     /// State of the random sequence.
     pub random: u64,
+    /// Requesters of the tail-loss probe.
+    pub requesters: Vec<(FlowId, Requester)>,
 }
 
 /// Error of an engine; the reference engine never fails.
@@ -277,5 +280,7 @@ impl State {
     fn sort(&mut self) {
         self.pairs.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));
         self.cm.sort_unstable_by_key(|(id, _)| (id.addr, id.qpn, id.vlan));
+        self.requesters
+            .sort_unstable_by_key(|(id, _)| (id.src, id.receiver.addr, id.receiver.qpn, id.receiver.vlan));
     }
 }

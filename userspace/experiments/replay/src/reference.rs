@@ -10,6 +10,7 @@ use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCou
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::rate::Debt;
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -38,6 +39,7 @@ struct Tables {
     random: u64,
     debt: Debt,
     wanted: FlowId,
+    requesters: HashMap<FlowId, Requester>,
 }
 
 impl Reference {
@@ -57,6 +59,7 @@ impl Reference {
             random: seed,
             debt: Debt::NONE,
             wanted: FlowId::NONE,
+            requesters: HashMap::new(),
         };
         Self { params: Box::new(*params), tables }
     }
@@ -130,7 +133,8 @@ impl Engine for Reference {
     }
 
     fn state(&self) -> Result<State, Error> {
-        let Tables { counters, queues, pairs, rp, np, cm, times_ns, events, random, .. } = &self.tables;
+        let Tables { counters, queues, pairs, rp, np, cm, times_ns, events, random, requesters, .. } =
+            &self.tables;
         let mut state = State {
             counters: *counters,
             queues: *queues,
@@ -141,6 +145,7 @@ impl Engine for Reference {
             times_ns: *times_ns,
             events: events.latest(),
             random: *random,
+            requesters: requesters.iter().map(|(id, requester)| (*id, *requester)).collect(),
         };
         state.sort();
         Ok(state)
@@ -261,6 +266,19 @@ impl<'a> Env<'a> for View<'a> {
 
     fn forget_pair(&mut self, id: &QpId) {
         self.tables.pairs.remove(id);
+    }
+
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+        let Tables { requesters, wanted, .. } = self.tables;
+        if enters {
+            requesters.entry(*wanted).or_insert(Requester::NEW);
+        }
+        requesters.get_mut(wanted).map(f)
+    }
+
+    /// An engine has no controller.
+    fn announce_requester(&mut self) -> bool {
+        true
     }
 
     /// An engine has no pacer to notify.

@@ -25,6 +25,7 @@ mod pairs;
 mod pfc_tx;
 mod plan;
 mod privileges;
+mod probe;
 pub mod repair;
 mod serving;
 mod tasks;

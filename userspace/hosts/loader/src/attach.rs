@@ -42,12 +42,14 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{self, EXPIRE, Maps, PROGRAMS, Programs, classifier};
+use crate::dataplane::{self, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
-pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
+pub use find::{
+    Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, open_probe, survey,
+};
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
 pub use identity::Id;
@@ -346,17 +348,20 @@ impl Info {
     }
 }
 
-/// Pins the program that removes idle flows, replacing an older one.
-fn pin_expire(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
-    let path = pins.join(EXPIRE);
-    match fs::remove_file(&path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::File { path, source });
+/// Pins the programs that are run, not attached, replacing older ones.
+fn pin_run(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
+    for name in RUN {
+        let path = pins.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::File { path, source });
+            }
+            _ => {}
         }
-        _ => {}
+        let pinned = classifier(ebpf, name)?.pin(&path);
+        pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })?;
     }
-    let pinned = classifier(ebpf, EXPIRE)?.pin(&path);
-    pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })
+    Ok(())
 }
 
 /// Name of the interface with this index.

@@ -6,6 +6,7 @@ mod error;
 mod expire;
 mod ingress;
 mod maps;
+mod probe;
 mod settle;
 mod sizes;
 mod storms;
@@ -22,6 +23,7 @@ use crate::object::{OBJECT, TRACE_OBJECT};
 pub use error::Error;
 pub use expire::Expire;
 pub use maps::Maps;
+pub use probe::Probe;
 pub use sizes::Sizes;
 
 /// Names of the programs in the object.
@@ -30,8 +32,12 @@ pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
 pub const HOOKS: [&str; 3] = ["xdp", "ingress", "egress"];
 /// Name of the program that removes idle flows, and of its pin.
 pub(crate) const EXPIRE: &str = "dcqcn_expire";
+/// Name of the program that delivers tail-loss probes, and of its pin.
+pub(crate) const PROBE: &str = "dcqcn_probe";
+/// Programs that are run, not attached.
+pub(crate) const RUN: [&str; 2] = [EXPIRE, PROBE];
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 18] = [
+pub const MAPS: [&str; 20] = [
     "PARAMS",
     "ACTIVE",
     "COUNTERS",
@@ -46,6 +52,8 @@ pub const MAPS: [&str; 18] = [
     "CM",
     "TIMES_NS",
     "CUTS",
+    "REQUESTERS",
+    "REQUESTS",
     "EVENTS",
     "TEST",
     "SIBLINGS",
@@ -105,7 +113,7 @@ impl Programs {
     }
 }
 
-/// Loads an object, and of its programs those in `wanted` (names of [`PROGRAMS`]) and `EXPIRE`.
+/// Loads an object, and of its programs those in `wanted` (names of [`PROGRAMS`]) and `RUN`.
 ///
 /// With `pins`, maps are pinned there, or reused if already pinned.
 pub fn load(
@@ -173,7 +181,7 @@ fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (name, program) in
-            ebpf.programs_mut().filter(|(name, _)| wanted.contains(name) || *name == EXPIRE)
+            ebpf.programs_mut().filter(|(name, _)| wanted.contains(name) || RUN.contains(name))
         {
             let verify = move || {
                 match program {

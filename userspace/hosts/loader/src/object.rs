@@ -98,7 +98,8 @@ mod tests {
     /// 16).
     #[test]
     fn programs_fit_the_stack_of_linux_6_1() {
-        const PROGRAMS: [&str; 4] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"];
+        const PROGRAMS: [&str; 5] =
+            ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress", "dcqcn_expire", "dcqcn_probe"];
         for object in [OBJECT, TRACE_OBJECT] {
             let object = Object::parse(object).unwrap();
             let depth = |is_program: bool| {

@@ -44,7 +44,7 @@ const LINK: [&str; 8] = [
 ];
 
 /// Parameters of [`Group::Rp`] that describe the interface, not the algorithm.
-const RP_OF_THE_SITE: [&str; 7] = [
+const RP_OF_THE_SITE: [&str; 10] = [
     "rp_enable",
     "cnp_consume",
     "rpg_max_rate",
@@ -52,6 +52,9 @@ const RP_OF_THE_SITE: [&str; 7] = [
     "pacing_horizon",
     "pacing_horizon_drop",
     "pacing_credit",
+    "tail_loss_probe",
+    "tail_loss_probe_floor",
+    "tail_loss_probe_limit",
 ];
 
 impl Key {

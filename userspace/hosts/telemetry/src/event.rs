@@ -31,6 +31,8 @@ pub enum Kind {
     PfcStorm,
     /// A PFC pause storm ended.
     PfcRestored,
+    /// A probe made a silent connection retransmit.
+    TailLossProbe,
     /// A change of parameters was rejected.
     ConfigRefused,
     /// Events were overwritten before they were read.
@@ -105,6 +107,17 @@ pub enum Detail {
         /// Idle time of the evicted flow.
         silent_ns: u64,
     },
+    /// [`Kind::TailLossProbe`].
+    Probed {
+        /// Peer's address.
+        address: IpAddr,
+        /// Peer's QPN.
+        qpn: u32,
+        /// PSN to retransmit from.
+        psn: u64,
+        /// Silence before the probe.
+        silent_ns: u64,
+    },
     /// [`Kind::QueueDrop`].
     QueueDropped {
         /// Number of the queue.
@@ -171,6 +184,9 @@ fn describe(event: &Event) -> Option<(Kind, Detail)> {
             let action = if second == 0 { "forward" } else { "drop" };
             (Kind::PfcStorm, Detail::Paused { priority: first, action })
         }
+        EventKind::TailLossProbe => {
+            (Kind::TailLossProbe, Detail::Probed { address, qpn, psn: first, silent_ns: second })
+        }
         EventKind::PfcRestored => (Kind::PfcRestored, Detail::Paused { priority: first, action: "none" }),
     })
 }
@@ -202,6 +218,10 @@ impl fmt::Display for Detail {
             Self::Full { address, qpn, table, silent_ns } => {
                 let silent = Quantity(*silent_ns, Unit::Nanoseconds);
                 write!(f, "{table}: {address} {} evicted a flow idle for {silent}", hex(*qpn))
+            }
+            Self::Probed { address, qpn, psn, silent_ns } => {
+                let silent = Quantity(*silent_ns, Unit::Nanoseconds);
+                write!(f, "{address} {} from PSN {psn}, silent for {silent}", hex(*qpn))
             }
             Self::QueueDropped { queue, drops } => {
                 write!(f, "queue {queue} was full: {drops} packets dropped")

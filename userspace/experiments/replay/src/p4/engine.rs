@@ -162,6 +162,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
             times_ns: [0; TIMES as usize],
             events: Vec::new(),
             random: 0,
+            requesters: Vec::new(),
         };
         state.sort();
         Ok(state)

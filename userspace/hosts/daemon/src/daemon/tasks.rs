@@ -14,7 +14,7 @@ use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, watchdog};
+use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, probe, watchdog};
 use crate::shared_state::{Health, TaskWatch, lock};
 use looper::Looper;
 
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// All kinds of tasks.
-const KINDS: [(&str, Begin); 8] = [
+const KINDS: [(&str, Begin); 9] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
@@ -34,6 +34,7 @@ const KINDS: [(&str, Begin); 8] = [
     ("watchdog", watchdog::begin),
     ("depths", depths::begin),
     ("pfc_tx", pfc_tx::begin),
+    ("probe", probe::begin),
 ];
 
 /// Interfaces with tasks.

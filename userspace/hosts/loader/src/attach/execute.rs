@@ -17,7 +17,7 @@ use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
 use super::state_dir::StateDir;
 use super::undo::{Reach, settle_in};
-use super::{Error, Info, pin_expire, siblings};
+use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
 
@@ -209,7 +209,7 @@ impl Carrier<'_> {
         dataplane::load_programs(&mut ebpf, info.which(), &info.program_names())?;
         failpoint::step("the maps are pinned");
         Maps::take(&mut ebpf)?.set_params(&params)?;
-        pin_expire(&mut ebpf, &self.pins)?;
+        pin_run(&mut ebpf, &self.pins)?;
         self.ebpf = Some(ebpf);
         if let Some(pacer::Placement::Kept(note)) = placement {
             info.notes.push(note.clone());

@@ -12,7 +12,7 @@ use super::identity::boot_id;
 use super::journal::{Record, State};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Info, legacy, name_of, verify};
-use crate::dataplane::Expire;
+use crate::dataplane::{Expire, Probe};
 
 /// Location of an attachment's record.
 pub(super) enum Found {
@@ -161,6 +161,16 @@ pub fn open_expire(iface: &str) -> Result<Expire, Error> {
     let place = StateDir::here()?;
     let info = find(&place, iface)?.info;
     Ok(Expire::pinned(&place.pins(info.ifindex))?)
+}
+
+/// Opens ring and program of the tail-loss probe on `iface`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_probe(iface: &str) -> Result<Probe, Error> {
+    let place = StateDir::here()?;
+    let info = find(&place, iface)?.info;
+    Ok(Probe::pinned(&place.pins(info.ifindex))?)
 }
 
 /// Whether the interface of an attachment still exists, under whatever name.

@@ -17,7 +17,7 @@ use super::hook_names::XDP_PEER;
 use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::state_dir::StateDir;
-use super::{Error, Info, Request, Unsaid, pin_expire, probe, siblings};
+use super::{Error, Info, Request, Unsaid, pin_run, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -155,7 +155,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         }
     };
     failpoint::step("the new programs are verified");
-    pin_expire(&mut ebpf, &pins)?;
+    pin_run(&mut ebpf, &pins)?;
     failpoint::step("the program that removes idle flows is replaced");
     let mut replaced = Vec::new();
     for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {

@@ -47,6 +47,14 @@ pub enum Error {
         /// Cause.
         source: MapError,
     },
+    /// A tail-loss probe was not delivered.
+    #[error("cannot deliver a tail-loss probe to interface {ifindex}: {}", io::Error::from_raw_os_error(*.errno))]
+    NotDelivered {
+        /// The interface.
+        ifindex: u32,
+        /// Error number.
+        errno: i32,
+    },
     /// The event log cannot be mapped.
     #[error("map EVENTS cannot be mapped into memory: {source}")]
     EventLog {

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use aya::Ebpf;
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
 };
+use aya::{Ebpf, Pod};
 use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
@@ -15,6 +15,7 @@ use dcqcn_common::layout::{
     Queue, TIMES, Test,
 };
 use dcqcn_common::params::Params;
+use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
@@ -45,6 +46,7 @@ pub struct Maps {
     pub(super) came: PerCpuHashMap<MapData, u32, IngressBytes>,
     cuts: RingBuf<MapData>,
     events: Array<MapData, EventLog>,
+    requesters: HashMap<MapData, FlowId, Requester>,
     test: Array<MapData, Test>,
 }
 
@@ -99,6 +101,7 @@ impl Maps {
             came: map("INGRESS_BYTES")?.try_into().map_err(at("INGRESS_BYTES"))?,
             cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
             events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
+            requesters: map("REQUESTERS")?.try_into().map_err(at("REQUESTERS"))?,
             test: map("TEST")?.try_into().map_err(at("TEST"))?,
         })
     }
@@ -321,6 +324,25 @@ impl Maps {
         forget(&mut self.learned, id).map_err(at("LEARNED"))
     }
 
+    /// Requesters followed by the tail-loss probe.
+    pub fn requesters(&self) -> impl Iterator<Item = Result<(FlowId, Requester), Error>> {
+        self.requesters.iter().map(|entry| entry.map_err(at("REQUESTERS")))
+    }
+
+    /// The requester of a flow, if it is followed.
+    pub fn requester(&self, id: &FlowId) -> Result<Option<Requester>, Error> {
+        match self.requesters.get(id, 0) {
+            Ok(requester) => Ok(Some(requester)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(at("REQUESTERS")(error)),
+        }
+    }
+
+    /// Removes a requester, if it is followed.
+    pub fn remove_requester(&mut self, id: &FlowId) -> Result<(), Error> {
+        forget(&mut self.requesters, id).map_err(at("REQUESTERS"))
+    }
+
     /// Stores the measured backlog of queue `index`.
     ///
     /// # Errors
@@ -372,7 +394,7 @@ fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError>
 }
 
 /// Removes an entry, if it exists.
-fn forget(map: &mut HashMap<MapData, QpId, Pair>, id: &QpId) -> Result<(), MapError> {
+fn forget<K: Pod, V: Pod>(map: &mut HashMap<MapData, K, V>, id: &K) -> Result<(), MapError> {
     match map.remove(id) {
         Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -1,0 +1,545 @@
+//! Tail-loss probe of an RC requester, after RACK-TLP (RFC 8985, §7).
+//!
+//! Soft-RoCE notices the loss of a request's last packet, or of a READ's last response, only when a timer of seconds
+//! expires. The programs follow each requester: PSNs used, PSNs acknowledged, round-trip time. If something is
+//! outstanding and nothing has arrived for some round trips, `dcqcn run` delivers a NAK (PSN sequence error, IBTA
+//! vol. 1, 9.7.5) to the host's own stack, as if the responder had sent it, and the stack retransmits.
+//!
+//! # Safety of a probe
+//!
+//! A NAK acknowledges every PSN before the one it names: requests before it complete as successful (9.7.5.1.1).
+//! A probe therefore names a PSN of which one of two statements holds:
+//!
+//! - A verified acknowledgement covers everything before it ([`Requester::acknowledged`]). Only an ACK or a NAK with a
+//!   correct ICRC advances that PSN.
+//! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK.
+//!
+//! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
+//! programs have not seen counts as a SEND.
+//!
+//! Egress and ingress programs write different fields, on different CPUs and without a lock. A stale field makes a
+//! probe later or name a lower PSN, which the stack ignores.
+
+use crate::wire::bth::{Class, Opcode};
+
+/// Number of distinct PSNs (IBTA vol. 1, 9.2.8).
+const PSNS: u32 = 1 << 24;
+
+/// Signed distance from PSN `from` to PSN `to`, the shorter way round.
+#[inline(always)]
+const fn distance(from: u32, to: u32) -> i32 {
+    // The 24 bits in the upper part of a word: its sign is that of the distance.
+    (to.wrapping_sub(from) << 8).cast_signed() >> 8
+}
+
+#[inline(always)]
+const fn plus(psn: u32, packets: u32) -> u32 {
+    psn.wrapping_add(packets) & (PSNS - 1)
+}
+
+/// A request packet of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Opcode, of the RC transport.
+    pub opcode: Opcode,
+    /// PSN, 24 bits.
+    pub psn: u32,
+    /// Whether it requests an acknowledgement.
+    pub ack_request: bool,
+    /// READ request: bytes it asks for. First and middle packets of a message: payload bytes. Else 0.
+    pub bytes: u32,
+}
+
+/// A response packet to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Opcode, of the RC transport.
+    pub opcode: Opcode,
+    /// PSN, 24 bits.
+    pub psn: u32,
+    /// AETH syndrome of an ACK or NAK whose ICRC is correct; [`UNVERIFIED`] for every other packet.
+    pub syndrome: u32,
+    /// Its destination QPN: this host's.
+    pub own_qpn: u32,
+    /// Its UDP source port.
+    pub udp_sport: u16,
+}
+
+/// [`Response::syndrome`] of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
+pub const UNVERIFIED: u32 = 256;
+
+/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requester {
+    // Written at egress.
+    /// Last request packet, retransmissions included.
+    sent_ns: u64,
+    /// Last announcement to `dcqcn run`.
+    announced_ns: u64,
+    /// When the packet was sent that measures the round-trip time; 0 = none.
+    timed_ns: u64,
+    /// PSN of that packet.
+    timed_psn: u32,
+    /// One past the highest PSN used. For a READ whose number of responses is unknown: one past its first PSN.
+    next: u32,
+    /// First PSN of the last READ request.
+    read_psn: u32,
+    /// Bytes of that READ if its number of responses is unknown; else 0.
+    read_bytes: u32,
+    /// One past the last PSN of a READ or atomic.
+    reads_end: u32,
+    /// First PSN of a SEND or WRITE after the one acknowledged at that time.
+    data_psn: u32,
+    /// One past the last PSN of a SEND or WRITE.
+    data_end: u32,
+    /// Path MTU of the QP, bytes; 0 = unknown.
+    mtu: u32,
+    /// Path MTU that one READ suggests; a second READ must confirm it.
+    mtu_once: u32,
+    /// Explicit padding.
+    _pad: u32,
+    // Written at ingress.
+    /// Last response.
+    heard_ns: u64,
+    /// When a READ response arrived after a gap; 0 = no gap.
+    gap_ns: u64,
+    /// No probe before this time: the responder asked for a delay, or has ended the QP.
+    hold_ns: u64,
+    /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
+    srtt_ns: u64,
+    /// Its mean deviation.
+    rttvar_ns: u64,
+    /// First PSN that no verified acknowledgement covers; valid if `own_qpn` is not 0.
+    acknowledged: u32,
+    /// PSN of the next READ response or atomic acknowledgement in order.
+    read_next: u32,
+    /// This host's QPN; 0 = no verified acknowledgement yet.
+    own_qpn: u32,
+    /// UDP source port of the responder.
+    udp_sport: u32,
+}
+
+/// What to do about a requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing is outstanding, or nothing is to be done about it before the next packet.
+    Idle,
+    /// Check again at this time.
+    At(u64),
+    /// Send a NAK with this PSN now.
+    Probe(u32),
+}
+
+/// Settings of the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Minimum silence before a probe.
+    pub floor_ns: u64,
+    /// Probes without progress before the stack's own timer is left to act; 0 = no limit.
+    pub limit: u32,
+}
+
+/// Interval at which a sending requester is announced.
+pub const ANNOUNCE_NS: u64 = 100_000_000;
+/// Silence before a probe while no round-trip time is known (RFC 6298, §2.1).
+const INITIAL_NS: u64 = 1_000_000_000;
+/// Longest silence before a probe, back-off included.
+const MAX_SILENCE_NS: u64 = 2_000_000_000;
+/// Time after an RNR NAK: its longest timer is 655.36 ms (IBTA vol. 1, 9.7.5.2.8).
+const RNR_NS: u64 = 700_000_000;
+/// Time after a NAK that ends the QP.
+const ENDED_NS: u64 = 10_000_000_000;
+/// Packets before the first one that might have been sent unseen.
+const UNSEEN: u32 = PSNS / 4;
+
+/// [`Requester::on_request`] as a BPF subprogram; see [`crate::flow`].
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a reference only.
+    let Some(requester) = (unsafe { requester.as_mut() }) else {
+        return 0;
+    };
+    let packet = Request {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: packet as u32 & (PSNS - 1),
+        ack_request: packet >> 32 != 0,
+        bytes: bytes as u32,
+    };
+    requester.on_request(&packet, now_ns).into()
+}
+
+/// [`Requester::on_response`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a reference only.
+    let Some(requester) = (unsafe { requester.as_mut() }) else {
+        return 0;
+    };
+    let packet = Response {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: packet as u32 & (PSNS - 1),
+        syndrome: (packet >> 32) as u32,
+        own_qpn: receiver as u32,
+        udp_sport: (receiver >> 32) as u16,
+    };
+    requester.on_response(&packet, now_ns);
+    0
+}
+
+impl Requester {
+    /// A requester of which nothing is known.
+    pub const NEW: Self = Self {
+        sent_ns: 0,
+        announced_ns: 0,
+        timed_ns: 0,
+        timed_psn: 0,
+        next: 0,
+        read_psn: 0,
+        read_bytes: 0,
+        reads_end: 0,
+        data_psn: 0,
+        data_end: 0,
+        mtu: 0,
+        mtu_once: 0,
+        _pad: 0,
+        heard_ns: 0,
+        gap_ns: 0,
+        hold_ns: 0,
+        srtt_ns: 0,
+        rttvar_ns: 0,
+        acknowledged: 0,
+        read_next: 0,
+        own_qpn: 0,
+        udp_sport: 0,
+    };
+
+    /// [`Self::on_request`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_request(&mut self, packet: &Request, now_ns: u64) -> bool {
+        let Request { opcode, psn, ack_request, bytes } = *packet;
+        let word = u64::from(ack_request) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_request(self, word, bytes.into(), now_ns) != 0
+    }
+
+    /// [`Self::on_response`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_response(&mut self, packet: &Response, now_ns: u64) {
+        let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
+        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_response(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns);
+    }
+
+    /// State at a first packet with this PSN: nothing is known of those before it.
+    #[inline(always)]
+    const fn start(&mut self, psn: u32) {
+        self.next = psn;
+        (self.read_bytes, self.reads_end, self.read_next) = (0, psn, psn);
+        (self.data_psn, self.data_end) = (plus(psn, PSNS - UNSEEN), psn);
+        (self.timed_ns, self.gap_ns, self.hold_ns, self.srtt_ns) = (0, 0, 0, 0);
+        (self.mtu, self.mtu_once, self.own_qpn) = (0, 0, 0);
+    }
+
+    /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
+    pub const fn on_request(&mut self, packet: &Request, now_ns: u64) -> bool {
+        let psn = packet.psn;
+        let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
+        let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
+        let is_reused = !is_read && self.own_qpn != 0 && distance(self.acknowledged, psn) < 0;
+        if self.sent_ns == 0 || is_reused {
+            // New, or a QP with the numbers of an earlier one.
+            self.start(psn);
+        }
+        self.sent_ns = now_ns;
+        self.close_read(psn, is_read);
+        let ahead = distance(self.next, psn);
+        if ahead > 0 {
+            self.add_data(self.next, psn);
+        }
+        if is_answered {
+            if ahead >= 0 {
+                self.add_read(psn, if is_read { packet.bytes } else { 0 });
+            }
+        } else if ahead >= 0 || distance(self.data_end, psn) >= 0 {
+            if ahead < 0 {
+                // The READ before it has fewer responses than assumed.
+                (self.mtu, self.mtu_once, self.reads_end) = (0, 0, psn);
+            }
+            self.add_data(psn, plus(psn, 1));
+            self.next = self.data_end;
+        }
+        if ahead < 0 {
+            // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
+            self.timed_ns = 0;
+        } else if is_answered || packet.ack_request {
+            if self.timed_ns == 0 || now_ns.wrapping_sub(self.timed_ns) > INITIAL_NS {
+                (self.timed_ns, self.timed_psn) = (now_ns, psn);
+            }
+        }
+        if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
+            self.mtu = packet.bytes;
+        }
+        if self.announced_ns != 0 && now_ns.wrapping_sub(self.announced_ns) < ANNOUNCE_NS {
+            return false;
+        }
+        self.announced_ns = now_ns;
+        true
+    }
+
+    /// The announcement was lost: the next packet makes another one.
+    pub const fn on_announcement_lost(&mut self) {
+        self.announced_ns = 0;
+    }
+
+    /// Counts the PSNs `from..to` as a SEND's.
+    #[inline(always)]
+    const fn add_data(&mut self, from: u32, to: u32) {
+        if !self.owes_data() {
+            self.data_psn = from;
+        }
+        self.data_end = to;
+    }
+
+    /// Counts the PSNs of a READ of `bytes`, which uses as many as it has responses, or of an atomic (0 bytes).
+    #[inline(always)]
+    const fn add_read(&mut self, psn: u32, bytes: u32) {
+        if !self.owes_reads() {
+            self.read_next = psn;
+        }
+        self.read_psn = psn;
+        self.read_bytes = if bytes > MIN_MTU && self.mtu == 0 { bytes } else { 0 };
+        let packets = if bytes > MIN_MTU && self.mtu != 0 { responses(bytes, self.mtu) } else { 1 };
+        if packets > UNSEEN {
+            // No such READ fits the PSNs.
+            return self.start(psn);
+        }
+        self.next = plus(psn, packets);
+        self.reads_end = self.next;
+    }
+
+    /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
+    ///
+    /// Not that of another READ, which may be the rest of the same one, sent again.
+    #[inline(always)]
+    const fn close_read(&mut self, psn: u32, is_read: bool) {
+        let packets = distance(self.read_psn, psn);
+        if self.read_bytes == 0 || packets <= 0 {
+            return;
+        }
+        let mut mtu = MIN_MTU;
+        while mtu <= MAX_MTU {
+            if responses(self.read_bytes, mtu) == packets.cast_unsigned() {
+                (self.next, self.reads_end) = (psn, psn);
+                if !is_read {
+                    self.mtu = if self.mtu_once == mtu { mtu } else { 0 };
+                    self.mtu_once = mtu;
+                }
+            }
+            mtu *= 2;
+        }
+        self.read_bytes = 0;
+    }
+
+    /// Follows a response packet.
+    pub const fn on_response(&mut self, packet: &Response, now_ns: u64) {
+        let psn = packet.psn;
+        if self.sent_ns == 0 {
+            return;
+        }
+        if packet.syndrome != UNVERIFIED {
+            if self.own_qpn != 0 && self.own_qpn != packet.own_qpn {
+                // Another QP of this host talks to that QP now.
+                self.sent_ns = 0;
+                return;
+            }
+            self.on_verified(packet, now_ns);
+        } else {
+            self.on_read_response(packet.opcode, psn, now_ns);
+        }
+        self.heard_ns = now_ns;
+        self.udp_sport = packet.udp_sport as u32;
+        if self.timed_ns != 0 && distance(self.timed_psn, psn) >= 0 {
+            self.measure(now_ns.saturating_sub(self.timed_ns));
+            self.timed_ns = 0;
+        }
+    }
+
+    /// ACK or NAK with a correct ICRC.
+    #[inline(always)]
+    const fn on_verified(&mut self, packet: &Response, now_ns: u64) {
+        /// Bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
+        const KIND: u32 = 0x60;
+        const ACK: u32 = 0;
+        const RNR: u32 = 0x20;
+        const NAK: u32 = 0x60;
+        const PSN_SEQUENCE_ERROR: u32 = 0x60;
+        let syndrome = packet.syndrome & 0x7f;
+        // An ACK covers the packet that it names, a NAK those before it.
+        let end = match syndrome & KIND {
+            ACK => plus(packet.psn, 1),
+            RNR | NAK => packet.psn,
+            _ => return,
+        };
+        if distance(self.next, end) > 0 {
+            // It names a packet that was never sent.
+            return;
+        }
+        if self.own_qpn == 0 || distance(self.acknowledged, end) > 0 {
+            self.acknowledged = end;
+        }
+        self.own_qpn = packet.own_qpn;
+        if syndrome & KIND == RNR {
+            self.hold_ns = now_ns + RNR_NS;
+        } else if syndrome & KIND == NAK && syndrome != PSN_SEQUENCE_ERROR {
+            self.hold_ns = now_ns + ENDED_NS;
+        }
+    }
+
+    /// READ response or atomic acknowledgement, ICRC not verified.
+    #[inline(always)]
+    const fn on_read_response(&mut self, opcode: Opcode, psn: u32, now_ns: u64) {
+        let continues =
+            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
+        let ahead = distance(self.read_next, psn);
+        if ahead > 0 && continues {
+            if self.gap_ns == 0 {
+                self.gap_ns = now_ns;
+            }
+        } else if ahead >= 0 {
+            self.read_next = plus(psn, 1);
+            self.gap_ns = 0;
+        }
+    }
+
+    /// RFC 6298, §2.2 and §2.3.
+    #[inline(always)]
+    const fn measure(&mut self, rtt_ns: u64) {
+        if self.srtt_ns == 0 {
+            (self.srtt_ns, self.rttvar_ns) = (if rtt_ns == 0 { 1 } else { rtt_ns }, rtt_ns / 2);
+            return;
+        }
+        self.rttvar_ns = self.rttvar_ns - self.rttvar_ns / 4 + self.srtt_ns.abs_diff(rtt_ns) / 4;
+        self.srtt_ns = self.srtt_ns - self.srtt_ns / 8 + rtt_ns / 8;
+    }
+
+    /// Whether a SEND or WRITE is not covered by a verified acknowledgement.
+    const fn owes_data(&self) -> bool {
+        self.own_qpn == 0 || distance(self.acknowledged, self.data_end) > 0
+    }
+
+    /// Whether a READ or atomic has not been answered completely.
+    const fn owes_reads(&self) -> bool {
+        distance(self.read_next, self.reads_end) > 0
+    }
+
+    /// First PSN that no verified acknowledgement covers; `None` = none seen yet.
+    #[must_use]
+    pub fn acknowledged(&self) -> Option<u32> {
+        (self.own_qpn != 0).then_some(self.acknowledged)
+    }
+
+    /// One past the highest PSN used, as far as known.
+    #[must_use]
+    pub const fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Smoothed round-trip time; 0 = none measured.
+    #[must_use]
+    pub const fn srtt_ns(&self) -> u64 {
+        self.srtt_ns
+    }
+
+    /// This host's QPN; 0 = unknown.
+    #[must_use]
+    pub const fn own_qpn(&self) -> u32 {
+        self.own_qpn
+    }
+
+    /// UDP source port of the responder's packets.
+    #[must_use]
+    pub const fn udp_sport(&self) -> u16 {
+        self.udp_sport as u16
+    }
+
+    /// Last request or response.
+    #[must_use]
+    pub fn last_ns(&self) -> u64 {
+        self.sent_ns.max(self.heard_ns)
+    }
+
+    /// Whether a later packet is announced again, so that `dcqcn run` may forget an idle requester.
+    #[must_use]
+    pub const fn is_announced_again(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.announced_ns) >= ANNOUNCE_NS
+    }
+
+    /// Values that change when the responder makes progress.
+    #[must_use]
+    pub const fn progress(&self) -> (u32, u32) {
+        (self.acknowledged, self.read_next)
+    }
+
+    /// The PSN of a probe; see the [module](self).
+    fn probe_psn(&self) -> u32 {
+        if self.owes_data() {
+            let are_reads_between =
+                distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
+            return if are_reads_between { self.data_psn } else { self.acknowledged };
+        }
+        if self.read_bytes != 0 { self.read_psn } else { self.next }
+    }
+
+    /// What to do at `now_ns`, after `probes` probes without progress. `departs_ns` is the departure of the last packet
+    /// that the pacer holds; 0 = none.
+    #[must_use]
+    pub fn action(&self, settings: Settings, now_ns: u64, probes: u32, departs_ns: u64) -> Action {
+        if !self.owes_data() && !self.owes_reads() {
+            return Action::Idle;
+        }
+        let silence_ns = match self.srtt_ns {
+            0 => INITIAL_NS,
+            srtt_ns => (4 * srtt_ns).max(srtt_ns + 4 * self.rttvar_ns),
+        };
+        let backoff = 1_u64 << probes.min(10);
+        let silence_ns = silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS);
+        let mut due_ns = self.last_ns().max(departs_ns).saturating_add(silence_ns);
+        if self.gap_ns != 0 && probes == 0 && self.owes_reads() {
+            // A later response proves the loss; what was only reordered arrives within a part of a round trip
+            // (RFC 8985, §6.2).
+            due_ns = due_ns.min(self.gap_ns + (self.srtt_ns / 4).max(MIN_REORDERING_NS));
+        }
+        due_ns = due_ns.max(self.hold_ns);
+        if now_ns < due_ns {
+            return Action::At(due_ns);
+        }
+        // Without a PSN that is safe to name, or without a probe left, the stack's own timer acts.
+        let is_over = settings.limit != 0 && probes >= settings.limit;
+        if self.own_qpn == 0 || is_over { Action::Idle } else { Action::Probe(self.probe_psn()) }
+    }
+}
+
+/// Minimum time for reordered READ responses.
+const MIN_REORDERING_NS: u64 = 1_000_000;
+
+/// Smallest and largest path MTU (IBTA vol. 1, 9.2.8).
+const MIN_MTU: u32 = 256;
+const MAX_MTU: u32 = 4_096;
+
+/// Number of responses to a READ of `bytes`.
+#[inline(always)]
+const fn responses(bytes: u32, mtu: u32) -> u32 {
+    // A power of two. Without division, which a BPF program that reads an unknown divisor does in many steps.
+    let shift = mtu.trailing_zeros() & 31;
+    let packets = (bytes >> shift) + if bytes & (mtu - 1) == 0 { 0 } else { 1 };
+    if packets == 0 { 1 } else { packets }
+}
+
+const fn is_mtu(bytes: u32) -> bool {
+    bytes.is_power_of_two() && bytes >= MIN_MTU && bytes <= MAX_MTU
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,388 @@
+//! A requester and a responder over a lossy network, with the probe between them and the stack.
+
+extern crate std;
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const QPN: u32 = 0x11;
+const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1 };
+const MTU: u32 = 1_024;
+
+fn request(opcode: Opcode, psn: u32, bytes: u32) -> Request {
+    Request { opcode, psn, ack_request: true, bytes }
+}
+
+fn ack(psn: u32) -> Response {
+    Response { opcode: Opcode::RC_ACKNOWLEDGE, psn, syndrome: 0x1f, own_qpn: QPN, udp_sport: 1 }
+}
+
+fn nak(psn: u32, syndrome: u32) -> Response {
+    Response { syndrome, ..ack(psn) }
+}
+
+fn read_response(opcode: Opcode, psn: u32) -> Response {
+    Response { opcode, syndrome: UNVERIFIED, ..ack(psn) }
+}
+
+/// A requester that has had a SEND with this PSN acknowledged after a millisecond.
+fn acknowledged(psn: u32) -> Requester {
+    let mut requester = Requester::NEW;
+    assert!(requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), MS));
+    requester.on_response(&ack(psn), 2 * MS);
+    assert_eq!(requester.acknowledged(), Some(plus(psn, 1)));
+    assert_eq!(requester.action(RULES, 3 * MS, 0, 0), Action::Idle);
+    requester
+}
+
+#[test]
+fn lost_last_packet_is_probed_after_the_floor() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_FIRST, 10, MTU), 10 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 10 * MS);
+    assert_eq!(requester.action(RULES, 11 * MS, 0, 0), Action::At(30 * MS));
+    assert_eq!(requester.action(RULES, 30 * MS, 0, 0), Action::Probe(10));
+    // The responder has the first packet.
+    requester.on_response(&ack(10), 12 * MS);
+    assert_eq!(requester.action(RULES, 32 * MS, 0, 0), Action::Probe(11));
+    assert_eq!(requester.action(RULES, 32 * MS, 1, 31 * MS), Action::At(71 * MS), "it backs off");
+    assert_eq!(requester.action(RULES, 71 * MS, 1, 31 * MS), Action::Idle, "one probe");
+    assert_eq!(requester.action(Settings { limit: 0, ..RULES }, 71 * MS, 1, 31 * MS), Action::Probe(11));
+    assert_eq!(requester.action(RULES, 40 * MS, 0, 35 * MS), Action::At(55 * MS), "the pacer holds it");
+}
+
+#[test]
+fn nothing_is_probed_before_a_verified_ack() {
+    let mut requester = Requester::NEW;
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), MS);
+    assert_eq!(requester.action(RULES, 20_000 * MS, 0, 0), Action::Idle);
+    requester.on_response(&Response { syndrome: UNVERIFIED, ..ack(10) }, 2 * MS);
+    assert_eq!(requester.acknowledged(), None);
+    requester.on_response(&ack(40), 2 * MS);
+    assert_eq!(requester.acknowledged(), None, "of a packet that was never sent");
+}
+
+#[test]
+fn lost_read_response_is_probed_beyond_the_read() {
+    let mut requester = acknowledged(9);
+    // Two READs of four responses, each followed by a SEND, show the path MTU.
+    for first in [10, 15] {
+        let at_ns = u64::from(first) * 100 * MS;
+        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, first, 4 * MTU), at_ns);
+        assert_eq!(requester.action(RULES, at_ns + 50 * MS, 0, 0), Action::Probe(first), "length unknown");
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, first), at_ns);
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 1), at_ns);
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 2), at_ns);
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, first + 3), at_ns);
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, first + 4, 0), at_ns);
+        requester.on_response(&ack(first + 4), at_ns);
+    }
+    let at_ns = 3_000 * MS;
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 20, 4 * MTU), at_ns);
+    assert_eq!(requester.next(), 24);
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 20), at_ns);
+    assert_eq!(requester.action(RULES, at_ns + 19 * MS, 0, 0), Action::At(at_ns + 20 * MS));
+    assert_eq!(requester.action(RULES, at_ns + 20 * MS, 0, 0), Action::Probe(24));
+    // A gap is probed sooner, unless it is filled.
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 22), at_ns);
+    assert_eq!(requester.action(RULES, at_ns + 2 * MS, 0, 0), Action::Probe(24));
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 21), at_ns);
+    assert_eq!(requester.action(RULES, at_ns + 2 * MS, 0, 0), Action::At(at_ns + 20 * MS));
+}
+
+#[test]
+fn read_before_an_unacknowledged_write_is_probed() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 11, 0), 10 * MS);
+    assert_eq!(
+        requester.action(RULES, 99 * MS, 0, 0),
+        Action::Probe(11),
+        "the READ is not acknowledged by it"
+    );
+}
+
+#[test]
+fn write_before_a_read_is_not_acknowledged() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 10, 0), 10 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 11, 100), 10 * MS);
+    assert_eq!(requester.action(RULES, 99 * MS, 0, 0), Action::Probe(10));
+}
+
+#[test]
+fn unseen_packets_count_as_sends() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 100), 10 * MS);
+    assert_eq!(requester.action(RULES, 99 * MS, 0, 0), Action::Probe(10));
+}
+
+#[test]
+fn busy_or_ended_queue_pair_is_left_alone() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
+    let mut busy = requester;
+    busy.on_response(&nak(10, 0x2e), 11 * MS);
+    assert_eq!(busy.action(RULES, 100 * MS, 0, 0), Action::At(711 * MS), "RNR NAK");
+    requester.on_response(&nak(10, 0x61), 11 * MS);
+    assert_eq!(requester.action(RULES, 100 * MS, 0, 0), Action::At(10_011 * MS), "NAK, invalid request");
+}
+
+#[test]
+fn reused_numbers_start_again() {
+    let mut requester = acknowledged(1_000);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 500, 0), 10 * MS);
+    assert_eq!(requester.acknowledged(), None);
+    let mut requester = acknowledged(1_000);
+    requester.on_response(&Response { own_qpn: QPN + 1, ..ack(1_000) }, 10 * MS);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 1_001, 0), 10 * MS);
+    assert_eq!(requester.acknowledged(), None);
+}
+
+#[test]
+fn round_trips_lengthen_the_silence() {
+    let mut requester = acknowledged(9);
+    for psn in 10..60 {
+        let at_ns = u64::from(psn) * 1_000 * MS;
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), at_ns);
+        requester.on_response(&ack(psn), at_ns + 40 * MS);
+    }
+    assert!((38 * MS..=40 * MS).contains(&requester.srtt_ns()), "{}", requester.srtt_ns());
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 60, 0), 100_000 * MS);
+    let Action::At(due_ns) = requester.action(RULES, 100_001 * MS, 0, 0) else {
+        panic!("it is not due");
+    };
+    assert!((100_150 * MS..=100_200 * MS).contains(&due_ns), "{due_ns}");
+}
+
+#[test]
+fn requester_is_announced_once_per_interval() {
+    let mut requester = Requester::NEW;
+    let send = |requester: &mut Requester, psn, at_ns| {
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), at_ns)
+    };
+    assert!(send(&mut requester, 1, ANNOUNCE_NS));
+    assert!(!send(&mut requester, 2, ANNOUNCE_NS + 1));
+    assert!(requester.is_announced_again(2 * ANNOUNCE_NS));
+    assert!(send(&mut requester, 3, 2 * ANNOUNCE_NS));
+    requester.on_announcement_lost();
+    assert!(send(&mut requester, 4, 2 * ANNOUNCE_NS + 2));
+}
+
+/// A message of the model: PSNs `first..end`.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    is_read: bool,
+    first: u64,
+    end: u64,
+}
+
+/// Soft-RoCE's requester (drivers/infiniband/sw/rxe/rxe_comp.c of Linux 6.12): `check_psn` and `check_ack`.
+#[derive(Debug, Default)]
+struct Stack {
+    messages: Vec<Message>,
+    /// Messages completed.
+    completed: usize,
+    /// The PSN that the completer expects.
+    expected: u64,
+    /// The next packet to send.
+    next: u64,
+}
+
+impl Stack {
+    fn oldest(&self) -> Option<Message> {
+        self.messages.get(self.completed).copied()
+    }
+
+    fn retry(&mut self) {
+        if let Some(oldest) = self.oldest() {
+            self.expected = self.expected.max(oldest.first);
+            self.next = self.expected;
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.messages.last().map_or(0, |message| message.end)
+    }
+
+    fn complete(&mut self, message: Message) {
+        self.completed += 1;
+        self.expected = self.expected.max(message.end);
+        self.next = self.next.max(self.expected);
+    }
+
+    /// An ACK, or a NAK if `is_nak`.
+    fn on_ack(&mut self, psn: u64, is_nak: bool) {
+        while let Some(oldest) = self.oldest() {
+            if psn >= oldest.end {
+                if oldest.is_read {
+                    self.retry();
+                    return;
+                }
+                self.complete(oldest);
+                continue;
+            }
+            let is_ahead = psn > self.expected;
+            if psn < self.expected || is_ahead && oldest.is_read {
+                return;
+            }
+            if is_nak {
+                self.expected = psn;
+                self.retry();
+            } else if !oldest.is_read {
+                self.expected = psn + 1;
+                if self.expected == oldest.end {
+                    self.complete(oldest);
+                }
+            }
+            return;
+        }
+    }
+
+    fn on_read_response(&mut self, psn: u64) {
+        while let Some(oldest) = self.oldest() {
+            if psn >= oldest.end {
+                if oldest.is_read {
+                    self.retry();
+                    return;
+                }
+                self.complete(oldest);
+                continue;
+            }
+            if oldest.is_read && psn == self.expected.max(oldest.first) {
+                self.expected = psn + 1;
+                self.next = self.next.max(self.expected);
+                if self.expected == oldest.end {
+                    self.complete(oldest);
+                }
+            }
+            return;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    /// Whatever is lost, and whenever probes are sent: no SEND completes that the responder has not accepted, no READ
+    /// without all of its responses, and everything completes in the end.
+    #[test]
+    fn nothing_completes_that_was_not_accepted(
+        start in any::<u32>(),
+        kinds in proptest::collection::vec((any::<bool>(), 1u64..6), 1..40),
+        lost in proptest::collection::vec(0u8..6, 0..600),
+        probes in proptest::collection::vec(any::<bool>(), 0..200),
+        unseen in proptest::collection::vec(0u8..20, 0..100),
+    ) {
+        let psn = |packet: u64| Psn24(start).at(packet);
+        let mut stack = Stack::default();
+        let (mut requester, mut accepted, mut now_ns) = (Requester::NEW, 0u64, MS);
+        let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
+        let mut kinds = kinds.into_iter().map(|(is_read, packets)| (is_read, packets)).collect::<VecDeque<_>>();
+        let mut responded = Vec::<u64>::new();
+        let mut idle = 0;
+        for _ in 0..20_000 {
+            now_ns += MS;
+            if stack.next == stack.end() && stack.messages.len() - stack.completed < 4
+                && let Some((is_read, packets)) = kinds.pop_front()
+            {
+                let first = stack.end();
+                stack.messages.push(Message { is_read, first, end: first + packets });
+            }
+            let mut responses = Vec::new();
+            let message = stack.messages.iter().find(|message| stack.next < message.end).copied();
+            if let Some(message) = message {
+                idle = 0;
+                let at = stack.next;
+                let (packet, used) = if message.is_read {
+                    let packets = (message.end - at) as u32;
+                    (request(Opcode::RC_RDMA_READ_REQUEST, psn(at), packets * MTU), message.end)
+                } else {
+                    let opcode = match (at == message.first, at + 1 == message.end) {
+                        (true, true) => Opcode::RC_RDMA_WRITE_ONLY,
+                        (true, false) => Opcode::RC_RDMA_WRITE_FIRST,
+                        (false, false) => Opcode::RC_RDMA_WRITE_MIDDLE,
+                        (false, true) => Opcode::RC_RDMA_WRITE_LAST,
+                    };
+                    let bytes = if at + 1 == message.end { 0 } else { MTU };
+                    (request(opcode, psn(at), bytes), at + 1)
+                };
+                stack.next = used;
+                if unseen.next() != Some(0) {
+                    requester.on_request(&packet, now_ns);
+                }
+                if lost.next() != Some(0) {
+                    if at > accepted {
+                        responses.push((accepted, 2));
+                    } else if message.is_read {
+                        accepted = accepted.max(used);
+                        responses.extend((at..used).map(|packet| (packet, 0)));
+                    } else {
+                        accepted = accepted.max(used);
+                        responses.push((accepted - 1, 1));
+                    }
+                }
+            } else {
+                idle += 1;
+            }
+            for (packet, kind) in responses {
+                if lost.next() == Some(0) {
+                    continue;
+                }
+                if kind == 0 {
+                    let message = stack.messages.iter().find(|message| packet < message.end).copied().unwrap();
+                    let opcode = match (packet == message.first, packet + 1 == message.end) {
+                        (true, true) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+                        (true, false) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
+                        (false, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
+                        (false, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
+                    };
+                    requester.on_response(&read_response(opcode, psn(packet)), now_ns);
+                    responded.push(packet);
+                    stack.on_read_response(packet);
+                } else {
+                    let syndrome = if kind == 2 { 0x60 } else { 0x1f };
+                    requester.on_response(&nak(psn(packet), syndrome), now_ns);
+                    stack.on_ack(packet, kind == 2);
+                }
+            }
+            if probes.next() == Some(true) {
+                // At any time: what matters is the PSN.
+                let rules = Settings { limit: 0, floor_ns: 0 };
+                if let Action::Probe(probe) = requester.action(rules, now_ns + 20_000 * MS, 0, 0) {
+                    let near = accepted.max(stack.end());
+                    let ahead = i64::from(distance(psn(near), probe));
+                    stack.on_ack(near.checked_add_signed(ahead).unwrap_or(0), true);
+                }
+            }
+            for message in &stack.messages[..stack.completed] {
+                if message.is_read {
+                    prop_assert!((message.first..message.end).all(|packet| responded.contains(&packet)));
+                } else {
+                    prop_assert!(message.end <= accepted, "{message:?} completed, {accepted} accepted");
+                }
+            }
+            if idle > 5 {
+                // The stack's own timer.
+                stack.retry();
+            }
+            if kinds.is_empty() && stack.completed == stack.messages.len() {
+                break;
+            }
+        }
+        prop_assert_eq!(stack.completed, stack.messages.len());
+    }
+}
+
+/// PSNs counted from this one.
+struct Psn24(u32);
+
+impl Psn24 {
+    fn at(&self, packet: u64) -> u32 {
+        plus(self.0 & (PSNS - 1), packet as u32)
+    }
+}

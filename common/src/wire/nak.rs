@@ -1,0 +1,124 @@
+//! A NAK (PSN sequence error) as a frame: the packet with which a responder asks for retransmission
+//! (IBTA vol. 1, 9.7.5.2.5).
+
+use super::bth::{Bth, BthRepr, Opcode};
+use super::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
+use super::ext::{Aeth, AethRepr, NakCode, Syndrome};
+use super::icrc;
+use super::ipv4::{Ipv4, Ipv4Repr};
+use super::ipv6::{Ipv6, Ipv6Repr};
+use super::udp::{self, Udp, UdpRepr};
+use crate::flow::FlowId;
+use crate::id::V4_MAPPED;
+
+/// UDP length of a NAK, bytes.
+const UDP_LEN: usize = Udp::LEN + Bth::LEN + Aeth::LEN + icrc::LEN;
+/// Length of the longest frame, with a VLAN tag and IPv6, bytes.
+pub const MAX_LEN: usize = Ethernet::LEN + VlanTag::LEN + Ipv6::LEN + UDP_LEN;
+
+/// Fields of a NAK other than its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nak {
+    /// The requester's QPN, 24 bits.
+    pub dest_qpn: u32,
+    /// The PSN to go back to, 24 bits.
+    pub psn: u32,
+    /// UDP source port.
+    pub udp_sport: u16,
+}
+
+/// Writes the NAK that the receiver of `flow` would send to its sender, whose MAC address is `mac`; returns the frame.
+///
+/// `None` if the flow has two VLAN tags, because the outer tag's protocol is unknown.
+pub fn emit<'a>(out: &'a mut [u8; MAX_LEN], flow: &FlowId, mac: MacAddr, nak: &Nak) -> Option<&'a [u8]> {
+    let vid = u16::try_from(flow.receiver.vlan).ok().filter(|vid| *vid < 1 << 12)?;
+    let is_v4 = matches!(flow.src, [0, 0, V4_MAPPED, _]);
+    let network = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    let tag_len = if vid == 0 { 0 } else { VlanTag::LEN };
+    let ethertype = if vid == 0 { network } else { EtherType::VLAN };
+    let (eth, rest) = out.split_first_chunk_mut()?;
+    EthernetRepr { dst: mac, src: mac, ethertype }.emit(eth);
+    let (tag, l3) = rest.split_at_mut(tag_len);
+    if let Some(tag) = tag.first_chunk_mut() {
+        VlanTagRepr { pcp: 0, dei: false, vid, ethertype: network }.emit(tag);
+    }
+    let (peer, own) = (bytes(flow.receiver.addr), bytes(flow.src));
+    let ip_len = if is_v4 {
+        let (Some(peer), Some(own)) = (peer.last_chunk(), own.last_chunk()) else {
+            return None;
+        };
+        Ipv4Repr::of_udp(0, *peer, *own, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
+        Ipv4::LEN
+    } else {
+        Ipv6Repr::of_udp(0, peer, own, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
+        Ipv6::LEN
+    };
+    let l3 = l3.get_mut(..ip_len + UDP_LEN)?;
+    let (udp, rest) = l3.get_mut(ip_len..)?.split_first_chunk_mut()?;
+    let Nak { dest_qpn, psn, udp_sport } = *nak;
+    UdpRepr { src_port: udp_sport, dst_port: udp::ROCE_V2_PORT, length: UDP_LEN as u16, checksum: 0 }
+        .emit(udp);
+    let (bth, rest) = rest.split_first_chunk_mut()?;
+    BthRepr::new(Opcode::RC_ACKNOWLEDGE, dest_qpn, psn).emit(bth);
+    AethRepr { syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR), msn: 0 }.emit(rest.first_chunk_mut()?);
+    icrc::seal(l3)?;
+    out.get(..Ethernet::LEN + tag_len + ip_len + UDP_LEN)
+}
+
+/// An address in wire order.
+fn bytes(addr: [u32; 4]) -> [u8; 16] {
+    let mut out = [0; 16];
+    for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(addr) {
+        *bytes = word.to_ne_bytes();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::mapped;
+    use crate::flow::QpId;
+
+    const NAK: Nak = Nak { dest_qpn: 0x12, psn: 0x00ab_cdef, udp_sport: 49_152 };
+
+    #[test]
+    fn nak_over_ipv4_and_ipv6_is_valid() {
+        for (src, addr, vlan, l3) in [
+            (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2]), 0, 14),
+            (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2]), 7, 18),
+            ([1, 2, 3, 4], [5, 6, 7, 8], 0, 14),
+        ] {
+            let flow = FlowId { src, receiver: QpId { addr, qpn: 9, vlan } };
+            let mut out = [0; MAX_LEN];
+            let frame = emit(&mut out, &flow, [2, 0, 0, 0, 0, 1], &NAK).unwrap();
+            assert!(icrc::verify(&frame[l3..]));
+            let syndrome = if src[0] == 0 {
+                icrc::syndrome_v4(frame[l3..].first_chunk().unwrap())
+            } else {
+                icrc::syndrome_v6(frame[l3..].first_chunk().unwrap())
+            };
+            assert_eq!(syndrome, Some(0x60));
+        }
+    }
+
+    #[test]
+    fn wrong_icrc_or_length_has_no_syndrome() {
+        let flow = FlowId { src: mapped([1; 4]), receiver: QpId { addr: mapped([2; 4]), qpn: 9, vlan: 0 } };
+        let mut out = [0; MAX_LEN];
+        let frame = emit(&mut out, &flow, [2; 6], &NAK).unwrap();
+        let good: [u8; 48] = *frame[14..].first_chunk().unwrap();
+        assert_eq!(icrc::syndrome_v4(&good), Some(0x60));
+        for at in (0..48).filter(|at| ![1, 8, 10, 11, 26, 27, 32].contains(at)) {
+            let mut bad = good;
+            bad[at] ^= 1;
+            assert_eq!(icrc::syndrome_v4(&bad), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn two_tags_are_refused() {
+        let flow = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 9, vlan: 0x00_1002 } };
+        assert_eq!(emit(&mut [0; MAX_LEN], &flow, [2; 6], &NAK), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! The tail-loss probe, as the host's own stack receives it.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::QpId;
+use dcqcn_common::layout::{Pair as QpPair, PairSource};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::{Bth, Opcode};
+use dcqcn_common::wire::ext::Aeth;
+use dcqcn_common::wire::icrc;
+use dcqcn_replay::Hook;
+use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::host::Pair;
+use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::skip::runnable;
+
+/// QPN of the requester on host a; data is for QP 0x11.
+const OWN_QPN: u32 = 0x22;
+
+fn request(psn: u32) -> Vec<u8> {
+    Roce { opcode: Opcode::RC_SEND_ONLY, psn, ..Roce::default() }.frame()
+}
+
+fn ack(psn: u32) -> Vec<u8> {
+    let opcode = Opcode::RC_ACKNOWLEDGE;
+    Roce { src: 2, dst: 1, opcode, dest_qpn: OWN_QPN, psn, payload: 0, ..Roce::default() }.with_syndrome(0x1f)
+}
+
+/// PSN and syndrome of the next packet to the host's UDP port that is no ACK of the peer.
+fn received(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
+    let until = Instant::now() + patience;
+    let mut bytes = [0; 2_048];
+    loop {
+        stack.set_read_timeout(Some(Duration::from_millis(20)))?;
+        match stack.recv(&mut bytes) {
+            Ok(len) => {
+                let packet = bytes.get(..len).context("length")?;
+                let bth = Bth::new(packet.first_chunk().context("no BTH")?);
+                let syndrome = *packet.get(Bth::LEN).context("no AETH")?;
+                if len != Bth::LEN + Aeth::LEN + icrc::LEN || bth.dest_qpn() != OWN_QPN {
+                    bail!("another packet: {packet:02x?}");
+                }
+                if syndrome != 0x1f {
+                    return Ok(Some((bth.psn(), syndrome)));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[test]
+fn silent_connection_gets_one_local_nak() -> Result<()> {
+    if !runnable("silent_connection_gets_one_local_nak", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("probe")?;
+    let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntail_loss_probe = 'force'\n");
+    let mut daemon = Daemon::start(&pair.a, &file)?;
+    daemon.says(&["begun", "\"task\":\"probe\""])?;
+    let stack = pair.a.roce_socket("a0")?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let own = QpId { addr: mapped(v4(1)), qpn: OWN_QPN, vlan: 0 };
+    pair.a.attachment("a0")?.maps.set_pair(&own, &QpPair::new(0x11, PairSource::Static))?;
+    // Without a verified acknowledgement nothing is probed.
+    a.send(&request(10))?;
+    let mut bad = ack(10);
+    bad[60] ^= 1;
+    b.send(&bad)?;
+    assert_eq!(received(&stack, Duration::from_millis(1_500))?, None);
+    b.send(&ack(10))?;
+    wait(|| {
+        let requesters = pair.a.attachment("a0")?.maps.requesters().collect::<Result<Vec<_>, _>>()?;
+        let is_known = requesters.iter().any(|(_, requester)| requester.acknowledged() == Some(11));
+        Ok(if is_known { Ok(()) } else { Err(format!("{requesters:?}")) })
+    })?;
+    // The second of two requests is lost.
+    a.send(&request(11))?;
+    a.send(&request(12))?;
+    b.send(&ack(11))?;
+    let probe = received(&stack, Duration::from_secs(10))?;
+    assert_eq!(probe, Some((12, 0x60)));
+    assert_eq!(received(&stack, Duration::from_secs(1))?, None, "one probe without progress");
+    // Progress permits another one.
+    a.send(&request(12))?;
+    b.send(&ack(12))?;
+    a.send(&request(13))?;
+    assert_eq!(received(&stack, Duration::from_secs(10))?, Some((13, 0x60)));
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::TailLossProbe)?, 2);
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::AckInvalid)?, 1);
+    // The peer saw this host's requests only.
+    assert_eq!(b.drain()?, [10, 11, 12, 12, 13].map(request));
+    // Off, live.
+    pair.a.set("a0", &["tail_loss_probe=off"])?;
+    a.send(&request(14))?;
+    assert_eq!(received(&stack, Duration::from_secs(1))?, None);
+    daemon.end()
+}

@@ -1,0 +1,209 @@
+//! Sends tail-loss probes; see [`dcqcn_common::recovery`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::flow::FlowId;
+use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
+use dcqcn_common::recovery::{Action, Requester, Settings as Rules};
+use dcqcn_common::wire::nak::{self, Nak};
+use dcqcn_loader::attach;
+use dcqcn_loader::dataplane::Probe;
+use dcqcn_netlink::Netlink;
+use dcqcn_params::qp::address;
+use dcqcn_support::clock::monotonic_ns;
+
+use super::work::{Port, Settings, Work};
+
+/// Interval of checking whether the parameters enable it.
+const IDLE_PERIOD: Duration = Duration::from_millis(500);
+/// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
+const FORGET_NS: u64 = 600_000_000_000;
+
+/// Kernels, by major and minor version, on which soft-RoCE was seen to retransmit after a NAK that the host delivered to
+/// itself, for READ, WRITE and lost ACKs. Earlier ones took a NAK during a READ for a fatal error.
+const TESTED: [(u32, u32); 3] = [(6, 1), (6, 12), (7, 3)];
+
+/// A sending requester between two checks.
+#[derive(Default)]
+struct Watch {
+    due_ns: u64,
+    /// Probes since the last progress.
+    probes: u32,
+    probed_ns: u64,
+    progress: (u32, u32),
+}
+
+struct Prober {
+    port: Arc<Port>,
+    /// Open while enabled.
+    probe: Option<Probe>,
+    watched: HashMap<FlowId, Watch>,
+    has_warned: bool,
+}
+
+/// Starts the task, if the interface has both programs of a host.
+pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+    let has = |hook: &str| port.info.programs.iter().any(|name| name == hook);
+    if !has("ingress") || !has("egress") {
+        return Ok(None);
+    }
+    let (port, watched) = (Arc::clone(port), HashMap::new());
+    Ok(Some(Box::new(Prober { port, probe: None, watched, has_warned: false })))
+}
+
+impl Work for Prober {
+    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+        let params = self.port.maps().params()?;
+        if !self.is_enabled(&params) {
+            (self.probe, self.watched) = (None, HashMap::new());
+            return Ok(IDLE_PERIOD);
+        }
+        let now_ns = monotonic_ns();
+        let probe = match &mut self.probe {
+            Some(probe) => probe,
+            None => self.probe.insert(attach::open_probe(&self.port.info.iface)?),
+        };
+        for id in probe.announced() {
+            self.watched.entry(id).or_default().due_ns = now_ns;
+        }
+        for (id, watch) in &mut self.watched {
+            if watch.due_ns <= now_ns {
+                check(&self.port, &params, probe, id, watch, now_ns)?;
+            }
+        }
+        self.watched.retain(|_, watch| watch.due_ns != 0);
+        let due_ns = self.watched.values().map(|watch| watch.due_ns).min();
+        let rest = due_ns.map_or(IDLE_PERIOD, |due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        Ok(rest.min(IDLE_PERIOD))
+    }
+
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.probe.as_ref().map(Probe::fd)
+    }
+}
+
+impl Prober {
+    fn is_enabled(&mut self, params: &Params) -> bool {
+        match params.config.scalars.tail_loss_probe {
+            TAIL_LOSS_PROBE_OFF => return false,
+            TAIL_LOSS_PROBE_FORCE => return true,
+            _ => {}
+        }
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let is_tested = is_tested(&release);
+        if !is_tested && !self.has_warned {
+            self.has_warned = true;
+            tracing::warn!(
+                iface = self.port.info.iface,
+                kernel = release.trim(),
+                "no tail-loss probes: not tested on this kernel; tail_loss_probe=force sends them anyway"
+            );
+        }
+        is_tested
+    }
+}
+
+/// Checks one requester, and sets the time of the next check; 0 = forget it.
+fn check(
+    port: &Port,
+    params: &Params,
+    probe: &Probe,
+    id: &FlowId,
+    watch: &mut Watch,
+    now_ns: u64,
+) -> Result<()> {
+    let Some(requester) = port.maps().requester(id)? else {
+        watch.due_ns = 0;
+        return Ok(());
+    };
+    if requester.progress() != watch.progress {
+        (watch.progress, watch.probes) = (requester.progress(), 0);
+    }
+    let scalars = &params.config.scalars;
+    let rules =
+        Rules { floor_ns: scalars.tail_loss_probe_floor_ns, limit: scalars.tail_loss_probe_limit as u32 };
+    let paced = if scalars.rp_enable == 0 { None } else { port.maps().rp_find(params, id)? };
+    let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns()).max(watch.probed_ns);
+    watch.due_ns = match requester.action(rules, now_ns, watch.probes, departs_ns) {
+        Action::At(due_ns) => due_ns,
+        Action::Idle if now_ns.saturating_sub(requester.last_ns()) > FORGET_NS => {
+            port.maps_mut().remove_requester(id)?;
+            0
+        }
+        // Until the next announcement.
+        Action::Idle if requester.is_announced_again(now_ns) => requester.last_ns() + FORGET_NS + 1,
+        Action::Idle => now_ns + rules.floor_ns,
+        Action::Probe(psn) => {
+            send(port, params, probe, id, &requester, psn, now_ns)?;
+            watch.probes += 1;
+            watch.probed_ns = now_ns;
+            now_ns + rules.floor_ns
+        }
+    };
+    Ok(())
+}
+
+/// Delivers the probe, and logs it as an event.
+fn send(
+    port: &Port,
+    params: &Params,
+    probe: &Probe,
+    id: &FlowId,
+    requester: &Requester,
+    psn: u32,
+    now_ns: u64,
+) -> Result<()> {
+    let nak = Nak { dest_qpn: requester.own_qpn(), psn, udp_sport: requester.udp_sport() };
+    let mut out = [0; nak::MAX_LEN];
+    let Some(frame) = nak::emit(&mut out, id, params.port.macs[0], &nak) else {
+        return Ok(());
+    };
+    probe.deliver(port.info.ifindex, params.port.cnp_mark, frame)?;
+    let silent_ns = now_ns.saturating_sub(requester.last_ns());
+    tracing::debug!(
+        iface = port.info.iface,
+        peer = %address(&id.receiver),
+        qpn = id.receiver.qpn,
+        psn,
+        silent_ns,
+        "tail-loss probe delivered"
+    );
+    if params.event_interval_ns != 0 {
+        let kind = EventKind::TailLossProbe as u32;
+        let event =
+            Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
+        // Omitted events are counted in the log.
+        port.maps().event_log()?.record(params.event_interval_ns, event);
+    }
+    Ok(())
+}
+
+/// Whether the kernel with this release is one of [`TESTED`].
+fn is_tested(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => TESTED.contains(&(major, minor)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_tested;
+
+    #[test]
+    fn tested_kernels_are_matched_by_minor_version() {
+        for release in ["6.1.0-56-amd64", "6.12.95+deb13-amd64\n", "7.3.4", "6.1"] {
+            assert!(is_tested(release), "{release}");
+        }
+        for release in ["6.18.44", "6.10.1", "7.30", "6", "", "x6.1"] {
+            assert!(!is_tested(release), "{release}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Tail-loss probes: announced requesters, and delivery to the host's own stack.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use aya::TestRunOptions;
+use aya::maps::{Map, MapData, RingBuf};
+use aya::programs::{SchedClassifier, TestRun as _};
+use dcqcn_common::flow::FlowId;
+
+use super::maps::at;
+use super::{Error, PROBE};
+
+/// The ring of announced requesters, and the program that delivers probes, as pinned with the maps.
+pub struct Probe {
+    program: SchedClassifier,
+    requests: RingBuf<MapData>,
+}
+
+impl Probe {
+    /// Opens program and ring pinned in `pins`.
+    pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
+        const REQUESTS: &str = "REQUESTS";
+        let map =
+            MapData::from_pin(pins.join(REQUESTS)).and_then(Map::from_map_data).map_err(at(REQUESTS))?;
+        let program = SchedClassifier::from_pin(pins.join(PROBE)).map_err(failed)?;
+        Ok(Self { program, requests: map.try_into().map_err(at(REQUESTS))? })
+    }
+
+    /// Requesters announced since the last call. There is one ring: two readers would share it.
+    pub fn announced(&mut self) -> Vec<FlowId> {
+        let mut flows = Vec::new();
+        while let Some(item) = self.requests.next() {
+            if item.len() == size_of::<FlowId>() {
+                // SAFETY: of this length, and `FlowId` is a structure of integers, valid whatever the bytes.
+                flows.push(unsafe { item.as_ptr().cast::<FlowId>().read_unaligned() });
+            }
+        }
+        flows
+    }
+
+    /// A descriptor that polls readable while there are announcements.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.requests.as_fd()
+    }
+
+    /// Delivers `frame` as if interface `ifindex` had received it, with this `skb->mark`.
+    ///
+    /// # Errors
+    /// The kernel cannot run the program, or did not deliver the frame.
+    pub fn deliver(&self, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
+        /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
+        const CB: usize = 48;
+        let mut ctx = [0; 192];
+        for (at, byte) in ctx.iter_mut().skip(CB).zip([ifindex, mark].map(u32::to_ne_bytes).as_flattened()) {
+            *at = *byte;
+        }
+        let options = TestRunOptions { data_in: Some(frame), ctx_in: Some(&ctx), ..TestRunOptions::new() };
+        let errno = self.program.test_run(options).map_err(failed)?.return_value.cast_signed();
+        if errno == 0 { Ok(()) } else { Err(Error::NotDelivered { ifindex, errno: -errno }) }
+    }
+}
+
+fn failed(source: aya::programs::ProgramError) -> Error {
+    Error::Program { name: PROBE.to_owned(), source: Box::new(source) }
+}
