@@ -14,6 +14,11 @@
 //!   correct ICRC advances that PSN.
 //! - Between that PSN and the named one are only READs and atomics. They complete by their responses, not by a NAK.
 //!
+//! Soft-RoCE starts no retransmission by a NAK while another is under way, until an ACK or a READ response arrives
+//! (`started_retry` in drivers/infiniband/sw/rxe/rxe_comp.c). If that retransmission is lost, only a timer helps, or an
+//! RNR NAK, after whose delay it always retransmits. An RNR NAK uses up `rnr_retry`, so it is sent only where retries
+//! are unlimited. It acknowledges too, so the same PSNs are safe.
+//!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
 //!
@@ -118,6 +123,10 @@ pub struct Requester {
     own_qpn: u32,
     /// UDP source port of the responder.
     udp_sport: u32,
+    /// 1 after a NAK (PSN sequence error) of the responder, until the next progress.
+    retrying: u32,
+    /// Explicit padding.
+    _pad2: u32,
 }
 
 /// What to do about a requester.
@@ -127,8 +136,10 @@ pub enum Action {
     Idle,
     /// Check again at this time.
     At(u64),
-    /// Send a NAK with this PSN now.
-    Probe(u32),
+    /// Send a NAK (PSN sequence error) with this PSN now.
+    Nak(u32),
+    /// Send an RNR NAK with this PSN now.
+    RnrNak(u32),
 }
 
 /// Settings of the probe.
@@ -138,6 +149,15 @@ pub struct Settings {
     pub floor_ns: u64,
     /// Probes without progress before the stack's own timer is left to act; 0 = no limit.
     pub limit: u32,
+}
+
+/// Probes of a requester since its last progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Their number.
+    pub probes: u32,
+    /// Time of the last one, before that progress or after; 0 = none.
+    pub at_ns: u64,
 }
 
 /// Interval at which a sending requester is announced.
@@ -214,6 +234,8 @@ impl Requester {
         read_next: 0,
         own_qpn: 0,
         udp_sport: 0,
+        retrying: 0,
+        _pad2: 0,
     };
 
     /// [`Self::on_request`], verified once by the kernel.
@@ -238,7 +260,7 @@ impl Requester {
         self.next = psn;
         (self.read_bytes, self.reads_end, self.read_next) = (0, psn, psn);
         (self.data_psn, self.data_end) = (plus(psn, PSNS - UNSEEN), psn);
-        (self.timed_ns, self.gap_ns, self.hold_ns, self.srtt_ns) = (0, 0, 0, 0);
+        (self.timed_ns, self.gap_ns, self.hold_ns, self.srtt_ns, self.retrying) = (0, 0, 0, 0, 0);
         (self.mtu, self.mtu_once, self.own_qpn) = (0, 0, 0);
     }
 
@@ -388,8 +410,12 @@ impl Requester {
         }
         if self.own_qpn == 0 || distance(self.acknowledged, end) > 0 {
             self.acknowledged = end;
+            self.retrying = 0;
         }
         self.own_qpn = packet.own_qpn;
+        if syndrome == PSN_SEQUENCE_ERROR {
+            self.retrying = 1;
+        }
         if syndrome & KIND == RNR {
             self.hold_ns = now_ns + RNR_NS;
         } else if syndrome & KIND == NAK && syndrome != PSN_SEQUENCE_ERROR {
@@ -409,7 +435,7 @@ impl Requester {
             }
         } else if ahead >= 0 {
             self.read_next = plus(psn, 1);
-            self.gap_ns = 0;
+            (self.gap_ns, self.retrying) = (0, 0);
         }
     }
 
@@ -482,20 +508,32 @@ impl Requester {
         (self.acknowledged, self.read_next)
     }
 
-    /// The PSN of a probe; see the [module](self).
-    fn probe_psn(&self) -> u32 {
-        if self.owes_data() {
-            let are_reads_between =
-                distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
-            return if are_reads_between { self.data_psn } else { self.acknowledged };
+    /// The probe; see the [module](self). `restarts`: it must start another retransmission.
+    fn probe(&self, restarts: bool) -> Action {
+        let are_reads_before =
+            distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
+        let psn = match (self.owes_data(), are_reads_before) {
+            (true, true) => self.data_psn,
+            (true, false) => self.acknowledged,
+            (false, _) if self.read_bytes != 0 => self.read_psn,
+            (false, _) => self.next,
+        };
+        if !restarts {
+            return Action::Nak(psn);
         }
-        if self.read_bytes != 0 { self.read_psn } else { self.next }
+        // During a READ, the PSN must be that of the first missing response.
+        let is_in_reads = self.owes_reads()
+            && distance(self.acknowledged, self.read_next) >= 0
+            && distance(self.read_next, psn) > 0;
+        Action::RnrNak(if is_in_reads { self.read_next } else { psn })
     }
 
-    /// What to do at `now_ns`, after `probes` probes without progress. `departs_ns` is the departure of the last packet
-    /// that the pacer holds; 0 = none.
+    /// What to do at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
+    ///
+    /// However many packets are forged, probes of a requester are at least [`Settings::floor_ns`] apart.
     #[must_use]
-    pub fn action(&self, settings: Settings, now_ns: u64, probes: u32, departs_ns: u64) -> Action {
+    pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {
+        let Sent { probes, at_ns: probed_ns } = sent;
         if !self.owes_data() && !self.owes_reads() {
             return Action::Idle;
         }
@@ -505,19 +543,25 @@ impl Requester {
         };
         let backoff = 1_u64 << probes.min(10);
         let silence_ns = silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS);
-        let mut due_ns = self.last_ns().max(departs_ns).saturating_add(silence_ns);
+        let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
         if self.gap_ns != 0 && probes == 0 && self.owes_reads() {
             // A later response proves the loss; what was only reordered arrives within a part of a round trip
             // (RFC 8985, §6.2).
             due_ns = due_ns.min(self.gap_ns + (self.srtt_ns / 4).max(MIN_REORDERING_NS));
         }
         due_ns = due_ns.max(self.hold_ns);
+        if probed_ns != 0 {
+            due_ns = due_ns.max(probed_ns.saturating_add(settings.floor_ns));
+        }
         if now_ns < due_ns {
             return Action::At(due_ns);
         }
         // Without a PSN that is safe to name, or without a probe left, the stack's own timer acts.
         let is_over = settings.limit != 0 && probes >= settings.limit;
-        if self.own_qpn == 0 || is_over { Action::Idle } else { Action::Probe(self.probe_psn()) }
+        if self.own_qpn == 0 || is_over {
+            return Action::Idle;
+        }
+        self.probe(settings.limit == 0 && (probes != 0 || self.retrying != 0))
     }
 }
 

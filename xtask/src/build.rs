@@ -22,9 +22,16 @@ pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 
 /// Builds the commands for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
+    with(workspace, &[])
+}
+
+/// As [`run`], with other binaries. In one build, because separate ones select other features of shared crates, and
+/// compile these twice.
+pub(crate) fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
     let left_out = web::left_out(workspace);
-    let binaries = [COMMAND, LAB, FLEET];
-    release(workspace, if left_out.is_none() { &binaries } else { &binaries[..2] })?;
+    let commands = [COMMAND, LAB, FLEET];
+    let commands = if left_out.is_none() { &commands[..] } else { &commands[..2] };
+    release(workspace, &[commands, others].concat())?;
     Ok(left_out)
 }
 

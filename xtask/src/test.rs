@@ -80,12 +80,12 @@ impl Ring {
 
 /// Builds everything and runs the requested rings.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let left_out = build::run(workspace)?;
-    let programs = test_programs(&workspace.root().join("tests/tests"))?;
     let rings: Vec<Ring> = match args.ring {
         Some(ring) => vec![ring],
         None => Ring::value_variants().to_vec(),
     };
+    let left_out = build::with(workspace, if rings.contains(&Ring::Vm) { &[vm::DRIVER] } else { &[] })?;
+    let programs = test_programs(&workspace.root().join("tests/tests"))?;
     let want = Ring::want(&rings);
     let path = run::path_with(&tools::for_tests(workspace, want))?;
     let path = path.as_os_str();

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use self::guest::{END, Guest, PREPARE, SHELL};
 use self::kernel::Series;
 use self::network::Nic;
+pub(crate) use self::scenario::DRIVER;
 use self::scenario::{Driver, Outcome, Scenario};
 use crate::run::{self, header};
 use crate::tally::Tally;

@@ -12,6 +12,11 @@ const MS: u64 = 1_000_000;
 const QPN: u32 = 0x11;
 const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1 };
 const MTU: u32 = 1_024;
+const ACK: u8 = 0x1f;
+const NAK: u8 = 0x60;
+const RNR_NAK: u8 = 0x21;
+const NONE: Sent = Sent { probes: 0, at_ns: 0 };
+const ONE: Sent = Sent { probes: 1, at_ns: 31 * MS };
 
 fn request(opcode: Opcode, psn: u32, bytes: u32) -> Request {
     Request { opcode, psn, ack_request: true, bytes }
@@ -35,7 +40,7 @@ fn acknowledged(psn: u32) -> Requester {
     assert!(requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), MS));
     requester.on_response(&ack(psn), 2 * MS);
     assert_eq!(requester.acknowledged(), Some(plus(psn, 1)));
-    assert_eq!(requester.action(RULES, 3 * MS, 0, 0), Action::Idle);
+    assert_eq!(requester.action(RULES, 3 * MS, NONE, 0), Action::Idle);
     requester
 }
 
@@ -44,22 +49,22 @@ fn lost_last_packet_is_probed_after_the_floor() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_WRITE_FIRST, 10, MTU), 10 * MS);
     requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 10 * MS);
-    assert_eq!(requester.action(RULES, 11 * MS, 0, 0), Action::At(30 * MS));
-    assert_eq!(requester.action(RULES, 30 * MS, 0, 0), Action::Probe(10));
+    assert_eq!(requester.action(RULES, 11 * MS, NONE, 0), Action::At(30 * MS));
+    assert_eq!(requester.action(RULES, 30 * MS, NONE, 0), Action::Nak(10));
     // The responder has the first packet.
     requester.on_response(&ack(10), 12 * MS);
-    assert_eq!(requester.action(RULES, 32 * MS, 0, 0), Action::Probe(11));
-    assert_eq!(requester.action(RULES, 32 * MS, 1, 31 * MS), Action::At(71 * MS), "it backs off");
-    assert_eq!(requester.action(RULES, 71 * MS, 1, 31 * MS), Action::Idle, "one probe");
-    assert_eq!(requester.action(Settings { limit: 0, ..RULES }, 71 * MS, 1, 31 * MS), Action::Probe(11));
-    assert_eq!(requester.action(RULES, 40 * MS, 0, 35 * MS), Action::At(55 * MS), "the pacer holds it");
+    assert_eq!(requester.action(RULES, 32 * MS, NONE, 0), Action::Nak(11));
+    assert_eq!(requester.action(RULES, 32 * MS, ONE, 0), Action::At(71 * MS), "it backs off");
+    assert_eq!(requester.action(RULES, 71 * MS, ONE, 0), Action::Idle, "one probe");
+    assert_eq!(requester.action(Settings { limit: 0, ..RULES }, 71 * MS, ONE, 0), Action::RnrNak(11));
+    assert_eq!(requester.action(RULES, 40 * MS, NONE, 35 * MS), Action::At(55 * MS), "the pacer holds it");
 }
 
 #[test]
 fn nothing_is_probed_before_a_verified_ack() {
     let mut requester = Requester::NEW;
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), MS);
-    assert_eq!(requester.action(RULES, 20_000 * MS, 0, 0), Action::Idle);
+    assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle);
     requester.on_response(&Response { syndrome: UNVERIFIED, ..ack(10) }, 2 * MS);
     assert_eq!(requester.acknowledged(), None);
     requester.on_response(&ack(40), 2 * MS);
@@ -73,7 +78,7 @@ fn lost_read_response_is_probed_beyond_the_read() {
     for first in [10, 15] {
         let at_ns = u64::from(first) * 100 * MS;
         requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, first, 4 * MTU), at_ns);
-        assert_eq!(requester.action(RULES, at_ns + 50 * MS, 0, 0), Action::Probe(first), "length unknown");
+        assert_eq!(requester.action(RULES, at_ns + 50 * MS, NONE, 0), Action::Nak(first), "length unknown");
         requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, first), at_ns);
         requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 1), at_ns);
         requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, first + 2), at_ns);
@@ -85,13 +90,15 @@ fn lost_read_response_is_probed_beyond_the_read() {
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 20, 4 * MTU), at_ns);
     assert_eq!(requester.next(), 24);
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 20), at_ns);
-    assert_eq!(requester.action(RULES, at_ns + 19 * MS, 0, 0), Action::At(at_ns + 20 * MS));
-    assert_eq!(requester.action(RULES, at_ns + 20 * MS, 0, 0), Action::Probe(24));
+    assert_eq!(requester.action(RULES, at_ns + 19 * MS, NONE, 0), Action::At(at_ns + 20 * MS));
+    assert_eq!(requester.action(RULES, at_ns + 20 * MS, NONE, 0), Action::Nak(24));
     // A gap is probed sooner, unless it is filled.
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 22), at_ns);
-    assert_eq!(requester.action(RULES, at_ns + 2 * MS, 0, 0), Action::Probe(24));
+    assert_eq!(requester.action(RULES, at_ns + 2 * MS, NONE, 0), Action::Nak(24));
+    let recent = Sent { probes: 0, at_ns: at_ns - 10 * MS };
+    assert_eq!(requester.action(RULES, at_ns + 2 * MS, recent, 0), Action::At(at_ns + 10 * MS), "too soon");
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 21), at_ns);
-    assert_eq!(requester.action(RULES, at_ns + 2 * MS, 0, 0), Action::At(at_ns + 20 * MS));
+    assert_eq!(requester.action(RULES, at_ns + 2 * MS, NONE, 0), Action::At(at_ns + 20 * MS));
 }
 
 #[test]
@@ -100,8 +107,8 @@ fn read_before_an_unacknowledged_write_is_probed() {
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
     requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 11, 0), 10 * MS);
     assert_eq!(
-        requester.action(RULES, 99 * MS, 0, 0),
-        Action::Probe(11),
+        requester.action(RULES, 99 * MS, NONE, 0),
+        Action::Nak(11),
         "the READ is not acknowledged by it"
     );
 }
@@ -111,14 +118,14 @@ fn write_before_a_read_is_not_acknowledged() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_WRITE_ONLY, 10, 0), 10 * MS);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 11, 100), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, 0, 0), Action::Probe(10));
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
 #[test]
 fn unseen_packets_count_as_sends() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 100), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, 0, 0), Action::Probe(10));
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
 #[test]
@@ -127,9 +134,29 @@ fn busy_or_ended_queue_pair_is_left_alone() {
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
     let mut busy = requester;
     busy.on_response(&nak(10, 0x2e), 11 * MS);
-    assert_eq!(busy.action(RULES, 100 * MS, 0, 0), Action::At(711 * MS), "RNR NAK");
+    assert_eq!(busy.action(RULES, 100 * MS, NONE, 0), Action::At(711 * MS), "RNR NAK");
     requester.on_response(&nak(10, 0x61), 11 * MS);
-    assert_eq!(requester.action(RULES, 100 * MS, 0, 0), Action::At(10_011 * MS), "NAK, invalid request");
+    assert_eq!(requester.action(RULES, 100 * MS, NONE, 0), Action::At(10_011 * MS), "NAK, invalid request");
+}
+
+#[test]
+fn lost_retransmission_is_probed_by_rnr_nak() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 11, 0), 10 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
+    assert_eq!(
+        requester.action(unlimited, 99 * MS, ONE, 0),
+        Action::RnrNak(10),
+        "the first missing response"
+    );
+    // The responder's own NAK has started a retransmission.
+    requester.on_response(&nak(10, 0x60), 11 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::RnrNak(10));
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(11), "retries are limited");
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 12 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
 }
 
 #[test]
@@ -153,7 +180,7 @@ fn round_trips_lengthen_the_silence() {
     }
     assert!((38 * MS..=40 * MS).contains(&requester.srtt_ns()), "{}", requester.srtt_ns());
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 60, 0), 100_000 * MS);
-    let Action::At(due_ns) = requester.action(RULES, 100_001 * MS, 0, 0) else {
+    let Action::At(due_ns) = requester.action(RULES, 100_001 * MS, NONE, 0) else {
         panic!("it is not due");
     };
     assert!((100_150 * MS..=100_200 * MS).contains(&due_ns), "{due_ns}");
@@ -184,6 +211,8 @@ struct Message {
 /// Soft-RoCE's requester (drivers/infiniband/sw/rxe/rxe_comp.c of Linux 6.12): `check_psn` and `check_ack`.
 #[derive(Debug, Default)]
 struct Stack {
+    /// `started_retry`.
+    is_retrying: bool,
     messages: Vec<Message>,
     /// Messages completed.
     completed: usize,
@@ -198,7 +227,14 @@ impl Stack {
         self.messages.get(self.completed).copied()
     }
 
+    /// After a NAK: ignored while another retransmission is under way.
     fn retry(&mut self) {
+        if !core::mem::replace(&mut self.is_retrying, true) {
+            self.go_back();
+        }
+    }
+
+    fn go_back(&mut self) {
         if let Some(oldest) = self.oldest() {
             self.expected = self.expected.max(oldest.first);
             self.next = self.expected;
@@ -215,8 +251,8 @@ impl Stack {
         self.next = self.next.max(self.expected);
     }
 
-    /// An ACK, or a NAK if `is_nak`.
-    fn on_ack(&mut self, psn: u64, is_nak: bool) {
+    /// An ACK, a NAK or an RNR NAK, by syndrome.
+    fn on_ack(&mut self, psn: u64, syndrome: u8) {
         while let Some(oldest) = self.oldest() {
             if psn >= oldest.end {
                 if oldest.is_read {
@@ -230,10 +266,13 @@ impl Stack {
             if psn < self.expected || is_ahead && oldest.is_read {
                 return;
             }
-            if is_nak {
+            if syndrome == RNR_NAK {
+                self.go_back();
+            } else if syndrome == NAK {
                 self.expected = psn;
                 self.retry();
             } else if !oldest.is_read {
+                self.is_retrying = false;
                 self.expected = psn + 1;
                 if self.expected == oldest.end {
                     self.complete(oldest);
@@ -254,6 +293,7 @@ impl Stack {
                 continue;
             }
             if oldest.is_read && psn == self.expected.max(oldest.first) {
+                self.is_retrying = false;
                 self.expected = psn + 1;
                 self.next = self.next.max(self.expected);
                 if self.expected == oldest.end {
@@ -284,7 +324,7 @@ proptest! {
         let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
         let mut kinds = kinds.into_iter().map(|(is_read, packets)| (is_read, packets)).collect::<VecDeque<_>>();
         let mut responded = Vec::<u64>::new();
-        let mut idle = 0;
+        let (mut idle, mut sent) = (0, NONE);
         for _ in 0..20_000 {
             now_ns += MS;
             if stack.next == stack.end() && stack.messages.len() - stack.completed < 4
@@ -345,19 +385,23 @@ proptest! {
                     responded.push(packet);
                     stack.on_read_response(packet);
                 } else {
-                    let syndrome = if kind == 2 { 0x60 } else { 0x1f };
-                    requester.on_response(&nak(psn(packet), syndrome), now_ns);
-                    stack.on_ack(packet, kind == 2);
+                    let syndrome = if kind == 2 { NAK } else { ACK };
+                    requester.on_response(&nak(psn(packet), syndrome.into()), now_ns);
+                    stack.on_ack(packet, syndrome);
                 }
             }
             if probes.next() == Some(true) {
                 // At any time: what matters is the PSN.
                 let rules = Settings { limit: 0, floor_ns: 0 };
-                if let Action::Probe(probe) = requester.action(rules, now_ns + 20_000 * MS, 0, 0) {
-                    let near = accepted.max(stack.end());
-                    let ahead = i64::from(distance(psn(near), probe));
-                    stack.on_ack(near.checked_add_signed(ahead).unwrap_or(0), true);
-                }
+                let (probe, syndrome) = match requester.action(rules, now_ns + 20_000 * MS, sent, 0) {
+                    Action::Nak(psn) => (psn, NAK),
+                    Action::RnrNak(psn) => (psn, RNR_NAK),
+                    _ => continue,
+                };
+                sent.probes = (sent.probes + 1) % 3;
+                let near = accepted.max(stack.end());
+                let ahead = i64::from(distance(psn(near), probe));
+                stack.on_ack(near.checked_add_signed(ahead).unwrap_or(0), syndrome);
             }
             for message in &stack.messages[..stack.completed] {
                 if message.is_read {
@@ -368,7 +412,7 @@ proptest! {
             }
             if idle > 5 {
                 // The stack's own timer.
-                stack.retry();
+                stack.go_back();
             }
             if kinds.is_empty() && stack.completed == stack.messages.len() {
                 break;

@@ -1,9 +1,8 @@
-//! A NAK (PSN sequence error) as a frame: the packet with which a responder asks for retransmission
-//! (IBTA vol. 1, 9.7.5.2.5).
+//! A NAK as a frame: the packet with which a responder asks for retransmission (IBTA vol. 1, 9.7.5.2).
 
 use super::bth::{Bth, BthRepr, Opcode};
 use super::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
-use super::ext::{Aeth, AethRepr, NakCode, Syndrome};
+use super::ext::{Aeth, AethRepr, Syndrome};
 use super::icrc;
 use super::ipv4::{Ipv4, Ipv4Repr};
 use super::ipv6::{Ipv6, Ipv6Repr};
@@ -25,6 +24,8 @@ pub struct Nak {
     pub psn: u32,
     /// UDP source port.
     pub udp_sport: u16,
+    /// Kind of NAK.
+    pub syndrome: Syndrome,
 }
 
 /// Writes the NAK that the receiver of `flow` would send to its sender, whose MAC address is `mac`; returns the frame.
@@ -55,12 +56,12 @@ pub fn emit<'a>(out: &'a mut [u8; MAX_LEN], flow: &FlowId, mac: MacAddr, nak: &N
     };
     let l3 = l3.get_mut(..ip_len + UDP_LEN)?;
     let (udp, rest) = l3.get_mut(ip_len..)?.split_first_chunk_mut()?;
-    let Nak { dest_qpn, psn, udp_sport } = *nak;
+    let Nak { dest_qpn, psn, udp_sport, syndrome } = *nak;
     UdpRepr { src_port: udp_sport, dst_port: udp::ROCE_V2_PORT, length: UDP_LEN as u16, checksum: 0 }
         .emit(udp);
     let (bth, rest) = rest.split_first_chunk_mut()?;
     BthRepr::new(Opcode::RC_ACKNOWLEDGE, dest_qpn, psn).emit(bth);
-    AethRepr { syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR), msn: 0 }.emit(rest.first_chunk_mut()?);
+    AethRepr { syndrome, msn: 0 }.emit(rest.first_chunk_mut()?);
     icrc::seal(l3)?;
     out.get(..Ethernet::LEN + tag_len + ip_len + UDP_LEN)
 }
@@ -79,8 +80,14 @@ mod tests {
     use super::*;
     use crate::classify::mapped;
     use crate::flow::QpId;
+    use crate::wire::ext::NakCode;
 
-    const NAK: Nak = Nak { dest_qpn: 0x12, psn: 0x00ab_cdef, udp_sport: 49_152 };
+    const NAK: Nak = Nak {
+        dest_qpn: 0x12,
+        psn: 0x00ab_cdef,
+        udp_sport: 49_152,
+        syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+    };
 
     #[test]
     fn nak_over_ipv4_and_ipv6_is_valid() {

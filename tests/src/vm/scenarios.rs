@@ -19,6 +19,7 @@ mod pfc;
 mod qualify;
 mod queues;
 mod read;
+mod recovery;
 mod storage;
 mod storage_guide;
 mod systemd;
@@ -164,6 +165,15 @@ pub const SCENARIOS: &[Scenario] = &[
         with_systemd: false,
         two_guests: false,
         run: backup::writes,
+    },
+    Scenario {
+        name: "recovery",
+        about: "NVMe-oF reads and writes under random loss, with and without the tail-loss probe, and over TCP",
+        limit_s: 900,
+        is_ci: false,
+        with_systemd: false,
+        two_guests: false,
+        run: recovery::run,
     },
     Scenario {
         name: "mixed",

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Stdio;
+use std::{panic, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
@@ -13,12 +14,17 @@ use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Runs a test with TCX, and with clsact as older kernels have it.
-fn on_both(test: &str, kinds: &[&str], run: fn(Tc) -> Result<()>) -> Result<()> {
+/// Runs a test with TCX, and with clsact as older kernels have it, at the same time. The number is added to that of its
+/// flows, by which it finds its maps among all others.
+fn on_both(test: &str, kinds: &[&str], run: fn(Tc, u32) -> Result<()>) -> Result<()> {
     if !runnable(test, kinds)? {
         return Ok(());
     }
-    [Tc::Tcx, Tc::Clsact].into_iter().try_for_each(run)
+    thread::scope(|scope| {
+        let tcx = scope.spawn(|| run(Tc::Tcx, 0));
+        run(Tc::Clsact, 1)?;
+        tcx.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+    })
 }
 
 /// A lab, the state of its interface, and the command that attaches to it with this number of flows.
@@ -33,9 +39,9 @@ fn attach_killed_at_every_step() -> Result<()> {
     on_both("attach_killed_at_every_step", &["htb"], attach_killed)
 }
 
-fn attach_killed(tc: Tc) -> Result<()> {
-    const FLOWS: u32 = 1_237;
-    let (lab, before, attach) = victim("ka", FLOWS)?;
+fn attach_killed(tc: Tc, number: u32) -> Result<()> {
+    let flows = 1_237 + number;
+    let (lab, before, attach) = victim(&format!("ka{number}"), flows)?;
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
@@ -51,17 +57,17 @@ fn attach_killed(tc: Tc) -> Result<()> {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
                     2 => says(&lab.ok("gc")?, "attaching it was interrupted"),
-                    _ => served(&lab, tc, FLOWS)?,
+                    _ => served(&lab, tc, flows)?,
                 }
             }
             if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
                 ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
-                ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
+                ensure!(tables(flows) == 1, "{} attachments", tables(flows));
                 lab.ok("detach a0")?;
             }
             assert_eq!(state(&lab.host, "a0")?, before);
             assert!(!dir.exists(), "{:?}", fs::read_dir(&dir)?.collect::<Vec<_>>());
-            freed(FLOWS)
+            freed(flows)
         },
     )?;
     assert!(steps >= 12, "{steps} steps");
@@ -98,9 +104,9 @@ fn detach_killed_at_every_step() -> Result<()> {
     on_both("detach_killed_at_every_step", &["htb"], detach_killed)
 }
 
-fn detach_killed(tc: Tc) -> Result<()> {
-    const FLOWS: u32 = 1_239;
-    let (lab, before, attach) = victim("kd", FLOWS)?;
+fn detach_killed(tc: Tc, number: u32) -> Result<()> {
+    let flows = 1_239 + number;
+    let (lab, before, attach) = victim(&format!("kd{number}"), flows)?;
     let dir = lab.host.journals()?;
     let steps = at_every_step(
         &lab,
@@ -121,7 +127,7 @@ fn detach_killed(tc: Tc) -> Result<()> {
             // Killed with only the lock left to remove.
             lab.ok("gc")?;
             assert!(!lab.host.pins("a0")?.exists() && !lab.host.journal("a0")?.exists(), "{dir:?}");
-            freed(FLOWS)
+            freed(flows)
         },
     )?;
     assert!(steps >= 6, "{steps} steps");
@@ -133,16 +139,16 @@ fn set_and_upgrade_killed_at_every_step() -> Result<()> {
     on_both("set_and_upgrade_killed_at_every_step", &[], set_and_upgrade_killed)
 }
 
-fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
-    const FLOWS: u32 = 1_241;
-    let lab = Lab::new("ks")?;
+fn set_and_upgrade_killed(tc: Tc, number: u32) -> Result<()> {
+    let flows = 1_241 + number;
+    let lab = Lab::new(&format!("ks{number}"))?;
     let before = state(&lab.host, "a0")?;
     let attach =
-        format!("attach a0 --pacer none --flows {FLOWS} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
+        format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
     ok(&lab, tc, &attach)?;
     let whole = |lab: &Lab| -> Result<()> {
         ensure!(problems(lab, "a0")?.is_empty(), "{:?}", problems(lab, "a0")?);
-        ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
+        ensure!(tables(flows) == 1, "{} attachments", tables(flows));
         Ok(())
     };
     let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
@@ -175,7 +181,7 @@ fn set_and_upgrade_killed(tc: Tc) -> Result<()> {
     assert!(steps >= 5, "{steps} steps");
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
-    freed(FLOWS)
+    freed(flows)
 }
 
 /// The daemon is killed at each of its steps: while it starts, takes over, and activates another file.
@@ -184,18 +190,18 @@ fn reload_killed_at_every_step() -> Result<()> {
     on_both("reload_killed_at_every_step", &["htb"], reload_killed)
 }
 
-fn reload_killed(tc: Tc) -> Result<()> {
-    const FLOWS: u32 = 1_253;
-    let lab = Lab::new("kr")?;
+fn reload_killed(tc: Tc, number: u32) -> Result<()> {
+    let flows = 1_253 + number;
+    let lab = Lab::new(&format!("kr{number}"))?;
     let before = [state(&lab.host, "a0")?, state(&lab.host, "b0")?];
     // First both interfaces, then one of them with another rate.
     let one = |mbit: u32| {
         format!(
-            "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = {FLOWS}\n[interface.parameters]\nlink_rate = '1gbit'\n\
+            "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = {flows}\n[interface.parameters]\nlink_rate = '1gbit'\n\
              rpg_ai_rate = '{mbit}mbit'\n"
         )
     };
-    let both = format!("{}[[interface]]\nname = 'b0'\nrole = 'switch'\nflows = {FLOWS}\n", one(10));
+    let both = format!("{}[[interface]]\nname = 'b0'\nrole = 'switch'\nflows = {flows}\n", one(10));
     let start = |n: Option<u32>| -> Result<Daemon> {
         let number = n.map(|n| n.to_string()).unwrap_or_default();
         let abort = n.map(|_| ("DCQCN_TEST_ABORT", number.as_str()));
@@ -235,10 +241,10 @@ fn reload_killed(tc: Tc) -> Result<()> {
         let attachments = |number: usize| {
             // Maps are freed a moment after their last user.
             wait(|| {
-                Ok(if tables(FLOWS) == number {
+                Ok(if tables(flows) == number {
                     Ok(())
                 } else {
-                    Err(format!("{} attachments", tables(FLOWS)))
+                    Err(format!("{} attachments", tables(flows)))
                 })
             })
             .with_context(|| format!("killed at step {n}"))
@@ -259,7 +265,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
     }
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before[0]);
-    freed(FLOWS)
+    freed(flows)
 }
 
 /// A file system of a few pages over the directory of a host's journals.

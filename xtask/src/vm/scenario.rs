@@ -53,7 +53,8 @@ pub(super) struct Check {
     pub(super) ok: bool,
 }
 
-const DRIVER: &str = "vm-guest";
+/// The guest's driver.
+pub(crate) const DRIVER: build::Binary = ("vm-guest", "dcqcn-tests");
 
 /// The guest's driver, built for this machine, which has the guest's C library.
 pub(super) struct Driver {
@@ -63,8 +64,8 @@ pub(super) struct Driver {
 impl Driver {
     /// Builds it with the command under test.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
-        build::release(workspace, &[build::COMMAND, (DRIVER, "dcqcn-tests")])?;
-        Ok(Self { path: workspace.host_target().join("release").join(DRIVER) })
+        build::with(workspace, &[DRIVER])?;
+        Ok(Self { path: workspace.host_target().join("release").join(DRIVER.0) })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use dcqcn_common::flow::{FlowId, NpFlow, QpId, RpFlow};
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::Params;
+use dcqcn_common::recovery::Requester;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::dataplane;
 use dcqcn_params::qp::{address, hex, ip, place, vlan};
@@ -24,6 +25,57 @@ pub struct FlowsReport {
     rp: Vec<FlowRow>,
     np: Vec<NpFlowRow>,
     pairs: Vec<PairRow>,
+    requesters: Vec<RequesterRow>,
+}
+
+/// A requester followed by the tail-loss probe.
+#[derive(Serialize)]
+struct RequesterRow {
+    /// Address of the peer.
+    address: IpAddr,
+    /// The peer's QPN.
+    qpn: u32,
+    /// VLAN IDs, the outer one first; absent without a tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vlan: Option<String>,
+    /// First PSN without a verified acknowledgement; `null` before the first one.
+    acknowledged_psn: Option<u32>,
+    /// One past the highest PSN used.
+    next_psn: u32,
+    /// Smoothed round-trip time; `null` before the first measurement.
+    srtt_ns: Option<u64>,
+    /// Time since its last request or response.
+    last_seen_age_ns: u64,
+}
+
+impl RequesterRow {
+    fn new((id, requester): &(FlowId, Requester), now_ns: u64) -> Self {
+        Self {
+            address: address(&id.receiver),
+            qpn: id.receiver.qpn,
+            vlan: vlan(&id.receiver),
+            acknowledged_psn: requester.acknowledged(),
+            next_psn: requester.next(),
+            srtt_ns: Some(requester.srtt_ns()).filter(|ns| *ns != 0),
+            last_seen_age_ns: now_ns.saturating_sub(requester.last_ns()),
+        }
+    }
+
+    fn table(rows: &[Self]) -> Table {
+        let columns = ["PEER", "QPN", ">ACKNOWLEDGED", ">NEXT PSN", ">RTT", ">LAST"];
+        let mut table = Table::new(&columns);
+        for row in rows {
+            table.row([
+                place(row.address, row.vlan.as_deref()),
+                hex(row.qpn),
+                row.acknowledged_psn.map_or_else(|| "-".to_owned(), |psn| psn.to_string()),
+                row.next_psn.to_string(),
+                row.srtt_ns.map_or_else(|| "-".to_owned(), render::ns),
+                ago(Some(row.last_seen_age_ns)),
+            ]);
+        }
+        table
+    }
 }
 
 /// A flow received here with marks, in the form that all commands use.
@@ -65,9 +117,12 @@ impl FlowsReport {
         let rp = maps.rp_flows().map(|flow| flow.map(|(_, _, flow)| flow)).collect::<Result<Vec<_>, _>>()?;
         let np = maps.np_flows().collect::<Result<Vec<_>, _>>()?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
+        let requesters = maps.requesters().collect::<Result<Vec<_>, _>>()?;
         // Read last, so that no flow was used later.
         let now_ns = monotonic_ns();
         let mut report = Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs);
+        report.requesters = requesters.iter().map(|entry| RequesterRow::new(entry, now_ns)).collect();
+        report.requesters.sort_unstable_by_key(|row| (row.address, row.qpn));
         if !report.rp.is_empty() {
             report.set_owners(&Owners::read(&info.iface));
         }
@@ -97,7 +152,7 @@ impl FlowsReport {
         rp.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
         let mut np: Vec<NpFlowRow> = np.into_iter().map(|flow| NpFlowRow::new(&flow, now_ns)).collect();
         np.sort_unstable_by_key(|row| (row.address, row.qpn, row.source));
-        Self { iface, rp, np, pairs: PairRow::sorted(&pairs) }
+        Self { iface, rp, np, pairs: PairRow::sorted(&pairs), requesters: Vec::new() }
     }
 }
 
@@ -219,6 +274,11 @@ impl fmt::Display for FlowsReport {
         if !self.pairs.is_empty() {
             let table = PairRow::table(&self.pairs);
             write!(f, "{separator}Connected queue pairs\n{table}")?;
+            separator = "\n";
+        }
+        if !self.requesters.is_empty() {
+            let table = RequesterRow::table(&self.requesters);
+            write!(f, "{separator}Requesters of the tail-loss probe\n{table}")?;
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use anyhow::Result;
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
-use dcqcn_common::recovery::{Action, Requester, Settings as Rules};
+use dcqcn_common::recovery::{Action, Sent, Settings as Rules};
+use dcqcn_common::wire::ext::{NakCode, Syndrome};
 use dcqcn_common::wire::nak::{self, Nak};
 use dcqcn_loader::attach;
 use dcqcn_loader::dataplane::Probe;
@@ -25,6 +26,9 @@ const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;
 
+/// 0.01 ms (IBTA vol. 1, 9.7.5.2.8).
+const SHORTEST_RNR_TIMER: u8 = 1;
+
 /// Kernels, by major and minor version, on which soft-RoCE was seen to retransmit after a NAK that the host delivered to
 /// itself, for READ, WRITE and lost ACKs. Earlier ones took a NAK during a READ for a fatal error.
 const TESTED: [(u32, u32); 3] = [(6, 1), (6, 12), (7, 3)];
@@ -33,9 +37,7 @@ const TESTED: [(u32, u32); 3] = [(6, 1), (6, 12), (7, 3)];
 #[derive(Default)]
 struct Watch {
     due_ns: u64,
-    /// Probes since the last progress.
-    probes: u32,
-    probed_ns: u64,
+    sent: Sent,
     progress: (u32, u32),
 }
 
@@ -123,14 +125,14 @@ fn check(
         return Ok(());
     };
     if requester.progress() != watch.progress {
-        (watch.progress, watch.probes) = (requester.progress(), 0);
+        (watch.progress, watch.sent.probes) = (requester.progress(), 0);
     }
     let scalars = &params.config.scalars;
     let rules =
         Rules { floor_ns: scalars.tail_loss_probe_floor_ns, limit: scalars.tail_loss_probe_limit as u32 };
     let paced = if scalars.rp_enable == 0 { None } else { port.maps().rp_find(params, id)? };
-    let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns()).max(watch.probed_ns);
-    watch.due_ns = match requester.action(rules, now_ns, watch.probes, departs_ns) {
+    let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns());
+    watch.due_ns = match requester.action(rules, now_ns, watch.sent, departs_ns) {
         Action::At(due_ns) => due_ns,
         Action::Idle if now_ns.saturating_sub(requester.last_ns()) > FORGET_NS => {
             port.maps_mut().remove_requester(id)?;
@@ -139,10 +141,15 @@ fn check(
         // Until the next announcement.
         Action::Idle if requester.is_announced_again(now_ns) => requester.last_ns() + FORGET_NS + 1,
         Action::Idle => now_ns + rules.floor_ns,
-        Action::Probe(psn) => {
-            send(port, params, probe, id, &requester, psn, now_ns)?;
-            watch.probes += 1;
-            watch.probed_ns = now_ns;
+        action @ (Action::Nak(psn) | Action::RnrNak(psn)) => {
+            let syndrome = match action {
+                Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },
+                _ => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+            };
+            let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
+            let silent_ns = now_ns.saturating_sub(requester.last_ns());
+            send(port, params, probe, id, &Nak { dest_qpn, psn, udp_sport, syndrome }, silent_ns, now_ns)?;
+            watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
             now_ns + rules.floor_ns
         }
     };
@@ -155,17 +162,16 @@ fn send(
     params: &Params,
     probe: &Probe,
     id: &FlowId,
-    requester: &Requester,
-    psn: u32,
+    nak: &Nak,
+    silent_ns: u64,
     now_ns: u64,
 ) -> Result<()> {
-    let nak = Nak { dest_qpn: requester.own_qpn(), psn, udp_sport: requester.udp_sport() };
     let mut out = [0; nak::MAX_LEN];
-    let Some(frame) = nak::emit(&mut out, id, params.port.macs[0], &nak) else {
+    let Some(frame) = nak::emit(&mut out, id, params.port.macs[0], nak) else {
         return Ok(());
     };
     probe.deliver(port.info.ifindex, params.port.cnp_mark, frame)?;
-    let silent_ns = now_ns.saturating_sub(requester.last_ns());
+    let psn = nak.psn;
     tracing::debug!(
         iface = port.info.iface,
         peer = %address(&id.receiver),

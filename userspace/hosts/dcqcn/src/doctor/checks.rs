@@ -79,6 +79,7 @@ pub(super) const ALL: &[Check] = &[
     rdma::elsewhere,
     rdma::bypass,
     rdma::traffic_class,
+    rdma::timeouts,
     rdma::adapter_notification,
     rdma::adapter_reaction,
     host::softnet,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dcqcn_common::params::{DSCP_UNCHANGED, Scalars};
+use dcqcn_common::params::{DSCP_UNCHANGED, Scalars, TAIL_LOSS_PROBE_OFF};
 use dcqcn_params::Role;
 
 use super::{Finding, Snapshot, known, set_tos};
@@ -153,6 +153,35 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// `rdma-timeouts`: soft-RoCE counts retransmissions by a NAK and by its timer together, and NAKs alone.
+pub(super) fn timeouts(snapshot: &Snapshot) -> Vec<Finding> {
+    let check = |device: &Rdma| {
+        let grown = |name: &str| {
+            let [before, after] = [&device.before, &device.after].map(|values| values.get(name).copied());
+            Some(after?.saturating_sub(before?))
+        };
+        let (retries, naks) = (grown("completer_retry_err")?, grown("rcvd_seq_err")?);
+        let iface = device.ifaces.first()?;
+        let is_probed = known(snapshot)
+            .find(|known| known.iface == iface)
+            .is_some_and(|known| known.config.scalars.tail_loss_probe != TAIL_LOSS_PROBE_OFF);
+        if retries <= naks || is_probed {
+            return None;
+        }
+        let what = format!(
+            "{} retransmits after timeouts of seconds: last packets or acknowledgements are lost",
+            device.name
+        );
+        let evidence =
+            format!("completer_retry_err +{retries}, rcvd_seq_err +{naks} in {}", snapshot.window());
+        let fix = format!(
+            "`dcqcn set {iface} tail_loss_probe=on` with `dcqcn run`: it retransmits after four round trips"
+        );
+        Some(Finding::warning("rdma-timeouts", what, evidence).on(iface).fix(fix))
+    };
+    snapshot.rdma.iter().filter_map(check).collect()
 }
 
 /// `adapter-np-off`.

@@ -389,6 +389,26 @@ fn peers_without_dcqcn_are_named() {
 }
 
 #[test]
+fn retransmissions_by_timer_are_reported() {
+    let device = |retries: u64, naks: u64| Rdma {
+        before: [("completer_retry_err".to_owned(), 3), ("rcvd_seq_err".to_owned(), 2)].into(),
+        after: [("completer_retry_err".to_owned(), 3 + retries), ("rcvd_seq_err".to_owned(), 2 + naks)]
+            .into(),
+        ..rxe0()
+    };
+    let finding = planted("rdma-timeouts", Severity::Warning, |s| s.rdma = vec![device(5, 4)]);
+    assert!(finding.fix.is_some_and(|fix| fix.contains("`dcqcn set eth0 tail_loss_probe=on`")));
+    let mut by_nak = healthy();
+    by_nak.rdma = vec![device(5, 5)];
+    let mut probed = healthy();
+    probed.rdma = vec![device(5, 0)];
+    set(&mut probed, "tail_loss_probe", "on");
+    for snapshot in [by_nak, probed] {
+        assert!(found(&snapshot).iter().all(|(id, _)| *id != "rdma-timeouts"));
+    }
+}
+
+#[test]
 fn rdma_device_of_another_namespace_is_named() {
     use crate::doctor::snapshot::RdmaElsewhere;
     let finding = planted("rdma-elsewhere", Severity::Info, |s| {
