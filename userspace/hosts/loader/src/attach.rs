@@ -47,7 +47,9 @@ pub use crate::error::Error;
 pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
-pub use find::{Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, survey};
+pub use find::{
+    Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, survey,
+};
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
 pub use identity::Id;
