@@ -298,7 +298,12 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
 impl Info {
     /// Mode the programs are loaded in.
     fn mode(&self) -> Mode {
-        if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
+        match (&self.inline_peer, self.programs.iter().any(|name| name == "ingress")) {
+            (Some(_), _) => Mode::Inline,
+            (None, true) => Mode::Host,
+            // `Self::check` rejects an RP without the ingress program.
+            (None, false) => Mode::Marking,
+        }
     }
 
     /// Object the programs come from.
