@@ -179,7 +179,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Marked | Marking::Unmarked => {}
         }
     }
-    if p.config.scalars.rp_enable != 0 && roce.is_sequenced() {
+    if s.env().paces() && p.config.scalars.rp_enable != 0 && roce.is_sequenced() {
         return rp::pace(s, p, &roce, class);
     }
     if pairing::is_management(&roce) {

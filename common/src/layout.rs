@@ -282,6 +282,8 @@ pub enum Mode {
     Host = 0,
     /// One of two interfaces of an inline attachment.
     Inline = 1,
+    /// An interface without the ingress program: it paces no flow.
+    Marking = 3,
     /// Tests: clock and random source come from [`Test`], and the parameters select host or inline.
     Test = 2,
 }

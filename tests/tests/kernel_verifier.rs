@@ -15,9 +15,12 @@ fn programs_verify_with_a_margin() -> Result<()> {
     }
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
-        for (mode, wanted) in
-            [(Mode::Host, &PROGRAMS[1..]), (Mode::Inline, &PROGRAMS[..1]), (Mode::Test, &PROGRAMS[..])]
-        {
+        for (mode, wanted) in [
+            (Mode::Host, &PROGRAMS[1..]),
+            (Mode::Inline, &PROGRAMS[..1]),
+            (Mode::Marking, &PROGRAMS[2..]),
+            (Mode::Test, &PROGRAMS[..]),
+        ] {
             let ebpf = dataplane::load(programs, sizes, mode, None, wanted)?;
             for name in wanted {
                 let info = ebpf.program(name).context("no such program")?.info()?;

@@ -23,6 +23,10 @@ pub trait Env<'p> {
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
     fn sorts_all(&self) -> bool;
+    /// Whether the programs can pace flows, whatever the parameters. TC egress only.
+    fn paces(&self) -> bool {
+        true
+    }
     /// Whether the parameters describe an inline pair of ports. XDP only.
     fn is_inline(&self, p: &Params) -> bool;
     /// Monotonic time, constant for a packet. Must first be read before any lock is taken.

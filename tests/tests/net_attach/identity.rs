@@ -242,6 +242,11 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         ("a0.5", "ip link add link a0 name a0.5 type vlan id 5"),
         ("dummy0", "ip link add dummy0 type dummy"),
         ("mac0", "ip link add link a0 name mac0 type macvlan"),
+        ("ipvlan0", "ip link add link a0 name ipvlan0 type ipvlan mode l2"),
+        ("vxlan0", "ip link add vxlan0 type vxlan id 5 dstport 4789 dev a0"),
+        ("tap0", "ip tuntap add tap0 mode tap"),
+        ("team0", "ip link add team0 type team"),
+        ("nk1", "ip link add nk1 type netkit mode l2"),
     ] {
         if let Err(error) = lab.host.command(make) {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
@@ -254,7 +259,22 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         assert!(problems(&lab, name)?.is_empty(), "{name}");
         lab.ok(&format!("detach {name}"))?;
     }
-    says(&lab.refused(1, &format!("attach lo --flows 64 {ATTACH}"))?, "not an Ethernet interface");
+    for (name, make, expected) in [
+        ("lo", "ip link set lo up", "it is a loopback"),
+        (
+            "tun0",
+            "ip tuntap add tun0 mode tun",
+            "it is a tun without Ethernet frames, which RoCEv2 needs; make it with `mode tap`",
+        ),
+        ("nk0", "ip link add nk0 type netkit mode l3", "it is a netkit without Ethernet frames"),
+        ("vrf0", "ip link add vrf0 type vrf table 10", "attach that interface, a port of the VRF"),
+    ] {
+        if let Err(error) = lab.host.command(make) {
+            eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
+            continue;
+        }
+        says(&lab.refused(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
+    }
     Ok(())
 }
 

@@ -55,6 +55,39 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
 }
 
 #[test]
+fn links_matched_by_other_properties() -> Result<()> {
+    if !runnable("links_matched_by_other_properties", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("match")?;
+    for number in [1, 2, 3] {
+        pair.also(&format!("c{number}"), &format!("d{number}"))?;
+    }
+    pair.a.command("ip link property add dev c1 altname uplink1")?;
+    pair.a.command("ip link set c2 address 02:00:00:00:00:a2")?;
+    let entry =
+        |matches: &str| format!("[[interface]]\n{matches}\n[interface.parameters]\nlink_rate = '1gbit'\n");
+    let file = [
+        entry("name = 'uplink*'\nrole = 'switch'"),
+        entry("mac = '02:00:00:00:00:A2'\nrole = 'switch'"),
+        entry("driver = 'mlx5_core'\npci = '0000:3b:*'"),
+    ];
+    let mut daemon = Daemon::serving(&pair.a, &file.concat(), "c1")?;
+    daemon.attaches("c2")?;
+    daemon.says(&["does not exist", "driver = mlx5_core, pci = 0000:3b:*"])?;
+    assert_eq!(pair.a.attached()?, ["c1", "c2"]);
+    // As udev does with a new interface. The kernel reports an altname only of an interface that is up.
+    pair.a.command("ip link property add dev c3 altname uplink3")?;
+    pair.a.command("ip link set c3 up")?;
+    daemon.attaches("c3")?;
+    // A property that the first file did not use.
+    daemon.write(&entry("name = 'c*'\ndriver = 'veth'\nrole = 'switch'"))?;
+    daemon.says(&["\"reloaded\""])?;
+    assert_eq!(pair.a.attached()?, ["c1", "c2", "c3"]);
+    daemon.end()
+}
+
+#[test]
 fn removed_program_reported_reload_reattaches() -> Result<()> {
     let name = "removed_program_reported_reload_reattaches";
     if !runnable(name, &[])? {

@@ -1,6 +1,8 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::fleet::{Etcd, Nature, Site, signal};
@@ -69,6 +71,37 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
     for controller in site.controllers.values() {
         assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 14")));
     }
+    Ok(())
+}
+
+#[test]
+fn prune_runs_during_a_rollout() -> Result<()> {
+    if !Etcd::is_there("prune_runs_during_a_rollout") {
+        return Ok(());
+    }
+    let site = Site::new(1, 1)?;
+    for first in (1..=1_024).step_by(128) {
+        let version = |number: u64| (format!("/dcqcn/versions/{number:010}"), "{}".to_owned());
+        site.etcd.put(&(first..first + 128).map(version).collect::<Vec<_>>())?;
+    }
+    ensure!(site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?])?.status.success(), "not applied");
+    let rollout = site.etcd.ctl(&["get", "/dcqcn/rollout", "--print-value-only"])?.stdout;
+    let rollout = String::from_utf8(rollout)?;
+    let is_over = AtomicBool::new(false);
+    let pruned = thread::scope(|scope| {
+        // A coordinator's clock, faster.
+        let clock = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                put(&site, "/dcqcn/rollout", rollout.trim_end())?;
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+        let pruned = site.text(&["prune", "--keep", "1"]);
+        is_over.store(true, Ordering::Relaxed);
+        clock.join().map_err(|_| anyhow::anyhow!("the clock panicked"))??;
+        pruned
+    })?;
+    assert!(pruned.contains("1024 versions deleted, 1 kept"), "{pruned}");
     Ok(())
 }
 

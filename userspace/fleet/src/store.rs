@@ -317,19 +317,21 @@ impl Store {
         self.delete(&self.host_key(host, "")).await
     }
 
-    /// Deletes versions and their outcomes, unless the rollout changed since revision `seen`.
+    /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a new version;
+    /// the rollout's own record changes every second.
     ///
     /// # Errors
-    /// The rollout changed, or etcd does not respond.
+    /// A rollout began, or etcd does not respond.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
         for chunk in versions.chunks(OPERATIONS / 2) {
             let keys =
                 chunk.iter().flat_map(|version| [self.version_key(*version), self.outcome_key(*version)]);
             let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
-            let txn = Txn::new().when([self.unchanged(seen)]).and_then(deletes);
+            let versions = Compare::create_revision(self.key("versions/"), CompareOp::Less, seen + 1);
+            let txn = Txn::new().when([versions.with_prefix()]).and_then(deletes);
             ensure!(
                 self.txn(txn).await?.succeeded(),
-                "cannot prune: the rollout changed in the meantime; try again"
+                "cannot prune: a rollout began in the meantime; try again"
             );
         }
         Ok(())

@@ -179,7 +179,7 @@ impl PruneArgs {
         // Always keep the latest number: the next one is derived from it.
         let old = known.iter().rev().skip(self.keep.max(1));
         let pruned: Vec<u64> = old.filter(|version| !used.contains(version)).copied().collect();
-        store.prune(&pruned, snapshot.rollout_revision()).await?;
+        store.prune(&pruned, snapshot.revision).await?;
         out.show(&Pruned { kept: known.len() - pruned.len(), pruned })
     }
 }

@@ -48,7 +48,8 @@ pub use change::{Change, Refused, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{
-    Alive, Broken, Survey, alive, is_alive, labels, list, list_alive, open, open_expire, open_probe, survey,
+    Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
+    survey,
 };
 pub use foreign::{Other, others};
 pub use gc::{Freed, gc};
@@ -298,7 +299,12 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
 impl Info {
     /// Mode the programs are loaded in.
     fn mode(&self) -> Mode {
-        if self.inline_peer.is_some() { Mode::Inline } else { Mode::Host }
+        match (&self.inline_peer, self.programs.iter().any(|name| name == "ingress")) {
+            (Some(_), _) => Mode::Inline,
+            (None, true) => Mode::Host,
+            // `Self::check` rejects an RP without the ingress program.
+            (None, false) => Mode::Marking,
+        }
     }
 
     /// Object the programs come from.

@@ -5,6 +5,7 @@ mod depths;
 mod error;
 mod expire;
 mod ingress;
+mod lazy;
 mod maps;
 mod probe;
 mod settle;

@@ -177,11 +177,15 @@ pub enum Error {
         /// First version with the feature.
         since: &'static str,
     },
-    /// Not an Ethernet device.
-    #[error("{iface} is not an Ethernet interface, which RoCEv2 needs (veth is one)")]
-    NotEthernet {
+    /// The kind of the interface is unsuitable.
+    #[error("cannot attach to {iface}: {what}; {instead}")]
+    Kind {
         /// Interface.
         iface: String,
+        /// Its kind, and why that is unsuitable.
+        what: String,
+        /// What to attach to.
+        instead: &'static str,
     },
     /// The link rate is unknown.
     #[error("the link rate of {iface} is unknown; set it, for example `--set link_rate=10gbit`")]

@@ -2,6 +2,7 @@
 //! the speed, but of the interfaces in the namespace that mounted it.
 
 use super::error::{Refusal, Result};
+use super::link::Driver;
 use super::netlink::{Netlink, Subsystem};
 use super::wire::{Encoder, attribute, attributes, string, u16_at, u32_at};
 
@@ -37,6 +38,10 @@ pub(super) const SEGMENTATION: [&str; 7] = [
 ];
 /// Features that move a received packet's VLAN tag from the packet to its metadata.
 pub(super) const VLAN_STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+/// `ETHTOOL_GDRVINFO` (include/uapi/linux/ethtool.h), which ethtool's netlink family lacks.
+const ETHTOOL_GDRVINFO: u32 = 3;
+/// Bytes of a name in `struct ethtool_drvinfo`.
+const NAME_LEN: usize = 32;
 /// The driver does not know the speed.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const BITS_PER_MEGABIT: u64 = 1_000_000;
@@ -124,6 +129,38 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
         .and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_LINKMODES_SPEED)?, 0))
         .filter(|&megabits| megabits != 0 && megabits != SPEED_UNKNOWN)
         .map(|megabits| u64::from(megabits) * BITS_PER_MEGABIT))
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; NAME_LEN],
+    version: [u8; NAME_LEN],
+    firmware: [u8; NAME_LEN],
+    bus: [u8; NAME_LEN],
+    rest: [u8; 64],
+}
+
+/// Driver and bus address of the interface `name`; `None` if it was removed or its driver reports neither.
+pub(super) fn driver(netlink: &Netlink, name: &str) -> Option<Driver> {
+    const NONE: [u8; NAME_LEN] = [0; NAME_LEN];
+    let command = ETHTOOL_GDRVINFO;
+    let mut info =
+        DriverInfo { command, driver: NONE, version: NONE, firmware: NONE, bus: NONE, rest: [0; 64] };
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    // The last byte stays zero; longer names do not exist.
+    for (to, from) in
+        ifr_name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ)?.iter_mut().zip(name.bytes())
+    {
+        *to = from.cast_signed();
+    }
+    let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut info).cast() };
+    let mut request = libc::ifreq { ifr_name, ifr_ifru };
+    // SAFETY: the kernel reads `request` and writes `struct ethtool_drvinfo` to `info`; both outlive the call.
+    let result = unsafe { libc::ioctl(netlink.route_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let driver = Driver { name: string(&info.driver), bus: string(&info.bus) };
+    (result == 0 && driver != Driver::default()).then_some(driver)
 }
 
 /// The attributes of the first message of an answer. A rejection means that the driver does not report them.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libc::{
-    IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
-    IFLA_MTU, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
+    IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
 };
 use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -19,7 +19,7 @@ use super::error::{Error, Refusal, Result};
 use super::ethtool;
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
-use super::wire::{attribute, string, u32_at, u64_at};
+use super::wire::{attribute, attributes, string, u32_at, u64_at};
 use message::{address_message, emit, neighbour_message, place};
 
 /// Bytes of `struct ifinfomsg`.
@@ -44,12 +44,18 @@ pub struct Link {
     pub index: u32,
     /// Interface name.
     pub name: String,
+    /// Alternative names (`ip link property add dev IFACE altname NAME`).
+    pub altnames: Vec<String>,
     /// Ethernet address; `None` if the interface has no address of 6 bytes.
     pub mac: Option<[u8; 6]>,
+    /// Ethernet address of the hardware, whatever [`Self::mac`] was set to; `None` for most software interfaces.
+    pub permanent_mac: Option<[u8; 6]>,
     /// Largest payload of a frame, in bytes.
     pub mtu: u32,
     /// Kind of a software interface (`veth`, `bridge`, `vlan`, ...); `None` for hardware and loopback.
     pub kind: Option<String>,
+    /// The loopback.
+    pub is_loopback: bool,
     /// Administratively up.
     pub up: bool,
     /// For a veth, the index of its other end in the namespace of that end; for a stacked interface, that of the one
@@ -77,6 +83,15 @@ impl Link {
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
     }
+}
+
+/// Driver of an interface, as `ethtool -i` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name of the kernel module or software interface.
+    pub name: String,
+    /// Bus address, usually PCI's, such as `0000:3b:00.0`; empty for software interfaces.
+    pub bus: String,
 }
 
 /// Packet counters of an interface.
@@ -356,6 +371,12 @@ impl Netlink {
         Ok(Ok(Link { speed_bps: self.speed_bps(link.index)?, ..link }))
     }
 
+    /// Driver and bus address of the interface `name`; `None` if its driver reports neither.
+    #[must_use]
+    pub fn driver(&self, name: &str) -> Option<Driver> {
+        ethtool::driver(self, name)
+    }
+
     /// Speed reported by the driver of an interface, in bits per second; `None` if it is not reported.
     ///
     /// # Errors
@@ -377,7 +398,9 @@ fn describe(body: &[u8]) -> Result<Link> {
     else {
         return Err(Error::Decode { what: "an interface", detail: format!("{} bytes only", body.len()) });
     };
+    let flags = LinkFlags::from_bits_retain(flags);
     let number = |kind| u32_at(attribute(attributes, kind)?, 0);
+    let mac = |kind| attribute(attributes, kind)?.try_into().ok();
     let kind =
         attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(string);
     // The lower interface of a container's macvlan has an index of another namespace, which another interface may have
@@ -386,15 +409,23 @@ fn describe(body: &[u8]) -> Result<Link> {
     Ok(Link {
         index,
         name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),
-        mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
+        altnames: attribute(attributes, IFLA_PROP_LIST).map(altnames).unwrap_or_default(),
+        mac: mac(IFLA_ADDRESS),
+        permanent_mac: mac(IFLA_PERM_ADDRESS),
         mtu: number(IFLA_MTU).unwrap_or_default(),
         kind,
-        up: LinkFlags::from_bits_retain(flags).contains(LinkFlags::Up),
+        is_loopback: flags.contains(LinkFlags::Loopback),
+        up: flags.contains(LinkFlags::Up),
         peer: number(IFLA_LINK).filter(|_| !is_elsewhere),
         master: number(IFLA_MASTER),
         tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
         speed_bps: None,
     })
+}
+
+/// The names in the value of `IFLA_PROP_LIST`.
+fn altnames(list: &[u8]) -> Vec<String> {
+    attributes(list).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME).map(|(_, name)| string(name)).collect()
 }
 
 /// The programs in the value of `IFLA_XDP`.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_packet_core::{NLMSG_DONE, NLMSG_ERROR};
@@ -90,6 +91,11 @@ impl Netlink {
     pub fn connect_in(netns: &Netns) -> Result<Self> {
         let _inside = netns.enter()?;
         Self::connect()
+    }
+
+    /// A socket of the namespace, for requests other than netlink's.
+    pub(super) fn route_fd(&self) -> RawFd {
+        self.route.as_raw_fd()
     }
 
     /// Whether the kernel has a subsystem.

@@ -87,9 +87,12 @@ mod tests {
         Link {
             index,
             name: format!("if{index}"),
+            altnames: Vec::new(),
             mac: None,
+            permanent_mac: None,
             mtu: 1_500,
             kind: kind.map(Into::into),
+            is_loopback: false,
             up: true,
             peer,
             master,

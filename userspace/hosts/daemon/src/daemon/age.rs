@@ -25,7 +25,8 @@ const IDLE_PERIOD: Duration = Duration::from_secs(1);
 struct Age {
     port: Arc<Port>,
     settings: Arc<Settings>,
-    expire: Expire,
+    /// Opened when aging is enabled.
+    expire: Option<Expire>,
 }
 
 /// Starts the task.
@@ -34,8 +35,7 @@ pub(super) fn begin(
     settings: &Arc<Settings>,
     _: &Netlink,
 ) -> Result<Option<Box<dyn Work>>> {
-    let expire = attach::open_expire(&port.info.iface)?;
-    Ok(Some(Box::new(Age { port: Arc::clone(port), settings: Arc::clone(settings), expire })))
+    Ok(Some(Box::new(Age { port: Arc::clone(port), settings: Arc::clone(settings), expire: None })))
 }
 
 impl Work for Age {
@@ -44,6 +44,10 @@ impl Work for Age {
             return Ok(IDLE_PERIOD);
         };
         let Self { port, expire, .. } = self;
+        let expire = match expire {
+            Some(expire) => expire,
+            None => expire.insert(attach::open_expire(&port.info.iface)?),
+        };
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let before_ns = monotonic_ns().saturating_sub(idle_ns);
         let is_idle = |last_seen_ns: u64| last_seen_ns != 0 && last_seen_ns < before_ns;

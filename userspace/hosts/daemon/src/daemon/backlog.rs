@@ -15,7 +15,9 @@ use dcqcn_support::clock::monotonic_ns;
 use super::work::{Port, Settings, Work};
 
 /// Interval of checking whether the parameters enable it.
-const IDLE_PERIOD: Duration = Duration::from_millis(200);
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+/// Interval of reading the drops of queues.
+const DROPS_PERIOD: Duration = Duration::from_millis(200);
 
 struct Feeder {
     port: Arc<Port>,
@@ -26,7 +28,7 @@ struct Feeder {
 impl Feeder {
     /// Logs drops of the port's own queues as events, a few times a second.
     fn note_drops(&mut self, netlink: &Netlink, params: &Params) -> Result<()> {
-        let is_due = self.looked.as_ref().is_none_or(|(at, _)| at.elapsed() >= IDLE_PERIOD);
+        let is_due = self.looked.as_ref().is_none_or(|(at, _)| at.elapsed() >= DROPS_PERIOD);
         if params.config.scalars.queues == QUEUES_NONE || !is_due {
             return Ok(());
         }
@@ -60,7 +62,8 @@ impl Work for Feeder {
         let params = self.port.maps().params()?;
         self.note_drops(netlink, &params)?;
         let Some(backlogs) = backlog::read(netlink, self.port.info.ifindex, &params.config)? else {
-            return Ok(IDLE_PERIOD);
+            let has_queues = params.config.scalars.queues != QUEUES_NONE;
+            return Ok(if has_queues { DROPS_PERIOD } else { IDLE_PERIOD });
         };
         let mut maps = self.port.maps_mut();
         for (index, backlog) in (0..).zip(&backlogs) {

@@ -26,6 +26,7 @@
 //! ```
 
 mod outside;
+mod selector;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -35,6 +36,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
+use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::file::{Reader, Value, read, scalar};
 use dcqcn_params::quantity;
 use dcqcn_params::{FileErrors, Profile, Settings};
@@ -43,6 +45,8 @@ use glob::Pattern;
 use toml::de::{DeTable, DeValue};
 
 pub use outside::{Bounds, Control};
+pub use selector::Selector;
+use selector::{Links, Property};
 
 use super::repair::Repair;
 use super::serving::Metrics;
@@ -70,7 +74,7 @@ pub enum LogFormat {
 /// Contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Interfaces; the first entry whose name matches applies.
+    /// Interfaces; the first matching entry applies.
     pub interfaces: Vec<Interface>,
     /// Metrics server; `None` = disabled.
     pub metrics: Option<Metrics>,
@@ -86,13 +90,15 @@ pub struct Config {
     pub fleet: Option<Bounds>,
     /// Remote overrides, which take precedence over the interfaces' own settings.
     pub over: Vec<Interface>,
+    /// Properties of the host's interfaces, see [`Config::see`].
+    pub(super) links: Links,
 }
 
 /// One `[[interface]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Name, or a pattern.
-    pub name: Pattern,
+    /// Interfaces that it matches.
+    pub selector: Selector,
     /// Options of the attachment.
     pub settings: Settings,
     /// Repair of parts that another program removed; `None` = [`Repair::default`].
@@ -100,27 +106,58 @@ pub struct Interface {
 }
 
 impl Config {
-    /// Whether the name is literal, not a pattern.
+    /// Reads the properties of the host's interfaces. Before, entries match by name only.
+    ///
+    /// # Errors
+    /// The kernel cannot list the RDMA devices.
+    pub fn see(&mut self, netlink: &Netlink, links: &[Link]) -> dcqcn_netlink::Result<()> {
+        let selectors = self.interfaces.iter().chain(&self.over).map(|interface| &interface.selector);
+        self.links = Links::read(netlink, links, selectors)?;
+        Ok(())
+    }
+
+    /// Whether an entry matches by RDMA device.
+    pub(super) fn uses_rdma(&self) -> bool {
+        self.interfaces.iter().chain(&self.over).any(|interface| interface.selector.uses(Property::Rdma))
+    }
+
+    /// Names of the host's interfaces that an entry matches.
+    #[must_use]
+    pub fn matching<'a>(&'a self, selector: &'a Selector) -> Vec<&'a str> {
+        self.links.matching(selector).collect()
+    }
+
+    /// Entries that match no interface of the host, except patterns of names.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &Selector> {
+        let selectors = self.interfaces.iter().map(|interface| &interface.selector);
+        selectors.filter(|selector| selector.is_specific() && self.links.matching(selector).next().is_none())
+    }
+
+    /// Whether the entry has a literal name, not a pattern.
     pub(super) fn spells(&self, iface: &str) -> bool {
-        first(&self.interfaces, iface).is_some_and(|interface| interface.name.as_str() == iface)
+        self.first(&self.interfaces, iface).is_some_and(|interface| interface.selector.literal().is_some())
+    }
+
+    fn first<'a>(&self, interfaces: &'a [Interface], iface: &str) -> Option<&'a Interface> {
+        interfaces.iter().find(|interface| interface.selector.matches(iface, &self.links))
     }
 
     /// Options of the interface with this name, if the file has it.
     #[must_use]
     pub fn request(&self, iface: &str) -> Option<Request> {
-        let (own, over) = (first(&self.interfaces, iface), first(&self.over, iface));
+        let (own, over) = (self.first(&self.interfaces, iface), self.first(&self.over, iface));
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
-        let both = match (own, over) {
-            (Some(own), Some(over)) => Interface { settings: own.settings.then(over.settings), ..own },
-            (None, Some(over)) if may_name => over,
-            (own, _) => own?,
+        let settings = match (own, over) {
+            (Some(own), Some(over)) => own.settings.clone().then(over.settings.clone()),
+            (None, Some(over)) if may_name => over.settings.clone(),
+            (own, _) => own?.settings.clone(),
         };
-        Some(Request { iface: iface.to_owned(), settings: both.settings })
+        Some(Request { iface: iface.to_owned(), settings })
     }
 
     /// Repair mode of the interface with this name.
     pub(super) fn repair(&self, iface: &str) -> Repair {
-        first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
+        self.first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
     }
 
     /// Whether `other` is equal for the interface with this name.
@@ -135,8 +172,7 @@ impl Config {
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
         let names = |asked: &Interface| {
-            let asked = asked.name.as_str();
-            self.interfaces.iter().any(|own| own.name.as_str() == asked || own.name.matches(asked))
+            asked.selector.literal().is_some_and(|name| self.first(&self.interfaces, name).is_some())
         };
         // Overrides of interfaces that the file lacks apply only if that is allowed.
         let counts = self.over.iter().filter(|asked| may_name || names(asked));
@@ -157,10 +193,6 @@ impl Config {
         let text = read_text(path).with_context(failed)?;
         Ok(parse(&path.display().to_string(), &text)?)
     }
-}
-
-fn first(interfaces: &[Interface], iface: &str) -> Option<Interface> {
-    interfaces.iter().find(|interface| interface.name.matches(iface)).cloned()
 }
 
 /// Whether the text is for the daemon: it has a top-level key that only the daemon accepts.
@@ -248,16 +280,17 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
         return Vec::new();
     };
     let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
-    for Interface { name, settings, .. } in &interfaces {
+    for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
-        let in_line = |other: &&Interface| other.name.as_str() == peer && other.settings.inline.is_some();
-        if name.as_str() == peer {
+        let in_line =
+            |other: &&Interface| other.selector.literal() == Some(peer) && other.settings.inline.is_some();
+        if selector.literal() == Some(peer) {
             reader.refuse(value.span(), format_args!("{peer} cannot be inline with itself"));
         } else if interfaces.iter().find(in_line).is_some() {
             reader.refuse(
                 value.span(),
                 format_args!(
-                    "{name} is inline with {peer}, which is inline with another: write one entry for both"
+                    "{selector} is inline with {peer}, which is inline with another: write one entry for both"
                 ),
             );
         }
@@ -270,12 +303,19 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return None;
     };
-    let (mut name, mut repair) = (None, None);
+    let (mut selector, mut repair, mut selects) = (Selector::default(), None, false);
     for (key, value) in table {
         match key.get_ref().as_ref() {
-            "name" => name = Some(pattern(reader, value)),
             "repair" => repair = reader.choice(value),
-            _ => reader.setting(key, value),
+            name => match Property::of(name) {
+                Some(property) => {
+                    selects = true;
+                    if let Some(pattern) = pattern(reader, name, value) {
+                        selector.add(property, pattern);
+                    }
+                }
+                None => reader.setting(key, value),
+            },
         }
     }
     let settings = std::mem::take(&mut reader.settings);
@@ -283,31 +323,33 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
     if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
         reader.refuse(value.span(), error);
     }
-    let Some(name) = name else {
-        reader.refuse(value.span(), "an [[interface]] without a name: write, for example, name = \"eth*\"");
-        return None;
-    };
-    let name = name?;
-    if settings.inline.is_some() && name.as_str().contains(['*', '?', '[']) {
+    if !selects {
         reader.refuse(
             value.span(),
-            format_args!("`inline` needs the name of one interface, `{name}` is a pattern"),
+            "an [[interface]] without name, mac, driver, pci or rdma: write, for example, name = \"eth*\"",
+        );
+        return None;
+    }
+    if settings.inline.is_some() && selector.literal().is_none() {
+        reader.refuse(
+            value.span(),
+            format_args!("`inline` needs the name of one interface, `{selector}` is a pattern"),
         );
     }
-    Some(Interface { name, settings, repair })
+    Some(Interface { selector, settings, repair })
 }
 
-fn pattern(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Pattern> {
+fn pattern(reader: &mut Reader<'_>, key: &str, value: &Value<'_>) -> Option<Pattern> {
     let text = scalar(value).unwrap_or_default();
     if text.is_empty() {
-        reader.refuse(
-            value.span(),
-            "name is a string: the name of an interface, or a pattern such as \"eth*\"",
-        );
+        let example = if key == "name" { ", such as \"eth0\" or \"eth*\"" } else { "" };
+        reader.refuse(value.span(), format_args!("{key} is a string, a pattern (* ? [a-f]){example}"));
         return None;
     }
+    // The kernel writes addresses in lower case.
+    let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text };
     let refused =
-        |error| reader.refuse(value.span(), format_args!("name = \"{text}\" is not a pattern: {error}"));
+        |error| reader.refuse(value.span(), format_args!("{key} = \"{text}\" is not a pattern: {error}"));
     Pattern::new(&text).map_err(refused).ok()
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::rdma::RdmaDevice;
 
 use self::bypass::ChainWatch;
 use super::config::Config;
@@ -93,6 +94,8 @@ pub(super) struct ManagedInterfaces {
     absent: BTreeSet<String>,
     /// Attachments at the last check.
     seen: BTreeSet<Id>,
+    /// RDMA devices at the last check, if the file matches by them: they appear without a link notification.
+    rdma: Vec<RdmaDevice>,
     shared: Arc<SharedState>,
 }
 
@@ -119,6 +122,7 @@ impl ManagedInterfaces {
             leaving: BTreeMap::new(),
             absent: BTreeSet::new(),
             seen: BTreeSet::new(),
+            rdma: Vec::new(),
             shared,
         })
     }
@@ -152,12 +156,18 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Whether an update is needed: an attachment was added or removed, or a retry is due.
+    /// Whether an update is needed: an attachment or RDMA device was added or removed, or a retry is due.
     pub(super) fn has_changed(&self) -> Result<bool> {
         let tried = self.failing.values().map(|failure| failure.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
         let retry = tried.any(|tried| tried.elapsed() >= RETRY);
-        Ok(retry || ids(&attach::list()?) != self.seen)
+        let uses_rdma = self.config().is_some_and(Config::uses_rdma);
+        Ok(retry || attach::ids()? != self.seen || uses_rdma && self.netlink.rdma_devices()? != self.rdma)
+    }
+
+    /// Reads the properties of interfaces that a configuration matches by.
+    pub(super) fn see(&self, config: &mut Config) -> Result<()> {
+        Ok(config.see(&self.netlink, &self.netlink.links()?)?)
     }
 
     /// Updates the managed interfaces to the existing ones; calls `tell` after each step.
@@ -167,7 +177,7 @@ impl ManagedInterfaces {
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
-        self.miss(&world);
+        self.miss();
         let resting =
             self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
         let served = self.served.keys().copied().collect();
@@ -206,15 +216,19 @@ impl ManagedInterfaces {
             left -= some.len();
             tell(self, left);
         }
-        self.seen = ids(&attach::list()?);
+        self.seen = attach::ids()?;
         self.follow_link_rates();
         Ok(())
     }
 
     /// Interfaces and attachments. With `probe`, also which attachments another daemon manages, which briefly blocks
     /// their claims.
-    fn look(&self, probe: bool) -> Result<(World, Vec<Info>)> {
+    fn look(&mut self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
+        if let Scope::File(config) = &mut self.scope {
+            config.see(&self.netlink, &links)?;
+            self.rdma = if config.uses_rdma() { self.netlink.rdma_devices()? } else { Vec::new() };
+        }
         let interfaces = links.into_iter().map(|link| Interface {
             index: link.index,
             is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
@@ -252,16 +266,13 @@ impl ManagedInterfaces {
         }
     }
 
-    /// Warns once about literal names in the file without an interface: a typing error looks like an interface that has
-    /// yet to appear.
-    fn miss(&mut self, world: &World) {
+    /// Warns once about entries of the file that match no interface, except patterns of names: a typing error looks like
+    /// an interface that has yet to appear.
+    fn miss(&mut self) {
         let Scope::File(config) = &self.scope else {
             return;
         };
-        let is_there = |name: &str| world.interfaces.iter().any(|interface| interface.name == name);
-        let names = config.interfaces.iter().map(|interface| interface.name.as_str());
-        let absent = names.filter(|name| !name.contains(['*', '?', '[']) && !is_there(name));
-        let absent: BTreeSet<String> = absent.map(ToOwned::to_owned).collect();
+        let absent: BTreeSet<String> = config.absent().map(ToString::to_string).collect();
         for iface in absent.difference(&self.absent) {
             tracing::warn!(
                 iface,
@@ -466,10 +477,6 @@ pub(super) fn free() {
 fn tell_attached(info: &Info) {
     let Info { iface, pacer, notes, .. } = info;
     tracing::info!(iface, pacer, notes = notes.join("; "), "attached");
-}
-
-fn ids(infos: &[Info]) -> BTreeSet<Id> {
-    infos.iter().map(Info::id).collect()
 }
 
 /// Attaches interfaces, several at a time; each has its own result.

@@ -23,14 +23,14 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> R
     if port.info.pacer != word(&PacerChoice::Htb) {
         return Ok(None);
     }
-    let cuts = port.maps().cuts_fd().try_clone_to_owned().context("cannot wait for the data plane")?;
+    let cuts = port.maps().cuts_fd()?.try_clone_to_owned().context("cannot wait for the data plane")?;
     let classes = Classes::take_over(netlink, port.info.ifindex)?;
     Ok(Some(Box::new(Pacer { port: Arc::clone(port), cuts, classes })))
 }
 
 impl Work for Pacer {
     fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
-        let cuts = self.port.maps_mut().cuts();
+        let cuts = self.port.maps_mut().cuts()?;
         self.classes.turn(netlink, &self.port.maps(), &cuts)?;
         Ok(self.classes.rest())
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, PipeWriter, Write as _};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use dcqcn_loader::attach::Id;
@@ -81,7 +81,8 @@ impl Tasks {
         for (index, (name, begin)) in KINDS.into_iter().enumerate() {
             let (woken, wake) = io::pipe().context("cannot start a task")?;
             let (shared, health) = (Arc::clone(&tasks.shared), Arc::<Health>::default());
-            let looper = Looper { index, name, begin, shared, health: Arc::clone(&health), woken };
+            let began = Instant::now();
+            let looper = Looper { index, name, begin, shared, health: Arc::clone(&health), woken, began };
             let handle = thread::Builder::new().name(name.into()).spawn(move || looper.run());
             let handle = Some(handle.context("cannot start a thread")?);
             tasks.threads.push(Thread { name, health, wake, handle });

@@ -8,6 +8,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_daemon::daemon;
 use dcqcn_loader::attach::{self, Info, Request};
+use dcqcn_netlink::Netlink;
 use dcqcn_params::{self as params, Settings};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::read_text;
@@ -60,7 +61,10 @@ impl ApplyArgs {
         let name = file.display().to_string();
         let text = read_text(&file).with_context(|| format!("cannot read {name}"))?;
         let parsed = if daemon::config::is_daemon_file(&text) {
-            Parsed::PerInterface(Box::new(daemon::config::parse(&name, &text)?))
+            let mut config = daemon::config::parse(&name, &text)?;
+            let netlink = Netlink::connect()?;
+            config.see(&netlink, &netlink.links()?)?;
+            Parsed::PerInterface(Box::new(config))
         } else {
             Parsed::ForAll(Box::new(params::parse(&name, &text)?))
         };

@@ -31,7 +31,7 @@ Examples:
   dcqcn attach eth0 --profile lab --set link_rate=200mbit
   # every interface with an RDMA device, including soft-RoCE; unattached ones that match a pattern
   dcqcn attach --all-rdma
-  dcqcn attach 'eth*' ib0 --role switch
+  dcqcn attach 'eth*' bond0 --role switch
   # all settings from a file
   dcqcn attach eth0 --config /etc/dcqcn.toml
   # the planned steps, in another network namespace

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use dcqcn_daemon::daemon;
+use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Profile, Settings, word};
 use dcqcn_support::file::read_text;
@@ -102,8 +103,12 @@ impl CheckArgs {
         let file = self.file.display().to_string();
         let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
         if daemon::config::is_daemon_file(&text) {
-            let config = daemon::config::parse(&file, &text)?;
-            return out.show(&DaemonReport::new(file, &config));
+            let mut config = daemon::config::parse(&file, &text)?;
+            let seen = Netlink::connect().and_then(|netlink| config.see(&netlink, &netlink.links()?));
+            if let Err(error) = &seen {
+                tracing::warn!(%error, "file not compared with this host's interfaces");
+            }
+            return out.show(&DaemonReport::new(file, &config, seen.is_ok()));
         }
         let settings = params::parse(&file, &text)?;
         // `lab` needs a rate, which `attach` may determine; any valid rate will do here.
@@ -124,16 +129,29 @@ struct DaemonReport {
 
 #[derive(Serialize)]
 struct InterfaceReport {
+    /// What it matches by, as in the file.
     name: String,
+    /// Interfaces of this host that it matches; `None` if they cannot be read.
+    matches: Option<Vec<String>>,
     settings: Vec<Setting>,
 }
 
+impl InterfaceReport {
+    fn matches_nothing(&self) -> bool {
+        self.matches.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
 impl DaemonReport {
-    fn new(file: String, config: &daemon::config::Config) -> Self {
+    fn new(file: String, config: &daemon::config::Config, has_seen: bool) -> Self {
+        let matches = |selector: &daemon::config::Selector| -> Vec<String> {
+            config.matching(selector).into_iter().map(str::to_owned).collect()
+        };
         let interface = |interface: &daemon::config::Interface| {
             let settings = interface.settings.clone();
             InterfaceReport {
-                name: interface.name.to_string(),
+                name: interface.selector.to_string(),
+                matches: has_seen.then(|| matches(&interface.selector)),
                 settings: CheckReport::new(String::new(), &settings).settings,
             }
         };
@@ -149,7 +167,7 @@ impl fmt::Display for DaemonReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} is valid, a file of `dcqcn run`", self.file)?;
         let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
-        for InterfaceReport { name, settings } in &self.interfaces {
+        for InterfaceReport { name, settings, .. } in &self.interfaces {
             if settings.is_empty() {
                 table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
             }
@@ -161,6 +179,9 @@ impl fmt::Display for DaemonReport {
             writeln!(f, "it has no interface")?;
         } else {
             write!(f, "{table}")?;
+        }
+        for InterfaceReport { name, .. } in self.interfaces.iter().filter(|one| one.matches_nothing()) {
+            writeln!(f, "{name} matches no interface of this host")?;
         }
         self.metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
     }
@@ -243,10 +264,13 @@ x is valid, a file of `dcqcn run`
 INTERFACE  SETTING                 VALUE  DEFAULT
 eth*       role                   switch     host
 ib0        all at their defaults
+eth* matches no interface of this host
+ib0 matches no interface of this host
 metrics on 127.0.0.1:9310
 ";
-        let report =
-            |text| DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap()).to_string();
+        let report = |text| {
+            DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap(), true).to_string()
+        };
         assert_eq!(report(text), expected);
         assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit has no interface\n");
     }

@@ -43,8 +43,8 @@ pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }
 
-/// The interfaces to attach: those named, and all unattached ones that match a pattern or, with `all_rdma`, have an
-/// RDMA device.
+/// The interfaces to attach: those named, and all unattached ones whose name or an altname matches a pattern or that, with
+/// `all_rdma`, have an RDMA device.
 pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec<String>> {
     let netlink = Netlink::connect()?;
     let devices = if all_rdma { netlink.rdma_devices()? } else { Vec::new() };
@@ -52,10 +52,19 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     let links: Vec<_> = netlink.links()?.into_iter().filter(Link::is_ethernet).collect();
     let patterns = words.iter().filter(|word| is_pattern(word)).map(|word| Pattern::new(word));
     let patterns = patterns.collect::<Result<Vec<_>, _>>().context("cannot read the pattern")?;
+    let matches = |pattern: &Pattern, link: &Link| {
+        pattern.matches(&link.name) || link.altnames.iter().any(|name| pattern.matches(name))
+    };
+    for pattern in &patterns {
+        ensure!(
+            links.iter().any(|link| matches(pattern, link)),
+            "cannot attach {pattern}: it matches no Ethernet interface; `ip link` lists those that exist"
+        );
+    }
     let mut chosen: Vec<String> =
         words.iter().filter(|word| !is_pattern(word)).cloned().map(called).collect();
     for link in links.into_iter().filter(|link| !attached.contains(&link.index)) {
-        let is_meant = patterns.iter().any(|pattern| pattern.matches(&link.name))
+        let is_meant = patterns.iter().any(|pattern| matches(pattern, &link))
             || devices.iter().any(|device| device.is_on(link.index));
         if is_meant && !chosen.contains(&link.name) {
             chosen.push(link.name);

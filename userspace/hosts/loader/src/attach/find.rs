@@ -1,6 +1,6 @@
 //! Finds attachments and their journals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
@@ -11,7 +11,7 @@ use super::hook_names::{labelled, named};
 use super::identity::boot_id;
 use super::journal::{Record, State};
 use super::state_dir::StateDir;
-use super::{Attachment, Error, Info, legacy, name_of, verify};
+use super::{Attachment, Error, Id, Info, legacy, name_of, verify};
 use crate::dataplane::{Expire, Probe};
 
 /// Location of an attachment's record.
@@ -85,6 +85,17 @@ pub fn list() -> Result<Vec<Info>, Error> {
     }
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(whole.map(|(info, _)| info).collect())
+}
+
+/// Identities of all complete attachments of this network namespace.
+///
+/// # Errors
+/// The state directory cannot be read.
+pub fn ids() -> Result<BTreeSet<Id>, Error> {
+    let place = StateDir::here()?;
+    let records = place.ifindexes()?.into_iter().filter_map(|ifindex| place.read(ifindex).ok()?);
+    let whole = records.filter(|record| record.state == State::Attached);
+    Ok(whole.map(|record| record.info.id()).collect())
 }
 
 /// As [`list`], without attachments whose interface is gone.

@@ -88,9 +88,12 @@ mod tests {
         let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
             index,
             name: name.into(),
+            altnames: Vec::new(),
             mac: None,
+            permanent_mac: None,
             mtu: 1_500,
             kind: kind.map(Into::into),
+            is_loopback: false,
             up: true,
             peer,
             master,

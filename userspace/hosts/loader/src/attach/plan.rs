@@ -59,9 +59,7 @@ impl Plan {
         let link = netlink.link(iface)?;
         let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
         for link in [Some(&link), peer.as_ref()].into_iter().flatten() {
-            if !link.is_ethernet() {
-                return Err(Error::NotEthernet { iface: link.name.clone() });
-            }
+            refuse_kind(link)?;
         }
         if peer.as_ref().is_some_and(|peer| peer.index == link.index) {
             return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
@@ -77,6 +75,12 @@ impl Plan {
         found.other_host = master.as_ref().is_some_and(is_bridge);
         if found.other_host {
             notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
+        }
+        if is_bridge(&link) {
+            notes.push(format!(
+                "{} sends and receives the host's own frames only: attach its ports for those that it forwards",
+                link.name
+            ));
         }
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
@@ -207,6 +211,31 @@ impl Plan {
         }
         let sizes = Sizes { rp_flows, np_flows: flows };
         Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
+    }
+}
+
+/// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
+fn refuse_kind(link: &Link) -> Result<(), Error> {
+    let kind = link.kind.as_deref().unwrap_or(if link.is_loopback { "loopback" } else { "device" });
+    let refused = |why: &str, instead| {
+        Err(Error::Kind { iface: link.name.clone(), what: format!("it is a {kind}{why}"), instead })
+    };
+    match kind {
+        "vrf" => refused(
+            ", and its frames pass the interface below too",
+            "attach that interface, a port of the VRF",
+        ),
+        _ if link.is_ethernet() => Ok(()),
+        "loopback" => {
+            refused(", which carries no RoCE frames of a network", "attach the interface to the network")
+        }
+        "tun" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode tap`"),
+        "netkit" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode l2`"),
+        "ipoib" => refused(", and InfiniBand has its own congestion control", "attach an Ethernet interface"),
+        _ => refused(
+            " without Ethernet frames, which RoCEv2 needs",
+            "attach the Ethernet interface that its packets leave by",
+        ),
     }
 }
 
@@ -431,6 +460,42 @@ pub(super) fn port(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unsuitable_kind_names_the_alternative() {
+        let link = |kind: Option<&str>, mac| Link {
+            index: 2,
+            name: "x0".into(),
+            altnames: Vec::new(),
+            mac: Some(mac),
+            permanent_mac: None,
+            mtu: 1_500,
+            kind: kind.map(Into::into),
+            is_loopback: kind.is_none() && mac == [0; 6],
+            up: true,
+            peer: None,
+            master: None,
+            tx_queue_len: 0,
+            speed_bps: None,
+        };
+        const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+        for kind in [None, Some("veth"), Some("netkit"), Some("ipvlan"), Some("team"), Some("openvswitch")] {
+            assert!(refuse_kind(&link(kind, MAC)).is_ok(), "{kind:?}");
+        }
+        for (kind, mac, expected) in [
+            (
+                Some("vrf"),
+                MAC,
+                "it is a vrf, and its frames pass the interface below too; attach that interface",
+            ),
+            (Some("netkit"), [0; 6], "without Ethernet frames, which RoCEv2 needs; make it with `mode l2`"),
+            (Some("wireguard"), [0; 6], "attach the Ethernet interface that its packets leave by"),
+            (None, [0; 6], "cannot attach to x0: it is a loopback"),
+        ] {
+            let refused = refuse_kind(&link(kind, mac)).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
 
     #[test]
     fn htb_table_has_a_class_for_every_flow() {

@@ -21,18 +21,21 @@ use super::{Error, LinkRateFrom};
 /// changed.
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let place = StateDir::here()?;
-    let attachment = open_at(&place, iface)?;
-    let info = &attachment.info;
+    let info = find(&place, iface)?.info;
+    if info.link_rate_from == LinkRateFrom::Given {
+        return Ok(None);
+    }
     let netlink = Netlink::connect()?;
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
         LinkRateFrom::Speed | LinkRateFrom::Virtual => netlink.speed_bps(info.ifindex)?,
         LinkRateFrom::Shaper => netlink.shaping(info.ifindex)?.map(|shaping| shaping.rate_bps),
     };
-    let Some(link_bps) = found else {
+    // A rate that differs from the one last found is followed, unless the active one was set explicitly.
+    let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let in_force_bps = attachment.maps.params()?.config.scalars.link_rate_bps;
+    let in_force_bps = open_at(&place, iface)?.maps.params()?.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != in_force_bps);
     let change =
         if in_force_bps == link_bps || is_set { None } else { change(iface, in_force_bps, link_bps)? };

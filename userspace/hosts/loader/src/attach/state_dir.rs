@@ -20,10 +20,12 @@
 //! reached through `/proc/1/root`. In a sandbox that hides init, the oldest accessible ancestor is used
 //! instead.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use dcqcn_netlink::netns;
 use nix::mount::{MsFlags, mount};
@@ -53,6 +55,15 @@ impl Drop for Held {
         self.place.tidy();
     }
 }
+
+/// Identity of a journal file, which every change replaces: device, inode, modification time.
+type Stamp = (u64, u64, i64, i64);
+
+/// Maximum number of parsed journals, some of them removed.
+const MOST_PARSED: usize = 4_096;
+
+/// Journals as last parsed: the daemon reads hundreds of them every second.
+static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Record)>> = Mutex::new(BTreeMap::new());
 
 /// State directories of one network namespace.
 #[derive(Clone, Debug)]
@@ -205,11 +216,29 @@ impl StateDir {
     /// The journal cannot be read, or has another format.
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         let path = self.journal(ifindex);
-        match fs::read(&path) {
-            Ok(text) => super::journal::parse(&path, &text).map(Some),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File { path, source }),
+        let failed = |source| Error::File { path: path.clone(), source };
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed(source)),
+        };
+        let stamp = (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+        let mut known = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, record)) = known.get(&path).filter(|(of, _)| *of == stamp) {
+            return Ok(Some(record.clone()));
         }
+        // Replaced since, it is parsed again next time, by its new stamp.
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed(source)),
+        };
+        let record = super::journal::parse(&path, &text)?;
+        if known.len() >= MOST_PARSED {
+            known.clear();
+        }
+        known.insert(path, (stamp, record.clone()));
+        Ok(Some(record))
     }
 
     /// Store of an interface's journal.

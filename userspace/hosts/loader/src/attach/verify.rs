@@ -13,7 +13,7 @@ use super::bound::Bound;
 use super::hook_names::{XDP_PEER, tc_hook};
 use super::identity::boot_id;
 use super::journal::{Record, UndoStep};
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, names};
 use super::{Error, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
@@ -185,7 +185,9 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
                 Part { problem, ..part("vlan") }
             }
             UndoStep::Pins => {
-                let missing: Vec<_> = MAPS.into_iter().filter(|map| !pins.join(map).exists()).collect();
+                let present = names(&pins)?;
+                let is_missing = |map: &&str| !present.iter().any(|name| name == map);
+                let missing: Vec<_> = MAPS.into_iter().filter(is_missing).collect();
                 let problem =
                     (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
                 Part { problem, ..part("maps") }

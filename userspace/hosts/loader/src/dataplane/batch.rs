@@ -17,10 +17,10 @@ impl Maps {
     pub fn np_count(&self) -> Result<usize, Error> {
         let failed = |source| Error::Map { name: "NP", source };
         // Overwritten by the reads.
-        let mut sets = vec![self.np.get(&0, 0).map_err(failed)?; AT_ONCE];
+        let mut sets = vec![self.np.get()?.get(&0, 0).map_err(failed)?; AT_ONCE];
         let (mut flows, mut last) = (0, None);
         loop {
-            let (read, next) = read(&self.np, last, &mut sets).map_err(failed)?;
+            let (read, next) = read(self.np.get()?, last, &mut sets).map_err(failed)?;
             let ways = sets.iter().take(read).flat_map(|set| &set.ways);
             flows += ways.filter(|flow| flow.last_seen_ns != 0).count();
             match next {

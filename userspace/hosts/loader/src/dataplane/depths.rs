@@ -22,13 +22,13 @@ impl Maps {
             if was.ticks_per_byte_q16 == is.ticks_per_byte_q16 {
                 continue;
             }
-            let mut queue = self.queue.get(&index, 0).map_err(at("QUEUE"))?;
-            let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
+            let mut queue = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?;
+            let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
             queue.empty_at = is.taking_over(was, queue.empty_at, &shares, now_ns);
             let none = vec![Share::NONE; shares.len()];
             let none = PerCpuValues::try_from(none).map_err(MapError::IoError).map_err(at("SHARES"))?;
-            self.queue.set(index, queue, 0).map_err(at("QUEUE"))?;
-            self.shares.set(index, none, 0).map_err(at("SHARES"))?;
+            self.queue.get_mut()?.set(index, queue, 0).map_err(at("QUEUE"))?;
+            self.shares.get_mut()?.set(index, none, 0).map_err(at("SHARES"))?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
+use super::lazy::{Lazy, Source};
 use super::settle::Settling;
 use super::{Error, in_object};
 use crate::events::Log;
@@ -31,23 +32,23 @@ const SET_READS: u32 = 10_000;
 
 /// Maps of one attachment.
 pub struct Maps {
-    params: Array<MapData, Params>,
-    active: Array<MapData, Active>,
-    counters: PerCpuArray<MapData, Counters>,
-    pub(super) queue: Array<MapData, Queue>,
-    pub(super) shares: PerCpuArray<MapData, Share>,
-    pairs: HashMap<MapData, QpId, Pair>,
-    learned: HashMap<MapData, QpId, Pair>,
-    rp: Array<MapData, RpSet>,
-    pub(super) np: Array<MapData, NpSet>,
-    cm: HashMap<MapData, QpId, u32>,
-    pub(super) times: Array<MapData, u64>,
-    backlog: Array<MapData, Backlog>,
-    pub(super) came: PerCpuHashMap<MapData, u32, IngressBytes>,
-    cuts: RingBuf<MapData>,
-    events: Array<MapData, EventLog>,
-    requesters: HashMap<MapData, FlowId, Requester>,
-    test: Array<MapData, Test>,
+    params: Lazy<Array<MapData, Params>>,
+    active: Lazy<Array<MapData, Active>>,
+    counters: Lazy<PerCpuArray<MapData, Counters>>,
+    pub(super) queue: Lazy<Array<MapData, Queue>>,
+    pub(super) shares: Lazy<PerCpuArray<MapData, Share>>,
+    pairs: Lazy<HashMap<MapData, QpId, Pair>>,
+    learned: Lazy<HashMap<MapData, QpId, Pair>>,
+    rp: Lazy<Array<MapData, RpSet>>,
+    pub(super) np: Lazy<Array<MapData, NpSet>>,
+    cm: Lazy<HashMap<MapData, QpId, u32>>,
+    pub(super) times: Lazy<Array<MapData, u64>>,
+    backlog: Lazy<Array<MapData, Backlog>>,
+    pub(super) came: Lazy<PerCpuHashMap<MapData, u32, IngressBytes>>,
+    cuts: Lazy<RingBuf<MapData>>,
+    events: Lazy<Array<MapData, EventLog>>,
+    requesters: Lazy<HashMap<MapData, FlowId, Requester>>,
+    test: Lazy<Array<MapData, Test>>,
 }
 
 pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
@@ -68,48 +69,45 @@ impl Maps {
     /// # Errors
     /// A map is missing.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        Self::open(|name| ebpf.take_map(in_object(name)).ok_or(Error::Missing(name)))
+        Self::open(|name| Ok(Source::Open(ebpf.take_map(in_object(name)).ok_or(Error::Missing(name))?)))
     }
 
-    /// Opens the maps pinned in `pins`.
+    /// The maps pinned in `pins`, opened when they are used.
     ///
     /// # Errors
-    /// A map is missing or another version's.
+    /// The parameters are missing or another version's.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
-        let maps = Self::open(|name| {
-            let data = MapData::from_pin(pins.join(name)).map_err(at(name))?;
-            Map::from_map_data(data).map_err(at(name))
-        })?;
+        let maps = Self::open(|name| Ok(Source::Pin(pins.join(name))))?;
         let found = maps.params()?.port.layout_version;
         if found == LAYOUT_VERSION { Ok(maps) } else { Err(Error::Layout { found }) }
     }
 
-    fn open(mut map: impl FnMut(&'static str) -> Result<Map, Error>) -> Result<Self, Error> {
+    fn open(mut of: impl FnMut(&'static str) -> Result<Source, Error>) -> Result<Self, Error> {
         Ok(Self {
-            params: map("PARAMS")?.try_into().map_err(at("PARAMS"))?,
-            active: map("ACTIVE")?.try_into().map_err(at("ACTIVE"))?,
-            counters: map("COUNTERS")?.try_into().map_err(at("COUNTERS"))?,
-            queue: map("QUEUE")?.try_into().map_err(at("QUEUE"))?,
-            shares: map("SHARES")?.try_into().map_err(at("SHARES"))?,
-            pairs: map("PAIRS")?.try_into().map_err(at("PAIRS"))?,
-            learned: map("LEARNED")?.try_into().map_err(at("LEARNED"))?,
-            rp: map("RP")?.try_into().map_err(at("RP"))?,
-            np: map("NP")?.try_into().map_err(at("NP"))?,
-            cm: map("CM")?.try_into().map_err(at("CM"))?,
-            times: map("TIMES_NS")?.try_into().map_err(at("TIMES_NS"))?,
-            backlog: map("BACKLOG")?.try_into().map_err(at("BACKLOG"))?,
-            came: map("INGRESS_BYTES")?.try_into().map_err(at("INGRESS_BYTES"))?,
-            cuts: map("CUTS")?.try_into().map_err(at("CUTS"))?,
-            events: map("EVENTS")?.try_into().map_err(at("EVENTS"))?,
-            requesters: map("REQUESTERS")?.try_into().map_err(at("REQUESTERS"))?,
-            test: map("TEST")?.try_into().map_err(at("TEST"))?,
+            params: Lazy::new("PARAMS", of("PARAMS")?)?,
+            active: Lazy::new("ACTIVE", of("ACTIVE")?)?,
+            counters: Lazy::new("COUNTERS", of("COUNTERS")?)?,
+            queue: Lazy::new("QUEUE", of("QUEUE")?)?,
+            shares: Lazy::new("SHARES", of("SHARES")?)?,
+            pairs: Lazy::new("PAIRS", of("PAIRS")?)?,
+            learned: Lazy::new("LEARNED", of("LEARNED")?)?,
+            rp: Lazy::new("RP", of("RP")?)?,
+            np: Lazy::new("NP", of("NP")?)?,
+            cm: Lazy::new("CM", of("CM")?)?,
+            times: Lazy::new("TIMES_NS", of("TIMES_NS")?)?,
+            backlog: Lazy::new("BACKLOG", of("BACKLOG")?)?,
+            came: Lazy::new("INGRESS_BYTES", of("INGRESS_BYTES")?)?,
+            cuts: Lazy::new("CUTS", of("CUTS")?)?,
+            events: Lazy::new("EVENTS", of("EVENTS")?)?,
+            requesters: Lazy::new("REQUESTERS", of("REQUESTERS")?)?,
+            test: Lazy::new("TEST", of("TEST")?)?,
         })
     }
 
     /// Active parameters.
     pub fn params(&self) -> Result<Params, Error> {
-        let Active { slot, .. } = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
-        self.params.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
+        let Active { slot, .. } = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.get()?.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
     }
 
     /// Activates parameters, so that no packet sees a partial change.
@@ -121,17 +119,17 @@ impl Maps {
     /// # Errors
     /// A map write fails; the old parameters remain active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
-        let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
+        let mut active = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
         let next = |slot| (slot + 1) % PARAMS_SLOTS;
         let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
-        self.params.set(new, params, 0).map_err(at("PARAMS"))?;
+        self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
         let now_ns = monotonic_ns();
         active.slot = new;
         active.sorts_all = params.sorts_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
             *left_ns = now_ns;
         }
-        self.active.set(0, active, 0).map_err(at("ACTIVE"))?;
+        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))?;
         let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
         if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < REST_NS {
             wait_for_programs();
@@ -141,17 +139,17 @@ impl Maps {
 
     /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
-        let mut active = self.active.get(&0, 0).map_err(at("ACTIVE"))?;
-        self.params.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
+        let mut active = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
+        self.params.get_mut()?.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
         active.sorts_all = params.sorts_all().into();
-        self.active.set(0, active, 0).map_err(at("ACTIVE"))
+        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
     }
 
     /// Counters of the three hooks (XDP, ingress, egress), summed over all CPUs.
     pub fn counters(&self) -> Result<[Counters; 3], Error> {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
-            for cpu in self.counters.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
+            for cpu in self.counters.get()?.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
                 let (pause, of_cpu) = (&mut sum.pause, cpu.pause);
                 let pauses =
                     pause.frames.iter_mut().zip(of_cpu.frames).chain(pause.held.iter_mut().zip(of_cpu.held));
@@ -192,27 +190,32 @@ impl Maps {
     }
 
     /// Rate cuts announced by the RP since the last call. There is one ring: two readers would share it.
-    pub fn cuts(&mut self) -> Vec<Cut> {
-        let mut cuts = Vec::new();
-        while let Some(item) = self.cuts.next() {
+    ///
+    /// # Errors
+    /// The ring is missing.
+    pub fn cuts(&mut self) -> Result<Vec<Cut>, Error> {
+        let (ring, mut cuts) = (self.cuts.get_mut()?, Vec::new());
+        while let Some(item) = ring.next() {
             if let Some((set, way)) = item.split_first_chunk::<4>()
                 && let Ok(way) = <[u8; 4]>::try_from(way)
             {
                 cuts.push(Cut { set: u32::from_ne_bytes(*set), way: u32::from_ne_bytes(way) });
             }
         }
-        cuts
+        Ok(cuts)
     }
 
     /// A descriptor that polls readable while there are cuts.
-    #[must_use]
-    pub fn cuts_fd(&self) -> BorrowedFd<'_> {
-        self.cuts.as_fd()
+    ///
+    /// # Errors
+    /// As [`Self::cuts`].
+    pub fn cuts_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.cuts.get()?.as_fd())
     }
 
     /// Event log, mapped into this process.
     pub fn event_log(&self) -> Result<Log, Error> {
-        let fd = self.events.map().fd().as_fd();
+        let fd = self.events.get()?.map().fd().as_fd();
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
     }
 
@@ -221,8 +224,8 @@ impl Maps {
     /// # Errors
     /// The queue does not exist.
     pub fn queue(&self, index: u32) -> Result<u64, Error> {
-        let shared = self.queue.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
-        let shares = self.shares.get(&index, 0).map_err(at("SHARES"))?;
+        let shared = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
+        let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
         Ok(shares.iter().fold(shared, |shared, share| share.published(shared)))
     }
 
@@ -233,9 +236,10 @@ impl Maps {
     /// # Errors
     /// The set does not exist.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        let mut settling = Settling::new(self.rp.get(&index, 0).map_err(at("RP"))?);
+        let rp = self.rp.get()?;
+        let mut settling = Settling::new(rp.get(&index, 0).map_err(at("RP"))?);
         for _ in 0..SET_READS {
-            if settling.read(&self.rp.get(&index, 0).map_err(at("RP"))?) {
+            if settling.read(&rp.get(&index, 0).map_err(at("RP"))?) {
                 break;
             }
         }
@@ -247,17 +251,17 @@ impl Maps {
     /// # Errors
     /// The set does not exist.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        settled(&self.np, index).map_err(at("NP"))
+        settled(self.np.get()?, index).map_err(at("NP"))
     }
 
     /// All sets of the RP table, see [`Self::rp_set`].
     pub fn rp_sets(&self) -> impl Iterator<Item = Result<RpSet, Error>> {
-        (0..self.rp.len()).map(|index| self.rp_set(index))
+        self.rp.items(|rp| (0..rp.len()).map(|index| self.rp_set(index)))
     }
 
     /// All sets of the NP table, see [`Self::np_set`].
     pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
-        (0..self.np.len()).map(|index| settled(&self.np, index).map_err(at("NP")))
+        self.np.items(|np| (0..np.len()).map(|index| settled(np, index).map_err(at("NP"))))
     }
 
     /// All flows of the RP table, with their set and way.
@@ -272,7 +276,7 @@ impl Maps {
     pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
         let mut times = [0; TIMES as usize];
         for (index, time) in (0..).zip(&mut times) {
-            *time = self.times.get(&index, 0).map_err(at("TIMES_NS"))?;
+            *time = self.times.get()?.get(&index, 0).map_err(at("TIMES_NS"))?;
         }
         Ok(times)
     }
@@ -281,7 +285,7 @@ impl Maps {
     ///
     /// `qpn` of the key is the communication identifier.
     pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
-        self.cm.iter().map(|end| end.map_err(at("CM")))
+        self.cm.items(|cm| cm.iter().map(|end| end.map_err(at("CM"))))
     }
 
     /// All flows of the NP table.
@@ -294,8 +298,8 @@ impl Maps {
 
     /// All known pairs: first those configured by the controller, then those learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
-        let entered = self.pairs.iter().map(|pair| pair.map_err(at("PAIRS")));
-        entered.chain(self.learned.iter().map(|pair| pair.map_err(at("LEARNED"))))
+        let entered = self.pairs.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("PAIRS"))));
+        entered.chain(self.learned.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("LEARNED")))))
     }
 
     /// Remote QP of `id`, if known.
@@ -303,7 +307,7 @@ impl Maps {
         // Pairs configured by the controller apply to every VLAN.
         let entered = QpId { vlan: 0, ..*id };
         for (name, map, id) in [("PAIRS", &self.pairs, &entered), ("LEARNED", &self.learned, id)] {
-            match map.get(id, 0) {
+            match map.get()?.get(id, 0) {
                 Ok(pair) => return Ok(Some(pair)),
                 Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(at(name)(error)),
@@ -318,20 +322,20 @@ impl Maps {
     /// The table is full.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
         if pair.source >= PairSource::Cm as u32 {
-            return self.learned.insert(id, pair, 0).map_err(at("LEARNED"));
+            return self.learned.get_mut()?.insert(id, pair, 0).map_err(at("LEARNED"));
         }
-        self.pairs.insert(id, pair, 0).map_err(at("PAIRS"))?;
-        forget(&mut self.learned, id).map_err(at("LEARNED"))
+        self.pairs.get_mut()?.insert(id, pair, 0).map_err(at("PAIRS"))?;
+        forget(self.learned.get_mut()?, id).map_err(at("LEARNED"))
     }
 
     /// Requesters followed by the tail-loss probe.
     pub fn requesters(&self) -> impl Iterator<Item = Result<(FlowId, Requester), Error>> {
-        self.requesters.iter().map(|entry| entry.map_err(at("REQUESTERS")))
+        self.requesters.items(|requesters| requesters.iter().map(|entry| entry.map_err(at("REQUESTERS"))))
     }
 
     /// The requester of a flow, if it is followed.
     pub fn requester(&self, id: &FlowId) -> Result<Option<Requester>, Error> {
-        match self.requesters.get(id, 0) {
+        match self.requesters.get()?.get(id, 0) {
             Ok(requester) => Ok(Some(requester)),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(at("REQUESTERS")(error)),
@@ -340,7 +344,7 @@ impl Maps {
 
     /// Removes a requester, if it is followed.
     pub fn remove_requester(&mut self, id: &FlowId) -> Result<(), Error> {
-        forget(&mut self.requesters, id).map_err(at("REQUESTERS"))
+        forget(self.requesters.get_mut()?, id).map_err(at("REQUESTERS"))
     }
 
     /// Stores the measured backlog of queue `index`.
@@ -348,32 +352,32 @@ impl Maps {
     /// # Errors
     /// The queue does not exist.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
-        self.backlog.set(index, backlog, 0).map_err(at("BACKLOG"))
+        self.backlog.get_mut()?.set(index, backlog, 0).map_err(at("BACKLOG"))
     }
 
     /// Last stored backlogs, indexed like [`Self::queues`].
     pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
         let mut backlogs = [Backlog::default(); QUEUES as usize];
         for (index, backlog) in (0..).zip(&mut backlogs) {
-            *backlog = self.backlog.get(&index, 0).map_err(at("BACKLOG"))?;
+            *backlog = self.backlog.get()?.get(&index, 0).map_err(at("BACKLOG"))?;
         }
         Ok(backlogs)
     }
 
     /// Removes a pair, if it exists.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
-        forget(&mut self.pairs, id).map_err(at("PAIRS"))?;
-        forget(&mut self.learned, id).map_err(at("LEARNED"))
+        forget(self.pairs.get_mut()?, id).map_err(at("PAIRS"))?;
+        forget(self.learned.get_mut()?, id).map_err(at("LEARNED"))
     }
 
     /// Clock, random source and results of programs under test.
     pub fn test(&self) -> Result<Test, Error> {
-        self.test.get(&0, 0).map_err(at("TEST"))
+        self.test.get()?.get(&0, 0).map_err(at("TEST"))
     }
 
     /// Sets clock and random source of programs under test.
     pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
-        self.test.set(0, test, 0).map_err(at("TEST"))
+        self.test.get_mut()?.set(0, test, 0).map_err(at("TEST"))
     }
 }
 

@@ -57,7 +57,7 @@ impl Bounds {
     /// Everything in `asked` that is not allowed.
     pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
         let mut refused = Vec::new();
-        for Interface { name, settings, repair } in asked {
+        for Interface { selector: name, settings, repair } in asked {
             if repair.is_some() {
                 refused.push(format!("{name}: cannot set repair remotely; set it in the host's own file"));
             }

@@ -48,7 +48,7 @@ fn file_kind_detected_by_header() {
 fn errors_listed_with_lines() {
     for (text, says) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
-        ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without a name"),
+        ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without name, mac,"),
         ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, Part};
+use dcqcn_loader::attach::{self, LinkRateFrom, Part};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
@@ -21,7 +21,7 @@ impl ManagedInterfaces {
                 return;
             }
         };
-        for info in infos {
+        for info in infos.into_iter().filter(|info| info.link_rate_from != LinkRateFrom::Given) {
             let Some(served) = self.served.get_mut(&info.id()) else {
                 continue;
             };

@@ -75,15 +75,16 @@ impl ManagedInterfaces {
     /// All reasons for the rejection; nothing has changed.
     pub(in crate::daemon) fn reload(
         &mut self,
-        new: Config,
+        mut new: Config,
         options: ReloadOptions,
         may_listen: impl FnOnce() -> Result<()>,
         tell: &mut dyn FnMut(&Self, usize),
     ) -> std::result::Result<bool, Refused> {
+        let (world, infos) = self.look(true)?;
         let Scope::File(old) = &self.scope else {
             return Ok(false);
         };
-        let (world, infos) = self.look(true)?;
+        self.see(&mut new)?;
         let plan = plan::reload(old, &new, options, &world).map_err(Refused::one)?;
         // Checks that need no change.
         let mut refused = Refused::none();

@@ -21,6 +21,9 @@ use crate::shared_state::{Health, lock};
 /// Delay before a failed task restarts.
 const REST: Duration = Duration::from_secs(1);
 
+/// Minimum rest that ends at the same time for all interfaces.
+const SHARED: Duration = Duration::from_millis(100);
+
 /// State of one interface in this thread.
 struct Entry {
     port: Arc<Port>,
@@ -46,6 +49,16 @@ pub(super) struct Looper {
     pub(super) shared: Arc<Shared>,
     pub(super) health: Arc<Health>,
     pub(super) woken: PipeReader,
+    pub(super) began: Instant,
+}
+
+/// Time of the run after a rest. Long rests end at the same time for all interfaces: the thread wakes once for all.
+fn next_run(began: Instant, now: Instant, rest: Duration) -> Instant {
+    if rest < SHARED {
+        return now + rest;
+    }
+    let past_ns = now.saturating_duration_since(began).as_nanos() % rest.as_nanos();
+    now + rest.saturating_sub(Duration::from_nanos(u64::try_from(past_ns).unwrap_or_default()))
 }
 
 impl Looper {
@@ -54,11 +67,14 @@ impl Looper {
         let mut netlink = None;
         let mut generation = 0;
         loop {
-            let ports = lock(&self.shared.ports).clone();
-            if ports.is_over {
-                return;
-            }
-            if ports.generation != generation {
+            let ports = {
+                let ports = lock(&self.shared.ports);
+                if ports.is_over {
+                    return;
+                }
+                (ports.generation != generation).then(|| ports.clone())
+            };
+            if let Some(ports) = ports {
                 generation = ports.generation;
                 self.go_over(&mut entries, ports);
             }
@@ -122,7 +138,7 @@ impl Looper {
             .unwrap_or_else(|_| Err(anyhow!("the task panicked")));
         match done {
             Ok(rest) => {
-                entry.due = rest.map(|rest| Instant::now() + rest);
+                entry.due = rest.map(|rest| next_run(self.began, Instant::now(), rest));
                 if rest.is_none() {
                     let interfaces = &self.health.interfaces;
                     // Counted before it was known that the task is not needed.
@@ -188,5 +204,20 @@ impl Looper {
                 entry.due = Some(now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_rests_end_together() {
+        let began = Instant::now();
+        let at = |ms| began + Duration::from_millis(ms);
+        let next = |now, ms| next_run(began, at(now), Duration::from_millis(ms));
+        assert_eq!([next(0, 500), next(1, 500), next(499, 500)], [at(500); 3]);
+        assert_eq!((next(500, 500), next(1_700, 1_000)), (at(1_000), at(2_000)));
+        assert_eq!((next(3, 20), next(4, 20)), (at(23), at(24)), "as exact as requested");
     }
 }

@@ -97,7 +97,9 @@ impl WorkerState {
         }
         // An override that matches no managed interface is most likely a typing error.
         let served = self.fleet.ifaces();
-        let names_one = served.iter().any(|iface| interfaces.iter().any(|one| one.name.matches(iface)));
+        let mut asked = Config { interfaces: interfaces.clone(), ..Config::default() };
+        self.fleet.see(&mut asked)?;
+        let names_one = served.iter().any(|iface| asked.request(iface).is_some());
         if !served.is_empty() && !names_one {
             let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
             return Err(Refused::one(why));

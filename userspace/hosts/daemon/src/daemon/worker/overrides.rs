@@ -124,9 +124,9 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
     let mut refused = bounds.refusals(&interfaces);
     // Combined with the file's, values may be inconsistent.
     for (own, over) in own.interfaces.iter().flat_map(|own| interfaces.iter().map(move |over| (own, over))) {
-        let (a, b) = (&own.name, &over.name);
+        let b = &over.selector;
         let both = own.settings.clone().then(over.settings.clone());
-        if a == b || a.matches(b.as_str()) || b.matches(a.as_str()) {
+        if own.selector.may_overlap(b) {
             let error = both.config(Some(Profile::MAX_LAB_RATE_BPS)).err();
             refused.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
         }

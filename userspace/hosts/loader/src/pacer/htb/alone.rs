@@ -29,13 +29,13 @@ impl HtbPacer {
     /// # Errors
     /// The interface or the maps are gone.
     pub fn turn(&mut self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.cuts_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(self.classes.rest()).unwrap_or(PollTimeout::ZERO);
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for the data plane"),
         }
-        let cuts = self.maps.cuts();
+        let cuts = self.maps.cuts()?;
         self.classes.turn(&self.netlink, &self.maps, &cuts)
     }
 }

@@ -1,0 +1,215 @@
+//! Interfaces that an `[[interface]]` matches: by name, MAC address, driver, PCI address or RDMA device.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use dcqcn_netlink::{Link, Netlink, Result};
+use glob::Pattern;
+
+/// Property of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Property {
+    /// Name or altname.
+    Name,
+    /// Permanent Ethernet address, or the current one of an interface without hardware.
+    Mac,
+    /// Driver, as in `ethtool -i`.
+    Driver,
+    /// Bus address of the device, as in `ethtool -i`.
+    Pci,
+    /// RDMA device, as in `rdma link`.
+    Rdma,
+}
+
+impl Property {
+    /// All properties by their key in the file.
+    const ALL: [(&str, Self); 5] = [
+        ("name", Self::Name),
+        ("mac", Self::Mac),
+        ("driver", Self::Driver),
+        ("pci", Self::Pci),
+        ("rdma", Self::Rdma),
+    ];
+
+    /// The property with this key.
+    pub(super) fn of(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find_map(|(name, property)| (name == key).then_some(property))
+    }
+}
+
+/// Patterns of properties, all of which an interface must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(BTreeMap<Property, Pattern>);
+
+impl Selector {
+    /// Adds a pattern.
+    pub(super) fn add(&mut self, property: Property, pattern: Pattern) {
+        self.0.insert(property, pattern);
+    }
+
+    /// Whether it has a pattern of this property.
+    pub(super) fn uses(&self, property: Property) -> bool {
+        self.0.contains_key(&property)
+    }
+
+    /// Whether it should match an interface of the host now: it is more than a pattern of names.
+    pub(super) fn is_specific(&self) -> bool {
+        self.literal().is_some() || self.0.keys().any(|property| *property != Property::Name)
+    }
+
+    /// Pattern of the name.
+    pub(super) fn name(&self) -> Option<&Pattern> {
+        self.0.get(&Property::Name)
+    }
+
+    /// The name, if it is literal.
+    pub(crate) fn literal(&self) -> Option<&str> {
+        self.name().map(Pattern::as_str).filter(|name| !name.contains(['*', '?', '[']))
+    }
+
+    /// Whether an interface may match both.
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+        match (self.name(), other.name()) {
+            (Some(a), Some(b)) => a == b || a.matches(b.as_str()) || b.matches(a.as_str()),
+            _ => true,
+        }
+    }
+
+    /// Whether it matches the interface called `iface`.
+    pub(super) fn matches(&self, iface: &str, links: &Links) -> bool {
+        let known = links.0.get(iface);
+        self.0.iter().all(|(property, pattern)| {
+            let values = known.and_then(|known| known.get(property)).map_or(&[][..], Vec::as_slice);
+            *property == Property::Name && pattern.matches(iface)
+                || values.iter().any(|value| pattern.matches(value))
+        })
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(name), 1) = (self.name(), self.0.len()) {
+            return f.write_str(name.as_str());
+        }
+        for (n, (property, pattern)) in self.0.iter().enumerate() {
+            let key = Property::ALL.iter().find_map(|(key, of)| (of == property).then_some(*key));
+            write!(f, "{}{} = {pattern}", if n == 0 { "" } else { ", " }, key.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}
+
+/// Properties of the host's interfaces, by name.
+#[derive(Clone, Debug, Default)]
+pub(in crate::daemon) struct Links(Arc<BTreeMap<String, BTreeMap<Property, Vec<String>>>>);
+
+/// They are the host's, not the file's: files with equal text are equal.
+impl PartialEq for Links {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Links {}
+
+impl Links {
+    /// Reads the properties that `selectors` need.
+    ///
+    /// # Errors
+    /// The kernel cannot list the RDMA devices.
+    pub(super) fn read<'a>(
+        netlink: &Netlink,
+        links: &[Link],
+        selectors: impl Iterator<Item = &'a Selector> + Clone,
+    ) -> Result<Self> {
+        let needs = |property| selectors.clone().any(|selector| selector.uses(property));
+        let needs_driver = needs(Property::Driver) || needs(Property::Pci);
+        let devices = if needs(Property::Rdma) { netlink.rdma_devices()? } else { Vec::new() };
+        let one = |text: String| Some(text).filter(|text| !text.is_empty()).into_iter().collect();
+        let properties = |link: &Link| {
+            let mac =
+                link.permanent_mac.or(link.mac).map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+            let driver = if needs_driver { netlink.driver(&link.name) } else { None }.unwrap_or_default();
+            let rdma = devices.iter().filter(|device| device.is_on(link.index));
+            BTreeMap::from([
+                (Property::Name, link.altnames.clone()),
+                (Property::Mac, mac.into_iter().collect()),
+                (Property::Driver, one(driver.name)),
+                (Property::Pci, one(driver.bus)),
+                (Property::Rdma, rdma.map(|device| device.name.clone()).collect()),
+            ])
+        };
+        Ok(Self(Arc::new(links.iter().map(|link| (link.name.clone(), properties(link))).collect())))
+    }
+
+    /// Names of the interfaces that a selector matches.
+    pub(super) fn matching<'a>(&'a self, selector: &'a Selector) -> impl Iterator<Item = &'a str> {
+        self.0.keys().map(String::as_str).filter(|iface| selector.matches(iface, self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selector(patterns: &[(Property, &str)]) -> Selector {
+        let mut selector = Selector::default();
+        for (property, pattern) in patterns {
+            selector.add(*property, Pattern::new(pattern).unwrap());
+        }
+        selector
+    }
+
+    fn links() -> Links {
+        let link = |altname: &str, mac: &str, driver: &str, pci: &str, rdma: &[&str]| {
+            let rdma = rdma.iter().map(|name| (*name).to_owned()).collect();
+            let texts = [altname, mac, driver, pci].map(|text| vec![text.to_owned()]);
+            let [altname, mac, driver, pci] = texts;
+            BTreeMap::from([
+                (Property::Name, altname),
+                (Property::Mac, mac),
+                (Property::Driver, driver),
+                (Property::Pci, pci),
+                (Property::Rdma, rdma),
+            ])
+        };
+        Links(Arc::new(BTreeMap::from([
+            ("eth0".into(), link("enp59s0f0", "0c:42:a1:00:00:01", "mlx5_core", "0000:3b:00.0", &["mlx5_0"])),
+            ("eth1".into(), link("enp59s0f1", "0c:42:a1:00:00:02", "mlx5_core", "0000:3b:00.1", &["mlx5_1"])),
+            ("veth0".into(), link("x", "02:00:00:00:00:01", "veth", "", &[])),
+        ])))
+    }
+
+    #[test]
+    fn each_property_matches() {
+        for (patterns, expected) in [
+            (&[(Property::Name, "eth0")][..], &["eth0"][..]),
+            (&[(Property::Name, "enp59s0f1")], &["eth1"]),
+            (&[(Property::Name, "enp*")], &["eth0", "eth1"]),
+            (&[(Property::Mac, "0c:42:a1:*")], &["eth0", "eth1"]),
+            (&[(Property::Driver, "veth")], &["veth0"]),
+            (&[(Property::Pci, "0000:3b:00.1")], &["eth1"]),
+            (&[(Property::Rdma, "mlx5_*")], &["eth0", "eth1"]),
+            (&[(Property::Driver, "mlx5_core"), (Property::Pci, "*.0")], &["eth0"]),
+            (&[(Property::Name, "veth*"), (Property::Rdma, "*")], &[]),
+        ] {
+            let (selector, links) = (selector(patterns), links());
+            assert_eq!(links.matching(&selector).collect::<Vec<_>>(), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn unknown_interface_matches_by_name_only() {
+        let none = Links::default();
+        assert!(selector(&[(Property::Name, "eth*")]).matches("eth9", &none));
+        assert!(!selector(&[(Property::Name, "eth*"), (Property::Driver, "*")]).matches("eth9", &none));
+    }
+
+    #[test]
+    fn selector_shown_as_in_the_file() {
+        assert_eq!(selector(&[(Property::Name, "eth*")]).to_string(), "eth*");
+        let two = selector(&[(Property::Pci, "0000:3b:*"), (Property::Driver, "mlx5_core")]);
+        assert_eq!(two.to_string(), "driver = mlx5_core, pci = 0000:3b:*");
+    }
+}
