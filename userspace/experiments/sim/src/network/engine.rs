@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use crate::Simulation;
 use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build};
 use crate::network::outcome::{self, Outcome};
-use crate::network::scenario::{FabricError, Scenario};
+use crate::network::scenario::{Scenario, SimError};
 use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
 
@@ -41,7 +42,7 @@ pub fn run(
     scenario: &Scenario,
     threads: usize,
     progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
-) -> Result<Outcome, FabricError> {
+) -> Result<Outcome, SimError> {
     scenario.validate()?;
     let built = build(scenario)?;
     let threads = threads.clamp(1, scenario.topology.switches as usize);
@@ -67,7 +68,7 @@ pub fn run(
     });
     let now_ns = shared.now_ns.load(Ordering::Relaxed);
     if shared.stop.load(Ordering::Relaxed) {
-        return Err(FabricError::Stopped { now_ns });
+        return Err(SimError::Stopped { now_ns });
     }
     teams.insert(0, first);
     let mut nodes: Vec<Option<Node>> = (0..scenario.topology.nodes()).map(|_| None).collect();
@@ -77,6 +78,25 @@ pub fn run(
         }
     }
     Ok(outcome::collect(scenario, &built.ports, nodes.into_iter().flatten(), now_ns))
+}
+
+impl Simulation for Scenario {
+    type Outcome = Outcome;
+
+    fn steps(&self) -> u64 {
+        self.workload.flows().len() as u64
+    }
+
+    fn simulate(
+        &self,
+        threads: usize,
+        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+    ) -> anyhow::Result<Option<Outcome>> {
+        match run(self, threads, &mut |now| progress(now.done, now.now_ns)) {
+            Err(SimError::Stopped { .. }) => Ok(None),
+            result => Ok(Some(result?)),
+        }
+    }
 }
 
 /// State shared by all threads.
