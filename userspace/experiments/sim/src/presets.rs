@@ -332,8 +332,10 @@ impl Setup {
     }
 }
 
-/// The DCQCN parameters of `profile` with `changes`, for senders of this rate. In the `paper` machine every CNP cuts, as in the paper:
-/// `rate_reduce_monitor_period`, a guard against forged CNPs that the paper lacks, is off unless set.
+/// The DCQCN parameters of `profile` with `changes`, for senders of this rate.
+///
+/// In the `paper` machine every CNP cuts, as in the paper: `rate_reduce_monitor_period`, a guard against forged CNPs
+/// that the paper lacks, is off unless set.
 ///
 /// # Errors
 /// The profile does not support such links, or the values are inconsistent.

@@ -21,8 +21,10 @@ pub trait Simulation: Sync {
     /// Its size, in steps of the progress line.
     fn steps(&self) -> u64;
 
-    /// Runs it on `threads` cores. `progress` is called at intervals, with the steps done and the simulated time, and may stop the
-    /// run, which then has no outcome.
+    /// Runs it on `threads` cores.
+    ///
+    /// `progress` is called at intervals, with the steps done and the simulated time, and may stop the run, which then
+    /// has no outcome.
     ///
     /// # Errors
     /// The scenario is invalid.
