@@ -1,21 +1,22 @@
 //! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and imported workloads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::Args;
 use dcqcn_sim::fabric::{
     Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect,
-    run_all, write_flows, write_picture,
+    write_flows, write_picture,
 };
-use dcqcn_sim::network::{FlowOutcome, TOPOLOGY_EXAMPLE};
-use dcqcn_support::file::Replacement;
+use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
+use dcqcn_sim::presets::Setting;
+use dcqcn_sim::run_all;
+use dcqcn_sim::sweep::{Axis, combinations};
 
 use dcqcn_support::cli::Output;
 
-/// Maximum number of combinations of one sweep.
-const MAX_RUNS: usize = 10_000;
+use crate::sim::write_file;
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///
@@ -102,7 +103,7 @@ impl FabricArgs {
         for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
             let Some(run) = run else { continue };
             if let Some(path) = &self.csv {
-                write_csv(path, &run.outcome.flows)?;
+                write_file(path, |file| write_flows(file, &run.outcome.flows))?;
             }
             let mut report = FabricReport::new(scenario, run.outcome, run.wall);
             if let Some(path) = &self.plot {
@@ -126,31 +127,12 @@ impl FabricArgs {
 
     /// All combinations of the sweep's values, with their settings; the last axis changes fastest.
     fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
-        let mut setups = vec![(Changed::new(), self.setup.clone())];
-        for axis in &self.sweep {
-            let count = setups.len() * axis.values.len();
-            ensure!(
-                count <= MAX_RUNS,
-                "the sweep has at least {count} combinations; the maximum is {MAX_RUNS}"
-            );
-            let mut longer = Vec::with_capacity(count);
-            for (settings, setup) in &setups {
-                for value in &axis.values {
-                    let (mut settings, mut setup) = (settings.clone(), setup.clone());
-                    setup.set(&axis.key, value)?;
-                    settings.push((axis.key.clone(), value.clone()));
-                    longer.push((settings, setup));
-                }
-            }
-            setups = longer;
-        }
-        Ok(setups)
+        let axes: Vec<Axis> = self.sweep.iter().map(|axis| axis.0.clone()).collect();
+        let with = |settings: Vec<Setting>| {
+            let mut setup = self.setup.clone();
+            settings.iter().try_for_each(|setting| setup.set(&setting.key, &setting.text))?;
+            Ok((settings.into_iter().map(|setting| (setting.key, setting.text)).collect(), setup))
+        };
+        combinations(&axes)?.into_iter().map(with).collect()
     }
-}
-
-fn write_csv(path: &Path, flows: &[FlowOutcome]) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let mut file = Replacement::create(path).with_context(failed)?;
-    write_flows(&mut file, flows).with_context(failed)?;
-    file.finish().with_context(failed)
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
@@ -9,9 +10,9 @@ use dcqcn_params::{Assignment, Profile};
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup};
 use dcqcn_sim::report::{Report, title, write_series};
-use dcqcn_sim::sweep::{Axis, Run, combinations, run_all};
+use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
-use dcqcn_sim::{Scenario, file, plot};
+use dcqcn_sim::{Outcome, Run, Scenario, file, plot, run_all};
 use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::Output;
@@ -232,7 +233,8 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
         let scenarios: Vec<Scenario> =
             setups.iter().map(|setup| setup.scenario(wants_series)).collect::<Result<_, _>>()?;
-        let runs = run_all(&scenarios)?;
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let runs = run_all(&scenarios, threads)?;
         let count = runs.len();
         if axes.is_empty() {
             let (Some(Some(run)), Some(scenario)) = (runs.into_iter().next(), scenarios.first()) else {
@@ -294,7 +296,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         &self,
         setup: &Setup,
         scenario: &Scenario,
-        run: Run,
+        run: Run<Outcome>,
         out: &mut Output<'_>,
     ) -> anyhow::Result<()> {
         let Run { outcome, wall } = run;
@@ -325,7 +327,11 @@ fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     Ok(setup)
 }
 
-fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<()> {
+/// Replaces the file at `path` by what `write` produces.
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let mut file = Replacement::create(path).with_context(failed)?;
     write(&mut file).with_context(failed)?;

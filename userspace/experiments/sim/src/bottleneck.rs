@@ -1,8 +1,8 @@
 //! The engine of a single bottleneck: a loop over all events in order of time.
 //!
 //! Packets on links with a constant delay are in separate queues; only events with their own time (departures, timers)
-//! are in the agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. The
-//! network engine visits each node in each window of a link delay, which is three times slower with 1,000 senders.
+//! are in the agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. With
+//! 1,000 senders the network engine takes 2.6 times as long per packet hop: each of its hosts and ports has more state.
 
 mod agenda;
 mod collect;
@@ -53,6 +53,28 @@ pub fn run(
         return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
     }
     Ok(simulation.finish())
+}
+
+/// Simulated time per step of the progress line.
+const NS_PER_STEP: u64 = 1_000;
+
+impl crate::Simulation for Scenario {
+    type Outcome = Outcome;
+
+    fn steps(&self) -> u64 {
+        self.duration_ns / NS_PER_STEP
+    }
+
+    fn simulate(
+        &self,
+        _threads: usize,
+        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+    ) -> anyhow::Result<Option<Outcome>> {
+        match run(self, &mut |now_ns| progress(now_ns / NS_PER_STEP, now_ns)) {
+            Err(SimError::Stopped { .. }) => Ok(None),
+            result => Ok(Some(result?)),
+        }
+    }
 }
 
 struct Simulation<'s> {

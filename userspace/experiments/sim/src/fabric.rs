@@ -4,15 +4,13 @@ mod flags;
 mod partners;
 mod plot;
 mod report;
-mod run;
 mod setup;
 
 pub use flags::{Shape, Traffic};
 pub use partners::refuse_without_effect;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
+pub(crate) use report::fct_cells;
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
-pub(crate) use run::Pool;
-pub use run::{FabricRun, run_all};
 #[cfg(test)]
 pub(crate) use setup::setup;
 pub use setup::{FabricAxis, FabricSetup};

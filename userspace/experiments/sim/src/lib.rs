@@ -4,9 +4,10 @@
 //! |---|---|
 //! | [`network`] | the engine of a whole fabric: hosts, switches, workloads, topologies, on several cores |
 //! | `bottleneck` | the engine of one congested port, with TCP next to RoCE; it uses the network's queue pairs and scheduler |
-//! | [`presets`], [`file`](mod@file), [`report`], [`sweep`] | scenarios of one bottleneck, from settings to tables |
+//! | [`presets`], [`file`](mod@file), [`report`] | scenarios of one bottleneck, from settings to tables |
 //! | [`fabric`] | scenarios of a fabric, from flags to tables |
 //! | [`tune`] | random search of parameters in a fabric |
+//! | [`sweep`], `runs` | combinations of settings, and their simulations on all cores |
 //!
 //! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the kernel; go-back-N is
 //! shared with the test bed.
@@ -20,6 +21,7 @@ mod outcome;
 pub mod plot;
 pub mod presets;
 pub mod report;
+mod runs;
 mod scenario;
 pub mod sweep;
 pub mod sweep_report;
@@ -28,4 +30,5 @@ pub mod tune;
 pub use bottleneck::run;
 pub use outcome::*;
 pub use presets::knobs;
+pub use runs::{Run, Simulation, run_all};
 pub use scenario::*;

@@ -26,6 +26,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod wheel;
 mod wire;
 pub mod workload;
 
@@ -40,4 +41,5 @@ pub use scheduler::Schedule;
 pub(crate) use scheduler::Scheduler;
 pub(crate) use switch::is_marked;
 pub use topology::{Cables, Link, TOPOLOGY_EXAMPLE, Topology, TopologyError};
+pub(crate) use wheel::Wheel;
 pub(crate) use wire::Transmitter;

@@ -117,8 +117,8 @@ pub struct FlowCounters {
 pub struct FctOfSize {
     /// Length.
     pub bytes: u64,
-    /// Completion times, from a message's being ready at the sender to its acknowledgement there; percentiles are at
-    /// most 1 in 32 too large. `None`: none completed.
+    /// Completion times, from a message's being ready at the sender to its acknowledgement there; `None`: none
+    /// completed.
     pub fct: Option<Fct>,
 }
 

@@ -244,19 +244,6 @@ impl Setup {
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
-    /// The DCQCN parameters. In the `paper` machine every CNP cuts, as in the paper: `rate_reduce_monitor_period`, a
-    /// guard against forged CNPs that the paper lacks, is off unless set.
-    fn config(&self, sender_rate_bps: u64) -> Result<Config> {
-        let settings =
-            Settings { profile: Some(self.profile), changes: self.changes.clone(), ..Settings::default() };
-        let mut config = settings.config(Some(sender_rate_bps))?;
-        let said = |name: &str| self.changes.iter().any(|change| change.key.to_string() == name);
-        if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
-            config.scalars.rate_reduce_monitor_period_ns = 0;
-        }
-        Ok(config)
-    }
-
     /// The RoCE groups of a file, or else of the preset.
     fn roce_groups(&self) -> Result<Vec<RoceGroup>> {
         let link_bps = self.scenario.port_rate_bps;
@@ -304,7 +291,7 @@ impl Setup {
         scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);
         scenario.duration_ns = self.duration_ns();
         scenario.stats_from_ns = self.warm_up_ns();
-        scenario.config = self.config(scenario.sender_rate_bps)?;
+        scenario.config = config(self.profile, &self.changes, scenario.sender_rate_bps)?;
         scenario.roce = self.roce_groups()?;
         scenario.tcp = self.tcp_groups()?;
         if self.preset == Preset::Coexist && !self.classes {
@@ -343,6 +330,23 @@ impl Setup {
     pub(super) fn class_mut(&mut self, class: usize) -> Option<&mut Class> {
         self.scenario.classes.get_mut(class)
     }
+}
+
+/// The DCQCN parameters of `profile` with `changes`, for senders of this rate.
+///
+/// In the `paper` machine every CNP cuts, as in the paper: `rate_reduce_monitor_period`, a guard against forged CNPs
+/// that the paper lacks, is off unless set.
+///
+/// # Errors
+/// The profile does not support such links, or the values are inconsistent.
+pub(crate) fn config(profile: Profile, changes: &[Assignment], sender_rate_bps: u64) -> Result<Config> {
+    let settings = Settings { profile: Some(profile), changes: changes.to_vec(), ..Settings::default() };
+    let mut config = settings.config(Some(sender_rate_bps))?;
+    let said = |name: &str| changes.iter().any(|change| change.key.to_string() == name);
+    if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
+        config.scalars.rate_reduce_monitor_period_ns = 0;
+    }
+    Ok(config)
 }
 
 /// Two flows at the start, then one more every `step_ns`.

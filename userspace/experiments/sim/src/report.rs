@@ -176,9 +176,7 @@ fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
 
 /// The fluid model over time.
 fn settled(scenario: &Scenario) -> Option<Settled> {
-    let Scenario { sender_delay_ns, receiver_delay_ns, reply_delay_ns, .. } = scenario;
-    let loop_delay_ns = 2 * (sender_delay_ns + receiver_delay_ns) + reply_delay_ns;
-    fluid::settled(&bottleneck(scenario)?, loop_delay_ns)
+    fluid::settled(&bottleneck(scenario)?, 2 * (scenario.sender_delay_ns + scenario.receiver_delay_ns))
 }
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {

@@ -16,10 +16,9 @@
 mod validate;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
-use dcqcn_params::quantity::OutOfRange;
+use dcqcn_common::params::Config;
 
-pub use crate::network::{Marking, Schedule};
+pub use crate::network::{Marking, Schedule, SimError};
 
 /// Maximum simulated time: one hour.
 pub(crate) const MAX_DURATION_NS: u64 = 3_600_000_000_000;
@@ -56,8 +55,6 @@ pub struct Scenario {
     pub sender_delay_ns: u64,
     /// One-way delay of the receiver's link.
     pub receiver_delay_ns: u64,
-    /// Time until the receiver sends each reply (ACK, NAK, CNP).
-    pub reply_delay_ns: u64,
     /// The switch's buffer for this port, shared by all classes; packets that do not fit are dropped.
     pub buffer_bytes: u64,
     /// The port's queues, one per class: `dscp_to_tc` and `tc_to_queue` of `config` are ignored.
@@ -224,47 +221,6 @@ pub struct SeriesRequest {
     pub max_flows: u32,
 }
 
-/// Reason why a scenario cannot run or did not finish.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SimError {
-    /// A value is outside its range.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-    /// The scenario has no flows.
-    #[error("the scenario has no flows; add a RoCE or TCP group with `flows` of at least 1")]
-    NoFlows,
-    /// A group waits for an event that never happens.
-    #[error("group `{group}` cannot start after `{after}`: {why}")]
-    After {
-        /// The group.
-        group: String,
-        /// Group it waits for.
-        after: String,
-        /// Cause.
-        why: &'static str,
-    },
-    /// The DCQCN parameters are inconsistent.
-    #[error(transparent)]
-    Config(#[from] Invalid),
-    /// All work was done before statistics started.
-    #[error(
-        "all flows end after {}, before the warm-up of {} ends, so nothing is measured; shorten the warm-up or send more data",
-        Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
-    )]
-    NothingMeasured {
-        /// When all work was done.
-        now_ns: u64,
-        /// When statistics would have started.
-        stats_from_ns: u64,
-    },
-    /// The caller asked to stop.
-    #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
-    Stopped {
-        /// Simulated time reached.
-        now_ns: u64,
-    },
-}
-
 impl Default for Class {
     /// DWRR with weight 1, no separate limit, no PFC.
     fn default() -> Self {
@@ -285,7 +241,6 @@ impl Scenario {
             sender_rate_bps: rate_bps,
             sender_delay_ns: 1_000,
             receiver_delay_ns: 1_000,
-            reply_delay_ns: 0,
             buffer_bytes: 12_000_000,
             classes: [Class::default(); CLASSES],
             marking: Marking::default(),

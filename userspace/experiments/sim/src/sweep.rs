@@ -1,21 +1,8 @@
-//! Running many simulations on all cores, with progress and Ctrl-C.
-
-use std::ops::ControlFlow;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::Result;
-use dcqcn_support::interrupt::Interrupt;
-use indicatif::{ProgressBar, ProgressStyle};
+//! Sweeps: settings with several values each, and all their combinations.
 
 use super::knobs::SetupError;
 use super::presets::Setting;
-use super::{Outcome, Scenario, SimError, run};
 
-/// Interval of updating the progress line and checking for Ctrl-C.
-const TICK: Duration = Duration::from_millis(20);
 /// Maximum number of combinations of one sweep.
 pub(crate) const MAX_RUNS: usize = 10_000;
 
@@ -70,107 +57,6 @@ pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
         combinations = combinations.iter().flat_map(longer).collect();
     }
     Ok(combinations)
-}
-
-/// Result of one scenario.
-#[derive(Debug)]
-pub struct Run {
-    /// Outcome.
-    pub outcome: Outcome,
-    /// Duration.
-    pub wall: Duration,
-}
-
-/// Runs every scenario, as many at a time as there are cores, with a progress line on stderr. After Ctrl-C, the
-/// remaining and interrupted ones have no result.
-///
-/// # Errors
-/// A scenario is invalid, or the system has no file descriptor or thread left.
-pub fn run_all(scenarios: &[Scenario]) -> Result<Vec<Option<Run>>> {
-    let interrupt = Interrupt::catch()?;
-    let progress = progress_line(scenarios)?;
-    let work = Work {
-        scenarios,
-        next: AtomicUsize::new(0),
-        stop: AtomicBool::new(false),
-        simulated_ns: AtomicU64::new(0),
-        left: AtomicUsize::new(scenarios.len()),
-        done: Mutex::new(scenarios.iter().map(|_| None).collect()),
-    };
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(scenarios.len());
-    thread::scope(|scope| -> Result<()> {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| work.all())).collect();
-        while !threads.iter().all(thread::ScopedJoinHandle::is_finished) {
-            if interrupt.sleep(TICK)? {
-                work.stop.store(true, Ordering::Relaxed);
-            }
-            progress.set_position(work.simulated_ns.load(Ordering::Relaxed) / NS_PER_STEP);
-            let finished = scenarios.len() - work.left.load(Ordering::Relaxed);
-            progress.set_message(format!("{finished} of {} runs", scenarios.len()));
-        }
-        Ok(())
-    })?;
-    progress.finish_and_clear();
-    let done = work.done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.into_iter()
-        .map(|result| match result {
-            Some(Ok(run)) => Ok(Some(run)),
-            None | Some(Err(SimError::Stopped { .. })) => Ok(None),
-            Some(Err(error)) => Err(error.into()),
-        })
-        .collect()
-}
-
-/// Simulated time per step of the progress line.
-const NS_PER_STEP: u64 = 1_000;
-
-fn progress_line(scenarios: &[Scenario]) -> Result<ProgressBar> {
-    let steps: u64 = scenarios.iter().map(|scenario| scenario.duration_ns / NS_PER_STEP).sum();
-    let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
-    Ok(ProgressBar::new(steps).with_style(style))
-}
-
-struct Work<'a> {
-    scenarios: &'a [Scenario],
-    /// The scenario that the next free thread takes.
-    next: AtomicUsize,
-    stop: AtomicBool,
-    simulated_ns: AtomicU64,
-    left: AtomicUsize,
-    done: Mutex<Vec<Option<Result<Run, SimError>>>>,
-}
-
-impl Work<'_> {
-    fn all(&self) {
-        while let Some((index, scenario)) = self.take() {
-            let started = Instant::now();
-            let mut reported_ns = 0;
-            let mut report = |now_ns: u64| {
-                self.simulated_ns.fetch_add(now_ns.saturating_sub(reported_ns), Ordering::Relaxed);
-                reported_ns = now_ns;
-                if self.stop.load(Ordering::Relaxed) {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            };
-            let result = run(scenario, &mut report);
-            let result = result.map(|outcome| Run { outcome, wall: started.elapsed() });
-            let mut done = self.done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if let Some(slot) = done.get_mut(index) {
-                *slot = Some(result);
-            }
-            self.left.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn take(&self) -> Option<(usize, &Scenario)> {
-        if self.stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        Some((index, self.scenarios.get(index)?))
-    }
 }
 
 #[cfg(test)]

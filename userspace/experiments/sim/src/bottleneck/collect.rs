@@ -4,10 +4,10 @@ use dcqcn_common::params::Params;
 use dcqcn_support::statistics::jain_index;
 
 use super::endpoints::Qp;
-use super::meters::{FctMeter, ideal_ns};
+use super::meters::ideal_ns;
 use super::port::Port;
 use super::tcp::Tcp;
-use crate::network::Completed;
+use crate::network::{Completed, Fct};
 use crate::{
     ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
     GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, TcpLaw, Work,
@@ -27,11 +27,31 @@ struct BulkFlow {
     bytes_before: u64,
 }
 
+/// Completion times of messages of one length.
+#[derive(Debug)]
+struct Times {
+    /// Time in an empty network.
+    ideal_ns: u64,
+    fcts_ns: Vec<u64>,
+}
+
+impl Times {
+    const fn new(ideal_ns: u64) -> Self {
+        Self { ideal_ns, fcts_ns: Vec::new() }
+    }
+
+    fn summary(all: &[Self]) -> Option<Fct> {
+        let pairs = all.iter().flat_map(|times| times.fcts_ns.iter().map(|&fct_ns| (fct_ns, times.ideal_ns)));
+        Fct::of_times(&pairs.collect::<Vec<_>>())
+    }
+}
+
 /// Collects statistics beyond counters.
 #[derive(Debug)]
 pub(super) struct Collector {
     duration_ns: u64,
-    fcts: Vec<Vec<FctMeter>>,
+    /// By RoCE group and length of messages.
+    fcts: Vec<Vec<Times>>,
 
     bulk: Vec<BulkFlow>,
     window: u64,
@@ -55,7 +75,7 @@ impl Collector {
                 Work::Once { bytes } | Work::Blocks { bytes, .. } => vec![*bytes],
                 Work::Messages { sizes, .. } => sizes.iter().map(|size| size.bytes).collect(),
             };
-            lengths.into_iter().map(|bytes| FctMeter::new(ideal_ns(scenario, group, bytes))).collect()
+            lengths.into_iter().map(|bytes| Times::new(ideal_ns(scenario, group, bytes))).collect()
         };
         let names = group_names(scenario);
         let mut series = Series::default();
@@ -139,14 +159,14 @@ impl Collector {
     /// A message was acknowledged.
     pub(super) fn complete(&mut self, group: u32, now_ns: u64, message: Completed) {
         let meters = self.fcts.get_mut(group as usize);
-        if let Some(meter) = meters.and_then(|meters| meters.get_mut(message.flow as usize)) {
-            meter.record(now_ns - message.posted_ns);
+        if let Some(times) = meters.and_then(|meters| meters.get_mut(message.flow as usize)) {
+            times.fcts_ns.push(now_ns - message.posted_ns);
         }
     }
 
     /// Starts the statistics.
     pub(super) fn reset(&mut self) {
-        self.fcts.iter_mut().flatten().for_each(|meter| *meter = FctMeter::new(meter.ideal_ns));
+        self.fcts.iter_mut().flatten().for_each(|times| times.fcts_ns.clear());
     }
 
     /// When the next sample is due; `None`: no series requested, or they are full.
@@ -254,15 +274,14 @@ impl Collector {
             })
             .collect();
         for ((group, spec), meters) in groups.iter_mut().zip(&scenario.roce).zip(&self.fcts) {
-            let mut all = FctMeter::default();
-            for meter in meters {
-                all.add(meter);
-            }
-            group.fct = all.summary();
+            group.fct = Times::summary(meters);
             if let Work::Messages { sizes, .. } = &spec.work {
                 let by_size = sizes.iter().zip(meters);
                 group.fct_by_size = by_size
-                    .map(|(size, meter)| FctOfSize { bytes: size.bytes, fct: meter.summary() })
+                    .map(|(size, meter)| FctOfSize {
+                        bytes: size.bytes,
+                        fct: Times::summary(std::slice::from_ref(meter)),
+                    })
                     .collect();
             }
         }

@@ -21,7 +21,6 @@ impl<'s> Simulation<'s> {
         let port_params = group_params(scenario, None)?;
         let overhead_bytes = port_params.config.scalars.wire_overhead_bytes;
         let delays_ns = scenario.sender_delays_ns();
-        let back_ns = scenario.reply_delay_ns + scenario.receiver_delay_ns;
         let mut simulation = Self {
             scenario,
             now_ns: 0,
@@ -38,7 +37,7 @@ impl<'s> Simulation<'s> {
             port: Port::new(scenario, &port_params.wred, overhead_bytes),
             up: Lanes::new(delays_ns.iter().copied()),
             down: Lanes::new([scenario.receiver_delay_ns]),
-            back: Lanes::new(delays_ns.iter().map(|&delay_ns| delay_ns + back_ns)),
+            back: Lanes::new(delays_ns.iter().map(|&delay_ns| delay_ns + scenario.receiver_delay_ns)),
             held: vec![Vec::new(); scenario.roce.len()],
             unfinished: vec![0; scenario.roce.len()],
             all_unfinished: 0,

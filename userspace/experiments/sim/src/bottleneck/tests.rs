@@ -302,10 +302,10 @@ fn slow_links_full_fair_short_queue() {
 fn block_completion_requests_next() {
     let mut s = scenario(1);
     s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
-    (s.sender_delay_ns, s.receiver_delay_ns, s.reply_delay_ns) = (3_000, 2_000, 500);
+    (s.sender_delay_ns, s.receiver_delay_ns) = (3_000, 2_000);
     let out = outcome(&s);
-    // 16 packets of 0.8 us, the last one again at the port, both links in each direction, and the reply.
-    let fct_ns = 16 * 800 + 800 + 2 * 5_000 + 500;
+    // 16 packets of 0.8 us, the last one again at the port, and both links in each direction.
+    let fct_ns = 16 * 800 + 800 + 2 * 5_000;
     let fct = out.groups[0].fct.unwrap();
     assert_eq!(fct.max_ns, fct_ns);
     close(fct.mean_ns, fct_ns as f64, 1e-9);
@@ -441,7 +441,7 @@ fn finite_run_ends_and_measures_all() {
     // Alone, it takes the minimum time.
     let mut alone = scenario(1);
     alone.roce[0].work = Work::Once { bytes: 123_456 };
-    (alone.sender_delay_ns, alone.receiver_delay_ns, alone.reply_delay_ns) = (3_000, 2_000, 500);
+    (alone.sender_delay_ns, alone.receiver_delay_ns) = (3_000, 2_000);
     let slowdown = outcome(&alone).groups[0].fct.unwrap().slowdown_mean;
     assert!((0.999_9..1.000_1).contains(&slowdown), "{slowdown}");
 }

@@ -125,10 +125,14 @@ fn band(row: &FctBand) -> String {
     if row.min_bytes == row.max_bytes { min } else { format!("{min} to {max}") }
 }
 
-fn fct_row(name: String, fct: &Fct) -> [String; 9] {
+fn fct_row(name: String, fct: &Fct) -> Vec<String> {
+    [name].into_iter().chain(fct_cells(fct)).collect()
+}
+
+/// Count, FCT p50, p95, p99 and maximum, slowdown p50, p95 and p99.
+pub(crate) fn fct_cells(fct: &Fct) -> [String; 8] {
     let slowdown = |value: f64| format!("{value:.2}");
     [
-        name,
         fct.count.to_string(),
         render::ns(fct.p50_ns),
         render::ns(fct.p95_ns),
@@ -307,7 +311,7 @@ impl fmt::Display for FabricSweep {
             let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
             row.extend([report.flows.to_string(), report.unfinished_flows.to_string()]);
             match &report.fct {
-                Some(fct) => row.extend(fct_row(String::new(), fct).into_iter().skip(2)),
+                Some(fct) => row.extend(fct_cells(fct).into_iter().skip(1)),
                 None => row.extend((0..7).map(|_| "-".to_owned())),
             }
             let queue = report.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);

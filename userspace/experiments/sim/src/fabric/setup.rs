@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
-use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
+use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
-use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_params::{Assignment, Profile};
 
 use super::flags::{
     Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
@@ -18,6 +18,8 @@ use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
     Threshold, Watchdog, WindowEnd, workload::Workload,
 };
+use crate::presets::{Setting, config};
+use crate::sweep::Axis;
 
 const MS: u64 = 1_000_000;
 
@@ -298,18 +300,7 @@ impl FabricSetup {
     /// # Errors
     /// The profile does not support such links, or the values are inconsistent.
     pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config> {
-        let settings = Settings {
-            profile: Some(self.profile.unwrap_or(Profile::Hpcc)),
-            changes: self.changes.clone(),
-            ..Settings::default()
-        };
-        let mut config = settings.config(Some(host_rate_bps))?;
-        let said = |name: &str| self.changes.iter().any(|change| change.key.to_string() == name);
-        if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
-            // Every CNP cuts, as in the paper.
-            config.scalars.rate_reduce_monitor_period_ns = 0;
-        }
-        Ok(config)
+        config(self.profile.unwrap_or(Profile::Hpcc), &self.changes, host_rate_bps)
     }
 
     fn apply_transport(&self, scenario: &mut Scenario) {
@@ -389,12 +380,7 @@ pub(crate) fn setup(flags: &str) -> FabricSetup {
 
 /// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FabricAxis {
-    /// Setting.
-    pub key: String,
-    /// Values, in order.
-    pub values: Vec<String>,
-}
+pub struct FabricAxis(pub Axis);
 
 impl FromStr for FabricAxis {
     type Err = String;
@@ -405,13 +391,14 @@ impl FromStr for FabricAxis {
             .filter(|(key, values)| !key.trim().is_empty() && !values.trim().is_empty())
             .ok_or_else(|| format!("`{text}` is not KEY=VALUE,VALUE,..., as in `kmax=400KB,1600KB`"))?;
         let separator = if values.contains(';') { ';' } else { ',' };
-        let values: Vec<String> = values.split(separator).map(|value| value.trim().to_owned()).collect();
+        let setting = |text: &str| Setting { key: key.trim().to_owned(), text: text.trim().to_owned() };
+        let settings: Vec<Setting> = values.split(separator).map(setting).collect();
         let mut probe = FabricSetup::default();
-        values
+        settings
             .iter()
-            .try_for_each(|value| probe.set(key.trim(), value))
+            .try_for_each(|setting| probe.set(&setting.key, &setting.text))
             .map_err(|error| error.to_string())?;
-        Ok(Self { key: key.trim().to_owned(), values })
+        Ok(Self(Axis { settings }))
     }
 }
 

@@ -11,7 +11,7 @@ use dcqcn_common::wred::Wred;
 use crate::network::agenda::Event;
 use crate::network::host::{Host, HostRules};
 use crate::network::random::Random;
-use crate::network::scenario::{Change, FabricError, Loss, Scenario, What, changes};
+use crate::network::scenario::{Change, Loss, Scenario, SimError, What, changes};
 use crate::network::scheduler::Scheduler;
 use crate::network::switch::{Switch, SwitchRules};
 use crate::network::topology::{PortSpec, Routes};
@@ -64,7 +64,7 @@ pub(crate) struct Built {
 }
 
 /// The parts of `scenario` at time 0, with all scheduled events.
-pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
+pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
     let topology = &scenario.topology;
     let ports = topology.ports();
     let (changes, epochs) = changes(scenario);
@@ -109,7 +109,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, FabricError> {
         let specs = &ports[(topology.hosts + number) as usize];
         let seed = u64::from(random.draw()) << 32 | u64::from(random.draw());
         let mut switch =
-            Switch::new(number, specs, &switch_rules, seed).map_err(|taken_bytes| FabricError::Buffer {
+            Switch::new(number, specs, &switch_rules, seed).map_err(|taken_bytes| SimError::Buffer {
                 switch: topology.name(topology.hosts + number),
                 ports: specs.len(),
                 buffer_bytes: scenario.switch.buffer_bytes,
@@ -163,7 +163,7 @@ fn hosts(
     ports: &[Vec<PortSpec>],
     changes: &Arc<[Change]>,
     hash_keys: HashKeys,
-) -> Result<Vec<Host>, FabricError> {
+) -> Result<Vec<Host>, SimError> {
     let Scenario { topology, workload, .. } = scenario;
     let config = scenario.host_config(0);
     // Numbers of pairs and flows at their hosts.

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use crate::Simulation;
 use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build};
 use crate::network::outcome::{self, Outcome};
-use crate::network::scenario::{FabricError, Scenario};
+use crate::network::scenario::{Scenario, SimError};
+use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
 
 /// Windows between two progress reports.
@@ -40,7 +42,7 @@ pub fn run(
     scenario: &Scenario,
     threads: usize,
     progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
-) -> Result<Outcome, FabricError> {
+) -> Result<Outcome, SimError> {
     scenario.validate()?;
     let built = build(scenario)?;
     let threads = threads.clamp(1, scenario.topology.switches as usize);
@@ -66,7 +68,7 @@ pub fn run(
     });
     let now_ns = shared.now_ns.load(Ordering::Relaxed);
     if shared.stop.load(Ordering::Relaxed) {
-        return Err(FabricError::Stopped { now_ns });
+        return Err(SimError::Stopped { now_ns });
     }
     teams.insert(0, first);
     let mut nodes: Vec<Option<Node>> = (0..scenario.topology.nodes()).map(|_| None).collect();
@@ -76,6 +78,25 @@ pub fn run(
         }
     }
     Ok(outcome::collect(scenario, &built.ports, nodes.into_iter().flatten(), now_ns))
+}
+
+impl Simulation for Scenario {
+    type Outcome = Outcome;
+
+    fn steps(&self) -> u64 {
+        self.workload.flows().len() as u64
+    }
+
+    fn simulate(
+        &self,
+        threads: usize,
+        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+    ) -> anyhow::Result<Option<Outcome>> {
+        match run(self, threads, &mut |now| progress(now.done, now.now_ns)) {
+            Err(SimError::Stopped { .. }) => Ok(None),
+            result => Ok(Some(result?)),
+        }
+    }
 }
 
 /// State shared by all threads.
@@ -131,7 +152,10 @@ struct Team {
     nodes: Vec<Node>,
     /// Time of the next event of each node.
     next_ns: Vec<u64>,
-    done: Vec<u64>,
+    /// The nodes by that time; an entry with another time is outdated.
+    queue: Wheel<u32>,
+    /// Completed flows.
+    done: u64,
     out: Outbox,
     abroad: Vec<Outbox>,
 }
@@ -144,29 +168,28 @@ impl Team {
             numbers: own.map(|(node, _)| node).collect(),
             nodes: Vec::new(),
             next_ns: Vec::new(),
-            done: Vec::new(),
+            queue: Wheel::new(shared.duration_ns),
+            done: 0,
             out: Vec::new(),
             abroad: shared.done.iter().map(|_| Vec::new()).collect(),
         }
     }
 
     fn add(&mut self, node: Node) {
-        self.next_ns.push(node.next_ns());
-        self.done.push(0);
+        let next_ns = node.next_ns();
+        self.queue.at(next_ns, self.nodes.len() as u32);
+        self.next_ns.push(next_ns);
         self.nodes.push(node);
     }
 
     fn run(&mut self, shared: &Shared, progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send)) {
         for window in 1.. {
-            let next_ns = self.next_ns.iter().copied().min().unwrap_or(u64::MAX);
-            shared.next_ns[self.number].store(next_ns, Ordering::Relaxed);
-            shared.done[self.number].store(self.done.iter().sum(), Ordering::Relaxed);
+            shared.next_ns[self.number].store(self.queue.next_ns(), Ordering::Relaxed);
+            shared.done[self.number].store(self.done, Ordering::Relaxed);
             shared.barrier.wait();
-            let read = |values: &[AtomicU64]| {
-                values.iter().map(|value| value.load(Ordering::Relaxed)).collect::<Vec<_>>()
-            };
-            let begin_ns = read(&shared.next_ns).into_iter().min().unwrap_or(u64::MAX);
-            let done: u64 = read(&shared.done).into_iter().sum();
+            let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
+            let begin_ns = shared.next_ns.iter().map(read).min().unwrap_or(u64::MAX);
+            let done: u64 = shared.done.iter().map(read).sum();
             if done == shared.flows || begin_ns > shared.duration_ns || shared.stop.load(Ordering::Relaxed) {
                 if self.number == 0 {
                     let now_ns = if done == shared.flows {
@@ -195,15 +218,19 @@ impl Team {
 
     /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
-        let Self { number, nodes, next_ns, done, out, abroad, .. } = self;
-        for index in 0..nodes.len() {
-            if next_ns[index] >= end_ns {
+        let Self { number, nodes, next_ns, queue, done, out, abroad, .. } = self;
+        while queue.next_ns() < end_ns {
+            let at_ns = queue.next_ns();
+            let Some(index) = queue.take().map(|index| index as usize) else { break };
+            if next_ns[index] != at_ns {
                 continue;
             }
             let node = &mut nodes[index];
+            let before = node.done();
             node.run(end_ns, out);
+            *done += node.done() - before;
             next_ns[index] = node.next_ns();
-            done[index] = node.done();
+            queue.at(next_ns[index], index as u32);
             for message in out.drain(..) {
                 let (owner, place) = (
                     shared.owner[message.node as usize] as usize,
@@ -211,7 +238,10 @@ impl Team {
                 );
                 if owner == *number {
                     nodes[place].enter(message.at_ns, message.what);
-                    next_ns[place] = next_ns[place].min(message.at_ns);
+                    if message.at_ns < next_ns[place] {
+                        next_ns[place] = message.at_ns;
+                        queue.at(message.at_ns, place as u32);
+                    }
                 } else {
                     abroad[owner].push(message);
                 }
@@ -230,7 +260,10 @@ impl Team {
             for Message { at_ns, node, what } in letters.drain(..) {
                 let place = shared.place[node as usize] as usize;
                 self.nodes[place].enter(at_ns, what);
-                self.next_ns[place] = self.next_ns[place].min(at_ns);
+                if at_ns < self.next_ns[place] {
+                    self.next_ns[place] = at_ns;
+                    self.queue.at(at_ns, place as u32);
+                }
             }
         }
     }

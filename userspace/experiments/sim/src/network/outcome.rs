@@ -384,7 +384,11 @@ impl Fct {
     /// Of completed flows between different hosts; `None`: none.
     fn of(flows: &[FlowOutcome]) -> Option<Self> {
         let sent = flows.iter().filter(|flow| flow.src != flow.dst);
-        let complete: Vec<(u64, u64)> = sent.filter_map(|flow| Some((flow.fct_ns?, flow.ideal_ns))).collect();
+        Self::of_times(&sent.filter_map(|flow| Some((flow.fct_ns?, flow.ideal_ns))).collect::<Vec<_>>())
+    }
+
+    /// Of these times, each with that in an empty network; `None`: none.
+    pub(crate) fn of_times(complete: &[(u64, u64)]) -> Option<Self> {
         if complete.is_empty() {
             return None;
         }

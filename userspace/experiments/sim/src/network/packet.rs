@@ -162,11 +162,10 @@ impl List {
         Some(place)
     }
 
-    /// When the packet after the first arrives.
+    /// When the first packet arrives.
     #[inline]
-    pub(crate) fn second_ns(self, pool: &Pool) -> Option<u64> {
-        let first = pool.slots.get(self.head as usize)?;
-        Some(pool.slots.get(first.next as usize)?.at_ns)
+    pub(crate) fn first_ns(self, pool: &Pool) -> Option<u64> {
+        pool.slots.get(self.head as usize).map(|slot| slot.at_ns)
     }
 
     /// Frame length of the first packet; 0: empty.
@@ -226,7 +225,7 @@ mod tests {
                 let own = &expected[list];
                 prop_assert_eq!(lists[list].len(&pool), own.len() as u64);
                 prop_assert_eq!(lists[list].head_bytes(&pool), own.front().copied().unwrap_or(0));
-                prop_assert_eq!(lists[list].second_ns(&pool), own.get(1).map(|&psn| psn.into()));
+                prop_assert_eq!(lists[list].first_ns(&pool), own.front().map(|&psn| psn.into()));
             }
             let most = pool.slots.len();
             prop_assert!(most <= 200);

@@ -244,7 +244,7 @@ pub enum FaultKind {
 
 /// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FabricError {
+pub enum SimError {
     /// A number is out of its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
@@ -278,6 +278,30 @@ pub enum FabricError {
         "NSCC needs every packet that arrives, but go-back-N discards those behind a gap: use selective recovery"
     )]
     NsccRecovery,
+    /// A bottleneck without flows.
+    #[error("the scenario has no flows; add a RoCE or TCP group with `flows` of at least 1")]
+    NoFlows,
+    /// A group waits for an event that never happens.
+    #[error("group `{group}` cannot start after `{after}`: {why}")]
+    After {
+        /// The group.
+        group: String,
+        /// Group it waits for.
+        after: String,
+        /// Cause.
+        why: &'static str,
+    },
+    /// All work was done before statistics started.
+    #[error(
+        "all flows end after {}, before the warm-up of {} ends, so nothing is measured; shorten the warm-up or send more data",
+        Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
+    )]
+    NothingMeasured {
+        /// When all work was done.
+        now_ns: u64,
+        /// When statistics would have started.
+        stats_from_ns: u64,
+    },
     /// The caller asked to stop.
     #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
     Stopped {
@@ -360,7 +384,7 @@ impl Scenario {
     ///
     /// # Errors
     /// The first violation, with value and allowed range.
-    pub fn validate(&self) -> Result<(), FabricError> {
+    pub fn validate(&self) -> Result<(), SimError> {
         self.topology.validate()?;
         self.workload.validate(self.topology.hosts)?;
         in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
@@ -470,13 +494,13 @@ impl Switching {
 }
 
 impl Control {
-    fn validate(self, transport: &Transport) -> Result<(), FabricError> {
+    fn validate(self, transport: &Transport) -> Result<(), SimError> {
         let Self::Nscc(nscc) = self else { return Ok(()) };
         in_range("base round trip", nscc.base_rtt_ns, TIMES_NS, Unit::Nanoseconds)?;
         in_range("target delay", nscc.target_delay_ns, TIMES_NS, Unit::Nanoseconds)?;
         match transport.recovery {
             Recovery::Selective { .. } => Ok(()),
-            Recovery::GoBackN => Err(FabricError::NsccRecovery),
+            Recovery::GoBackN => Err(SimError::NsccRecovery),
         }
     }
 }

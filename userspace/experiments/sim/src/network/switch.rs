@@ -46,7 +46,6 @@ struct Queue {
 struct Port {
     wire: Wire,
     scheduler: Scheduler,
-    inbound: Inbound,
     /// Index of its rate in [`SwitchRules::wred`].
     speed: u16,
     /// Bit per queue with a packet.
@@ -88,6 +87,9 @@ pub(crate) struct SwitchRules {
 pub(crate) struct Switch {
     number: u32,
     ports: Vec<Port>,
+    /// By port. Separate, as most arrivals need nothing else of their port.
+    inbound: Vec<Inbound>,
+    down: Vec<bool>,
     pool: Pool,
     buffer: Buffer,
     rules: Arc<SwitchRules>,
@@ -142,13 +144,14 @@ impl Switch {
             max_bytes: 0,
             recent_max_bytes: 0,
             queues: [Queue::default(); CLASSES],
-            inbound: Inbound::default(),
             guard: switching.watchdog.map(|_| Box::default()),
         };
         let mut random = Random::new(seed);
         Ok(Self {
             number,
             ports: specs.iter().map(port).collect(),
+            inbound: specs.iter().map(|_| Inbound::default()).collect(),
+            down: vec![false; specs.len()],
             pool: Pool::default(),
             buffer: Buffer::new(switching.buffer_bytes, &switching.classes, specs.len())?,
             seed: random.draw(),
@@ -167,22 +170,17 @@ impl Switch {
     /// Schedules an arrival.
     #[inline]
     pub(crate) fn enter(&mut self, port: u16, at_ns: u64, packet: Packet) {
-        self.ports[usize::from(port)].inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
+        self.inbound[usize::from(port)].enter(&mut self.pool, &mut self.agenda, port, at_ns, packet);
     }
 
     /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
-        loop {
-            let (ports, pool) = (&self.ports, &self.pool);
-            let again = |_, event, index: u32| match event {
-                Event::Arrival => ports[index as usize].inbound.second_ns(pool),
-                _ => None,
-            };
-            let Some((now_ns, event, index)) = self.agenda.take(end_ns, again) else { return };
+        while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             let port = index as u16;
             match event {
                 Event::Arrival => {
-                    if let Some(place) = self.ports[usize::from(port)].inbound.take(&self.pool)
+                    let inbound = &mut self.inbound[usize::from(port)];
+                    if let Some(place) = inbound.take(&self.pool, &mut self.agenda, port)
                         && !self.on_arrival(now_ns, port, place, out)
                     {
                         self.pool.give(place);
@@ -206,13 +204,12 @@ impl Switch {
         let packet = self.pool.packet(place);
         packet.ingress = ingress;
         let packet = *packet;
-        let from = &mut self.ports[usize::from(ingress)];
-        if !from.wire.up {
+        if self.down[usize::from(ingress)] {
             self.counters[usize::from(packet.class)].lost += 1;
             return false;
         }
         if packet.kind == Kind::Pfc {
-            from.wire.on_pfc(now_ns, packet);
+            self.ports[usize::from(ingress)].wire.on_pfc(now_ns, packet);
             self.begin(now_ns, ingress, out);
             return false;
         }
@@ -240,7 +237,7 @@ impl Switch {
                 several[((u64::from(hash) * several.len() as u64) >> 32) as usize]
             }
         };
-        (chosen != NO_PORT && self.ports[usize::from(chosen)].wire.up).then_some(chosen)
+        (chosen != NO_PORT && !self.down[usize::from(chosen)]).then_some(chosen)
     }
 
     /// Starts a port's next frame, if possible.
@@ -462,6 +459,7 @@ impl Switch {
     fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
         let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
         self.ports[number].wire.set_up(now_ns, up);
+        self.down[number] = !up;
         self.buffer.forget_pauses(number as u16);
         for class in 0..CLASSES {
             self.counters[class].lost += self.flush(now_ns, number as u16, class, out);

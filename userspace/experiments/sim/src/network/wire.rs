@@ -116,16 +116,14 @@ impl Inbound {
         self.under_way.push(pool, place);
     }
 
-    /// When the packet after the first arrives.
+    /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
-    pub(crate) fn second_ns(&self, pool: &Pool) -> Option<u64> {
-        self.under_way.second_ns(pool)
-    }
-
-    /// Slot of the packet that arrives.
-    #[inline]
-    pub(crate) fn take(&mut self, pool: &Pool) -> Option<u32> {
-        self.under_way.pop(pool)
+    pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
+        let place = self.under_way.pop(pool);
+        if let Some(next_ns) = self.under_way.first_ns(pool) {
+            agenda.at(next_ns, Event::Arrival, port.into());
+        }
+        place
     }
 }
 
@@ -182,6 +180,12 @@ impl Wire {
     #[inline]
     pub(crate) const fn is_free(&self, now_ns: u64) -> bool {
         self.transmitter.free_ns() <= now_ns
+    }
+
+    /// Whether a frame of `class` may start now.
+    #[inline]
+    pub(crate) const fn is_ready(&self, now_ns: u64, class: u8) -> bool {
+        self.is_free(now_ns) && self.up && self.paused >> class & 1 == 0 && !self.has_pfc()
     }
 
     /// Schedules an event for the end of the current frame.

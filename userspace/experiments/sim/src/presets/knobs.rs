@@ -150,13 +150,13 @@ knobs! {
     "delay": time(0, MAX_DELAY_NS),
         "One-way propagation delay of each link",
         |s| s.scenario.receiver_delay_ns,
-        |s, value| set_delays(s, value, 0);
+        |s, value| set_delays(s, value);
 
     "loop-delay": time(0, MAX_DELAY_NS),
         "Delay of the control loop, from a mark until its effect reaches the port: four times `delay`, \
          which it replaces",
-        |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns) + s.scenario.reply_delay_ns,
-        |s, value| set_delays(s, value / 4, value % 4);
+        |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns),
+        |s, value| set_delays(s, value / 4);
 
     "buffer": size(MAX_FRAME_BYTES as u64, MAX_BUFFER_BYTES),
         "Buffer of the bottleneck port",
@@ -342,9 +342,8 @@ pub const SHORTHANDS: [(&str, &str, &str, &str); 3] = [
     ("pmax", "wred.3.pmax", "PERCENT", "Marking probability at kmax"),
 ];
 
-fn set_delays(setup: &mut Setup, link_ns: u64, reply_ns: u64) {
+fn set_delays(setup: &mut Setup, link_ns: u64) {
     (setup.scenario.sender_delay_ns, setup.scenario.receiver_delay_ns) = (link_ns, link_ns);
-    setup.scenario.reply_delay_ns = reply_ns;
 }
 
 fn set_law(group: &mut TcpGroup, value: u64) {

@@ -6,6 +6,7 @@ use dcqcn_params::fluid::{FixedPoint, Settled};
 use dcqcn_support::render::{self, Table};
 
 use super::{Oscillation, Report, Stage, percent, size};
+use crate::fabric::fct_cells;
 use crate::outcome::Kind;
 
 impl fmt::Display for Report {
@@ -96,8 +97,18 @@ impl Report {
 
     /// Completion times by message length, if there are several lengths.
     fn write_sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headings =
-            ["\nGROUP", ">SIZE", ">MESSAGES", ">FCT P50", ">P95", ">P99", ">SLOWDOWN P50", ">P95", ">P99"];
+        let headings = [
+            "\nGROUP",
+            ">SIZE",
+            ">MESSAGES",
+            ">FCT P50",
+            ">P95",
+            ">P99",
+            ">MAX",
+            ">SLOWDOWN P50",
+            ">P95",
+            ">P99",
+        ];
         let mut table = Table::new(&headings);
         let rows = self
             .outcome
@@ -108,17 +119,12 @@ impl Report {
         for (group, row) in rows {
             let Some(fct) = &row.fct else { continue };
             any = true;
-            table.row([
-                group.name.clone(),
-                render::bytes(row.bytes),
-                fct.count.to_string(),
-                render::ns(fct.p50_ns),
-                render::ns(fct.p95_ns),
-                render::ns(fct.p99_ns),
-                format!("{:.2}", fct.slowdown_p50),
-                format!("{:.2}", fct.slowdown_p95),
-                format!("{:.2}", fct.slowdown_p99),
-            ]);
+            table.row(
+                [group.name.clone(), render::bytes(row.bytes)]
+                    .into_iter()
+                    .chain(fct_cells(fct))
+                    .collect::<Vec<_>>(),
+            );
         }
         if any { write!(f, "{table}") } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
 //! Validation of scenarios.
 
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
-use dcqcn_params::quantity::in_range;
+use dcqcn_params::quantity::{OutOfRange, in_range};
 
 use super::*;
 use crate::network::MAX_PACKETS;
@@ -17,11 +17,9 @@ impl Scenario {
         in_range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
         in_range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
         in_range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
-        for (what, delay_ns) in [
-            ("sender delay", self.sender_delay_ns),
-            ("receiver delay", self.receiver_delay_ns),
-            ("reply delay", self.reply_delay_ns),
-        ] {
+        for (what, delay_ns) in
+            [("sender delay", self.sender_delay_ns), ("receiver delay", self.receiver_delay_ns)]
+        {
             in_range(what, delay_ns, 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
         }
         in_range("buffer", self.buffer_bytes, u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES, Unit::Bytes)?;

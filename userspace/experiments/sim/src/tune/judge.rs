@@ -5,8 +5,9 @@ use clap::ValueEnum;
 use dcqcn_common::params::Config;
 use serde::Serialize;
 
-use crate::fabric::{FabricRun, Pool};
+use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
+use crate::runs::Pool;
 
 /// Metric of completion times to minimise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -147,7 +148,7 @@ impl<'p> Judge<'p> {
         };
         let scenarios: Vec<Scenario> = configs.iter().flat_map(with).collect();
         let runs = self.pool.run(&scenarios, &|_, _| message.to_owned())?;
-        let Some(runs) = runs.into_iter().collect::<Option<Vec<FabricRun>>>() else { return Ok(None) };
+        let Some(runs) = runs.into_iter().collect::<Option<Vec<Run<Outcome>>>>() else { return Ok(None) };
         let mut outcomes = runs.into_iter().map(|run| run.outcome);
         let score = |_: &Config| {
             let workloads: Vec<Vec<Outcome>> =

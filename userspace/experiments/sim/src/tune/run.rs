@@ -10,9 +10,9 @@ use super::presets::{Preset, presets};
 use super::report::{Row, TuneReport};
 use super::space::{Settings, Space};
 use super::task::{Task, host_rate_bps};
-use crate::fabric::Pool;
 use crate::network::Random;
 use crate::network::Scenario;
+use crate::runs::Pool;
 
 /// Candidates per batch: enough for all cores, and few enough for a prompt Ctrl-C.
 const BATCH: usize = 8;

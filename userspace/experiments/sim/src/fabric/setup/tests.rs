@@ -39,7 +39,7 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
     assert_eq!(setup.scenario().unwrap().config.wred[3].kmax_bytes, 900_000);
     assert!(setup.set("bufer", "1").is_err() && setup.set("buffer", "much").is_err());
     let axis: FabricAxis = "topology=leaf-spine:2x2x2,fat-tree:4x2x2".parse().unwrap();
-    assert_eq!(axis.values.len(), 2);
+    assert_eq!(axis.0.settings.len(), 2);
     assert!("nothing=1".parse::<FabricAxis>().is_err());
 }
 

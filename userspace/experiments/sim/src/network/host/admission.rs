@@ -43,8 +43,7 @@ impl Host {
             // All of this QP has arrived: an outdated request.
             return;
         }
-        let pair = self.rules.workload.pairs()[number as usize];
-        let slot = if slot == NO_SLOT { self.receiver(packet, number, pair) } else { slot };
+        let slot = if slot == NO_SLOT { self.receiver(packet, number) } else { slot };
         let qp = &mut self.receivers[slot as usize];
         let waits = qp.requested_psn > qp.granted_psn;
         qp.requested_psn = qp.requested_psn.max(packet.psn);

@@ -8,7 +8,7 @@ use super::{AETH_BYTES, Host, NO_SLOT, Place, Record, flow_id, place};
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Control;
 use crate::network::wire::Outbox;
-use crate::network::workload::{Pair, Wait};
+use crate::network::workload::Wait;
 
 /// State of admission between a sender and a receiver.
 const MESSAGE_BYTES: u16 = 16;
@@ -43,8 +43,8 @@ impl Host {
     #[inline]
     pub(super) fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
-        let pair = self.rules.workload.pairs()[number as usize];
         if left == 0 {
+            let pair = self.rules.workload.pairs()[number as usize];
             // All flows of this QP have arrived: the last acknowledgement was lost.
             let at_src = self.rules.locals[number as usize].0;
             let ack = Answer::ack(u32::MAX, packet);
@@ -52,7 +52,7 @@ impl Host {
             self.pump(now_ns, out);
             return;
         }
-        let slot = if slot == NO_SLOT { self.receiver(packet, number, pair) } else { slot };
+        let slot = if slot == NO_SLOT { self.receiver(packet, number) } else { slot };
         let qp = &mut self.receivers[slot as usize];
         let (src, at_src, class, entropy) = (qp.src, qp.at_src, qp.class, qp.entropy);
         let mut delivered = [0_u32; 1];
@@ -101,7 +101,8 @@ impl Host {
     }
 
     /// Index of the receiving end of a QP.
-    pub(super) fn receiver(&mut self, packet: &Packet, number: u32, pair: Pair) -> u32 {
+    pub(super) fn receiver(&mut self, packet: &Packet, number: u32) -> u32 {
+        let pair = self.rules.workload.pairs()[number as usize];
         let (at_src, local) = self.rules.locals[number as usize];
         let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
         if let Some(&slot) = self.free_receivers.last() {

@@ -96,33 +96,34 @@ impl Repair {
     }
 }
 
-/// The sending end of a QP.
+/// The sending end of a QP. The fields that every packet needs come first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQp {
     pub(crate) address: Address,
+    since_ack_request: u32,
     pub(crate) turn: Turn,
+    /// Request more admission from the receiver.
+    asks: bool,
     /// Time of its retransmission timer's event; 0: none.
     timer_ns: u64,
-    /// Reaction point.
-    pub(crate) rp: RpFlow,
-    /// Scratch space of the rate machine.
-    pub(crate) debt: Debt,
     window: SendWindow,
     /// One past the last packet posted, and one past the last that the receiver admits.
     end_psn: u64,
     granted_psn: u64,
-    /// Request more admission from the receiver.
-    asks: bool,
-    messages: VecDeque<Message>,
-    since_ack_request: u32,
     ack_requested_ns: u64,
     /// Time of the last reply, or when the first unacknowledged packet left.
     progress_ns: u64,
-    repair: Repair,
+    pub(crate) retransmitted: u64,
     /// NSCC: packets in flight, and the window, which replaces the rate.
     flight: Option<Box<Flight>>,
-    pub(crate) retransmitted: u64,
+    messages: VecDeque<Message>,
+    /// Scratch space of the rate machine.
+    pub(crate) debt: Debt,
+    /// Reaction point.
+    pub(crate) rp: RpFlow,
     pub(crate) timeouts: u64,
+    repair: Repair,
 }
 
 impl SendQp {

@@ -1,4 +1,4 @@
-//! Running fabrics on all cores, with progress and Ctrl-C.
+//! Running simulations on all cores, with progress and Ctrl-C.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,38 +10,61 @@ use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::network::{FabricError, Outcome, Progress, Scenario, run};
-
 /// Interval of updating the progress line and checking for Ctrl-C.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Result of one scenario.
+/// A simulation that [`run_all`] can run.
+pub trait Simulation: Sync {
+    /// Its result.
+    type Outcome: Send;
+
+    /// Its size, in steps of the progress line.
+    fn steps(&self) -> u64;
+
+    /// Runs it on `threads` cores.
+    ///
+    /// `progress` is called at intervals, with the steps done and the simulated time, and may stop the run, which then
+    /// has no outcome.
+    ///
+    /// # Errors
+    /// The scenario is invalid.
+    fn simulate(
+        &self,
+        threads: usize,
+        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
+    ) -> Result<Option<Self::Outcome>>;
+}
+
+/// Result of one simulation.
 #[derive(Debug)]
-pub struct FabricRun {
+pub struct Run<T> {
     /// Outcome.
-    pub outcome: Outcome,
+    pub outcome: T,
     /// Duration.
     pub wall: Duration,
 }
+
+/// Results in the order of the scenarios; `None`: interrupted.
+type Results<T> = Vec<Result<Option<Run<T>>>>;
 
 /// Cores, a progress line on stderr, and Ctrl-C, for any number of calls of [`Pool::run`].
 pub(crate) struct Pool {
     threads: usize,
     interrupt: Interrupt,
     bar: ProgressBar,
-    /// Completed flows of all calls.
+    /// Completed steps of all calls.
     complete: AtomicU64,
 }
 
 impl Pool {
-    /// `flows`: total of all calls.
+    /// `steps`: total of all calls.
     ///
     /// # Errors
     /// The system has no file descriptor or thread left.
-    pub(crate) fn new(flows: u64, threads: usize) -> Result<Self> {
+    pub(crate) fn new(steps: u64, threads: usize) -> Result<Self> {
         let interrupt = Interrupt::catch()?;
-        let style = ProgressStyle::with_template("{wide_bar}  {pos} of {len} flows, {msg}, {eta} left")?;
-        let bar = ProgressBar::new(flows).with_style(style);
+        let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
+        let bar = ProgressBar::new(steps).with_style(style);
         Ok(Self { threads, interrupt, bar, complete: AtomicU64::new(0) })
     }
 
@@ -51,15 +74,14 @@ impl Pool {
     ///
     /// # Errors
     /// A scenario is invalid.
-    pub(crate) fn run(
+    pub(crate) fn run<S: Simulation>(
         &self,
-        scenarios: &[Scenario],
+        scenarios: &[S],
         message: &dyn Fn(usize, u64) -> String,
-    ) -> Result<Vec<Option<FabricRun>>> {
+    ) -> Result<Vec<Option<Run<S::Outcome>>>> {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (now_ns, left) = (AtomicU64::new(0), AtomicUsize::new(scenarios.len()));
-        let done: Mutex<Vec<Option<Result<FabricRun, FabricError>>>> =
-            Mutex::new(scenarios.iter().map(|_| None).collect());
+        let done: Mutex<Results<S::Outcome>> = Mutex::new(scenarios.iter().map(|_| Ok(None)).collect());
         let (workers, cores) =
             if scenarios.len() > 1 { (self.threads.min(scenarios.len()), 1) } else { (1, self.threads) };
         let work = || {
@@ -68,22 +90,22 @@ impl Pool {
                 let Some(scenario) = scenarios.get(index) else { return };
                 let started = Instant::now();
                 let mut reported = 0;
-                let mut report = |progress: Progress| {
-                    self.complete.fetch_add(progress.done - reported, Ordering::Relaxed);
-                    reported = progress.done;
-                    now_ns.store(progress.now_ns, Ordering::Relaxed);
+                let mut report = |steps: u64, reached_ns: u64| {
+                    self.complete.fetch_add(steps.saturating_sub(reported), Ordering::Relaxed);
+                    reported = steps;
+                    now_ns.store(reached_ns, Ordering::Relaxed);
                     if stop.load(Ordering::Relaxed) {
                         ControlFlow::Break(())
                     } else {
                         ControlFlow::Continue(())
                     }
                 };
-                let result = run(scenario, cores, &mut report);
-                let result = result.map(|outcome| FabricRun { outcome, wall: started.elapsed() });
-                self.complete.fetch_add(scenario.workload.flows().len() as u64 - reported, Ordering::Relaxed);
+                let result = scenario.simulate(cores, &mut report);
+                let result = result.map(|outcome| Some(Run { outcome: outcome?, wall: started.elapsed() }));
+                self.complete.fetch_add(scenario.steps().saturating_sub(reported), Ordering::Relaxed);
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(slot) = done.get_mut(index) {
-                    *slot = Some(result);
+                    *slot = result;
                 }
                 left.fetch_sub(1, Ordering::Relaxed);
             }
@@ -99,14 +121,7 @@ impl Pool {
             }
             Ok(())
         })?;
-        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.into_iter()
-            .map(|result| match result {
-                Some(Ok(run)) => Ok(Some(run)),
-                None | Some(Err(FabricError::Stopped { .. })) => Ok(None),
-                Some(Err(error)) => Err(error.into()),
-            })
-            .collect()
+        done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
     }
 }
 
@@ -121,10 +136,9 @@ impl Drop for Pool {
 ///
 /// # Errors
 /// A scenario is invalid, or the system has no file descriptor or thread left.
-pub fn run_all(scenarios: &[Scenario], threads: usize) -> Result<Vec<Option<FabricRun>>> {
-    let flows = scenarios.iter().map(|scenario| scenario.workload.flows().len() as u64).sum();
+pub fn run_all<S: Simulation>(scenarios: &[S], threads: usize) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
-    Pool::new(flows, threads)?.run(scenarios, &|left, now_ns| {
+    Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }
     })
 }
