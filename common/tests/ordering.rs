@@ -113,7 +113,7 @@ fn equal_reads(reads: usize) {
             read == first && read.2 & HELD == 0
         });
         assert!(!equal || first.0 == first.1, "torn: {first:?}");
-        program.join().unwrap();
+        program.join().expect("no panic");
     });
 }
 
@@ -185,7 +185,7 @@ fn overwritten(claim: Ordering) {
         let other = log.clone();
         let program = thread::spawn(move || (0..SLOTS).for_each(|_| other.record(claim)));
         assert!(log.read(1).is_none_or(|event| event == [1, 1]), "torn");
-        program.join().unwrap();
+        program.join().expect("no panic");
     });
 }
 

@@ -188,12 +188,12 @@ fn probes_use_the_daemon_port() {
 fn rendered(command: &mut Command) -> Option<BTreeMap<String, Value>> {
     let output = command.output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    let documents = parsed(&text).unwrap();
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let documents = parsed(&text).expect("YAML");
     let names = documents.iter().filter(|one| one["kind"] == "ConfigMap").map(|one| &one["metadata"]["name"]);
     let hashed = names.filter_map(Value::as_str).find(|name| *name != "dcqcn");
     let text = hashed.map_or_else(|| text.clone(), |name| text.replace(name, "variables"));
-    let documents = parsed(&text).unwrap().into_iter().filter(|document| !document.is_null());
+    let documents = parsed(&text).expect("YAML").into_iter().filter(|document| !document.is_null());
     let name = |one: &Value| format!("{} {}", one["kind"], one["metadata"]["name"]);
     Some(documents.map(|document| (name(&document), document)).collect())
 }
