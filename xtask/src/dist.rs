@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     for arch in ARCHITECTURES {
         release.packages(arch, &["deb", "rpm"])?;
         release.archive(arch)?;
-        image(workspace, &release.binaries(arch), &release.image(arch), arch.1)?;
+        image(workspace, &release.binaries(arch.0), &release.image(arch), arch.1)?;
     }
     release.bills()?;
     release.checksums()
@@ -60,7 +60,7 @@ pub(crate) fn deb(workspace: &Workspace) -> Result<()> {
 pub(crate) fn host_image(workspace: &Workspace) -> Result<()> {
     let host = host()?;
     let release = Release::build(workspace, &[host])?;
-    image(workspace, &release.binaries(host), &release.image(host), host.1)
+    image(workspace, &release.binaries(host.0), &release.image(host), host.1)
 }
 
 /// This machine's architecture.
@@ -89,7 +89,7 @@ impl<'a> Release<'a> {
         for arch in architectures {
             release.compile(&toolchain, &zig, arch.0)?;
         }
-        let host = release.binaries(host()?);
+        let host = release.binaries(host()?.0);
         for name in COMMANDS {
             generate(workspace, &host.join(name), &release.generated.join(name))?;
         }
@@ -104,11 +104,33 @@ impl<'a> Release<'a> {
         for name in COMMANDS {
             command.args(["--package", name, "--bin", name]);
         }
-        stream(command.env("DCQCN_EBPF_OBJECT", object))
+        stream(command.env("DCQCN_EBPF_OBJECT", object))?;
+        self.try_out(arch)
+    }
+
+    /// Starts the commands, those of another architecture in Debian's emulator of user space.
+    fn try_out(&self, arch: &str) -> Result<()> {
+        let emulator = (arch != std::env::consts::ARCH).then(|| format!("qemu-{arch}"));
+        if let Some(emulator) = &emulator {
+            apt::require(&[(emulator, "qemu-user")])?;
+        }
+        for name in COMMANDS {
+            let binary = self.binaries(arch).join(name);
+            let run = |words: &[&str]| {
+                let mut command = Command::new(emulator.as_deref().unwrap_or("env"));
+                capture(command.arg(&binary).args(words).current_dir(self.workspace.root()))
+            };
+            let version = run(&["--version"])?;
+            ensure!(version.trim() == format!("{name} {VERSION}"), "{} prints {version}", binary.display());
+            if name == build::COMMAND.0 {
+                run(&["config", "check", "dist/dcqcn.toml"])?;
+            }
+        }
+        Ok(())
     }
 
     /// Directory of the commands for an architecture.
-    fn binaries(&self, (arch, _): (&str, &str)) -> PathBuf {
+    fn binaries(&self, arch: &str) -> PathBuf {
         self.workspace.host_target().join(format!("{arch}-unknown-linux-musl/dist"))
     }
 
@@ -122,7 +144,7 @@ impl<'a> Release<'a> {
                 let file = package(
                     self.workspace,
                     name,
-                    &self.binaries(arch),
+                    &self.binaries(arch.0),
                     &self.generated,
                     &self.out,
                     (format, VERSION, arch.1),
@@ -140,7 +162,7 @@ impl<'a> Release<'a> {
         let root = self.out.join(&name);
         emptied(&root)?;
         for command in COMMANDS {
-            install(&self.binaries(arch).join(command), &root.join("bin").join(command), "755")?;
+            install(&self.binaries(arch.0).join(command), &root.join("bin").join(command), "755")?;
             copy(&self.generated.join(command), &root.join("share"))?;
         }
         for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "dist/dcqcn.toml"] {
