@@ -128,7 +128,8 @@ impl EventLog {
     };
 }
 
-/// Atomic operations on memory shared with other CPUs, each a full barrier; both return the previous value.
+/// Atomic operations on memory shared with other CPUs; both return the previous value. In BPF each is a full barrier
+/// (on arm64 an instruction with acquire and release, or a loop with `dmb ish`), as [`record`] requires.
 pub trait Atomic {
     /// Adds one.
     ///
@@ -151,7 +152,10 @@ pub struct Native;
 impl Atomic for Native {
     unsafe fn increment(at: *mut u64) -> u64 {
         // SAFETY: required of the caller.
-        unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel)
+        let before = unsafe { AtomicU64::from_ptr(at) }.fetch_add(1, Ordering::AcqRel);
+        // The slot is written after the claim, which `AcqRel` alone does not order.
+        fence(Ordering::Release);
+        before
     }
 
     unsafe fn swap(at: *mut u64, value: u64) -> u64 {
@@ -194,6 +198,7 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
         let left_out = left_out.read_volatile() as u32;
         let number = A::increment(&raw mut (*log).newest) + 1;
         let slot = &raw mut (*log).slots[number as usize % SLOTS];
+        // Between two full barriers: a reader that sees any of it sees `newest`, one that sees `number` sees all of it.
         (&raw mut (*slot).event).write(Event { left_out, ..event });
         A::swap(&raw mut (*slot).number, number);
     }
@@ -241,7 +246,7 @@ pub unsafe fn look(log: *mut EventLog, number: u64) -> Found {
     }
     // SAFETY: required of the caller. Plain integers: a torn read is discarded below.
     let event = unsafe { (&raw const (*slot).event).read_volatile() };
-    // A writer claims its number before it writes to the slot.
+    // A writer claims its number before it writes to the slot: if this read saw the next entry, `newest` is seen as well.
     fence(Ordering::Acquire);
     if there > number || is_over() { Found::Gone } else { Found::Event(event) }
 }

@@ -192,7 +192,8 @@ impl hooks::Env<'static> for Env {
         let next = update(seen, unsafe { *own });
         // Tried once: if another CPU wins, the batch is published with the next packet.
         //
-        // SAFETY: as above. Ordering: the result is used, so Relaxed would be miscompiled (LLVM #210280).
+        // SAFETY: as above. Ordering: the word is the whole state shared with other CPUs, so none is needed; the result is used, so
+        // Relaxed would be miscompiled (LLVM #210280).
         let is_told = next.empty_at != seen
             && unsafe {
                 atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(

@@ -33,7 +33,7 @@ static ACTIVE: Global<Active> =
 pub fn active_slot() -> u32 {
     let active = (&raw const ACTIVE).cast::<Active>();
     // SAFETY: a variable of this type. The controller changes it concurrently: the field is read by a
-    // single load.
+    // single load. It is part of the address of the parameters, which orders their loads after this one.
     unsafe { (&raw const (*active).slot).read_volatile() }
 }
 
@@ -41,7 +41,7 @@ pub fn active_slot() -> u32 {
 #[inline(always)]
 pub fn sorts_all() -> bool {
     let active = (&raw const ACTIVE).cast::<Active>();
-    // SAFETY: as above.
+    // SAFETY: as above. Not ordered with the index: during a change one packet may be sorted by the old parameters.
     unsafe { (&raw const (*active).sorts_all).read_volatile() != 0 }
 }
 

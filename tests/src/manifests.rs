@@ -16,6 +16,10 @@ pub fn directory() -> PathBuf {
 /// Every document of a file.
 pub fn documents(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let read = |document| Value::deserialize(document).with_context(|| path.display().to_string());
-    serde_yaml_ng::Deserializer::from_str(&text).map(read).collect()
+    parsed(&text).with_context(|| path.display().to_string())
+}
+
+/// Every document of a text.
+pub fn parsed(text: &str) -> Result<Vec<Value>> {
+    Ok(serde_yaml_ng::Deserializer::from_str(text).map(Value::deserialize).collect::<Result<_, _>>()?)
 }

@@ -1,13 +1,14 @@
 //! Kubernetes' manifests checked against the API's schema and the commands' requirements, without a cluster.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use dcqcn_tests::manifests::{directory, documents};
+use dcqcn_tests::manifests::{directory, documents, parsed};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,7 @@ fn strictly(manifest: &Value) -> std::result::Result<(), String> {
     match manifest["kind"].as_str().unwrap_or_default() {
         "DaemonSet" => typed::<DaemonSet>(manifest),
         "Deployment" => typed::<Deployment>(manifest),
+        "ConfigMap" => typed::<ConfigMap>(manifest),
         "StatefulSet" => typed::<StatefulSet>(manifest),
         "Service" => typed::<Service>(manifest),
         "Namespace" => typed::<Namespace>(manifest),
@@ -179,6 +181,88 @@ fn probes_use_the_daemon_port() {
     let socket = file["control"]["socket"].as_str().unwrap();
     let agent = &one("DaemonSet", "dcqcn-fleet-agent").unwrap()["spec"]["template"]["spec"]["containers"][0];
     assert!(agent["args"].as_array().unwrap().iter().any(|word| word == socket), "{agent}");
+}
+
+/// Documents of `helm template` or `kubectl kustomize` by kind and name, without the hash in the name of the fleet's variables;
+/// `None` if the program is not installed.
+fn rendered(command: &mut Command) -> Option<BTreeMap<String, Value>> {
+    let output = command.output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let documents = parsed(&text).expect("YAML");
+    let names = documents.iter().filter(|one| one["kind"] == "ConfigMap").map(|one| &one["metadata"]["name"]);
+    let hashed = names.filter_map(Value::as_str).find(|name| *name != "dcqcn");
+    let text = hashed.map_or_else(|| text.clone(), |name| text.replace(name, "variables"));
+    let documents = parsed(&text).expect("YAML").into_iter().filter(|document| !document.is_null());
+    let name = |one: &Value| format!("{} {}", one["kind"], one["metadata"]["name"]);
+    Some(documents.map(|document| (name(&document), document)).collect())
+}
+
+fn helm(namespace: &str, values: &[&str]) -> Option<BTreeMap<String, Value>> {
+    let mut command = Command::new("helm");
+    command.args(["template", "dcqcn"]).arg(directory()).args(["--namespace", namespace]);
+    rendered(command.args(values.iter().flat_map(|value| ["--set", value])))
+}
+
+#[test]
+fn chart_equals_the_kustomization() {
+    let test = "chart_equals_the_kustomization";
+    for (folder, values) in [("base", &[][..]), ("fleet", &["fleet.enabled=true"][..])] {
+        let Some(chart) = helm("dcqcn", values) else {
+            eprintln!("SKIPPED {test}: helm is not installed");
+            return;
+        };
+        for (name, manifest) in &chart {
+            assert_eq!(strictly(manifest), Ok(()), "{name}");
+        }
+        let kustomize = &mut Command::new("kubectl");
+        let Some(mut own) = rendered(kustomize.arg("kustomize").arg(directory().join(folder))) else {
+            eprintln!("SKIPPED {test}, in part: kubectl is not installed");
+            continue;
+        };
+        // Helm creates it on request only.
+        assert!(own.remove("\"Namespace\" \"dcqcn\"").is_some());
+        assert_eq!(chart, own, "{folder}");
+    }
+}
+
+#[test]
+fn chart_applies_values() {
+    let values = [
+        "fleet.enabled=true",
+        "fleet.env.DCQCN_ETCD=https://etcd:2379",
+        "image.name=registry/dcqcn:1",
+        "capabilities={NET_RAW}",
+        "nodeSelector.roce=true",
+    ];
+    let Some(chart) = helm("roce", &values) else {
+        eprintln!("SKIPPED chart_applies_values: helm is not installed");
+        return;
+    };
+    for (name, manifest) in &chart {
+        assert_eq!(
+            (strictly(manifest), &manifest["metadata"]["namespace"]),
+            (Ok(()), &json!("roce")),
+            "{name}"
+        );
+        let pod = &manifest["spec"]["template"]["spec"];
+        for container in pod["containers"].as_array().into_iter().flatten() {
+            assert_eq!(container["image"], "registry/dcqcn:1", "{name}");
+        }
+    }
+    let daemon = &chart["\"DaemonSet\" \"dcqcn\""]["spec"]["template"]["spec"];
+    let granted = daemon["containers"][0]["securityContext"]["capabilities"]["add"].as_array().unwrap();
+    assert_eq!(granted.last(), Some(&json!("NET_RAW")));
+    let env = &chart["\"ConfigMap\" \"variables\""]["data"];
+    assert_eq!(env["DCQCN_ETCD"], "https://etcd:2379");
+}
+
+/// The chart has the versions of the commands.
+#[test]
+fn chart_has_the_version() {
+    let [chart] = <[Value; 1]>::try_from(documents(&directory().join("Chart.yaml")).unwrap()).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!((&chart["version"], &chart["appVersion"]), (&json!(version), &json!(version)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The Debian package's maintainer scripts, with mocks of the commands that they run.
+//! The maintainer scripts of the packages, with mocks of the commands that they run.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,7 +43,7 @@ impl Root {
     }
 
     fn run(&self, script: &str, action: &str) -> Result<Output> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/debian").join(script);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/packages/dcqcn").join(script);
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH")?);
         Ok(Command::new("sh")
             .arg(script)
@@ -58,16 +58,30 @@ impl Root {
     }
 }
 
+/// `remove` is dpkg's argument, 0 rpm's.
 #[test]
 fn removal_detaches_and_ends_the_mount() -> Result<()> {
-    let root = Root::new("rm -f \"$DPKG_ROOT/run/dcqcn/ns-7/3.json\"")?;
-    let output = root.run("prerm", "remove")?;
-    assert!(output.status.success(), "{output:?}");
-    let calls = root.calls()?;
-    assert!(calls.contains("dcqcn detach --all --interrupt"), "{calls}");
-    assert!(calls.contains("systemctl stop run-dcqcn-bpf.mount"), "{calls}");
-    assert!(root.run("postrm", "purge")?.status.success());
-    assert!(!root.path("run/dcqcn").exists());
+    for action in ["remove", "0"] {
+        let root = Root::new("rm -f \"$DPKG_ROOT/run/dcqcn/ns-7/3.json\"")?;
+        let output = root.run("prerm", action)?;
+        assert!(output.status.success(), "{output:?}");
+        let calls = root.calls()?;
+        assert!(calls.contains("dcqcn detach --all --interrupt"), "{calls}");
+        assert!(calls.contains("systemctl stop run-dcqcn-bpf.mount"), "{calls}");
+        assert!(root.run("postrm", "purge")?.status.success());
+        assert!(!root.path("run/dcqcn").exists());
+    }
+    Ok(())
+}
+
+/// `upgrade` is dpkg's argument, 1 rpm's.
+#[test]
+fn upgrade_detaches_nothing() -> Result<()> {
+    for action in ["upgrade", "1"] {
+        let root = Root::new("")?;
+        assert!(root.run("prerm", action)?.status.success());
+        assert!(!root.path("calls").exists() && root.journal().exists(), "{action}");
+    }
     Ok(())
 }
 

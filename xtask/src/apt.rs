@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::run;
 
@@ -89,6 +89,36 @@ impl Apt {
         // Old lists have versions that the archive has since replaced.
         install().or_else(|error| if self.refresh() { install() } else { Err(error) })
     }
+}
+
+/// Installs `packages` where this process may: as root on Debian or Ubuntu.
+pub(crate) fn install_if_root(packages: &[&str]) -> Result<()> {
+    let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else { return Ok(()) };
+    if !apt.has_lists() {
+        apt.refresh();
+    }
+    apt.install(&packages.iter().map(|&package| package.to_owned()).collect::<Vec<_>>())
+}
+
+/// Installs the packages of missing programs, where this process may.
+///
+/// # Errors
+/// A program is still missing.
+pub(crate) fn require(programs: &[(&str, &str)]) -> Result<()> {
+    let missing = || -> Vec<&str> {
+        programs
+            .iter()
+            .filter(|(program, _)| run::find_program(program).is_none())
+            .map(|&(_, package)| package)
+            .collect()
+    };
+    if missing().is_empty() {
+        return Ok(());
+    }
+    install_if_root(&missing())?;
+    let missing = missing().join(" ");
+    ensure!(missing.is_empty(), "{missing} is not installed: install it (Debian: apt-get install {missing})");
+    Ok(())
 }
 
 /// Non-interactive, with untranslated messages for parsing.

@@ -37,17 +37,9 @@ pub(crate) fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<St
 
 /// Sets up, and builds these binaries for release together.
 pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
-    build(workspace, "release", binaries)
-}
-
-/// As [`release`], with link-time optimisation.
-pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
-    build(workspace, "dist", binaries)
-}
-
-fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()> {
+    let profile = "release";
     let toolchain = toolchain::setup(workspace)?;
-    let object = object(workspace, &toolchain)?;
+    let object = object(workspace, &toolchain, std::env::consts::ARCH)?;
     if binaries.contains(&FLEET) {
         web::setup(workspace)?;
     }
@@ -68,14 +60,19 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     Ok(())
 }
 
-/// Builds the eBPF objects and puts them where `userspace/hosts/loader/build.rs` expects them.
-pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
-    header(format_args!("eBPF object: {}", toolchain.summary()));
-    stream(&mut toolchain.cargo(workspace, "build")?)?;
+/// Builds the eBPF objects for kernels of `arch`, this machine's where `userspace/hosts/loader/build.rs` expects them;
+/// returns the path of the data plane's.
+pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -> Result<PathBuf> {
+    header(format_args!("eBPF object for {arch}: {}", toolchain.summary()));
+    stream(&mut toolchain.cargo(workspace, "build", arch)?)?;
 
     let built = workspace.ebpf_target().join(TARGET).join("release");
+    let is_host = arch == std::env::consts::ARCH;
+    let to = if is_host { workspace.ebpf_target() } else { workspace.ebpf_target().join(arch) };
+    fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
     for object in [workspace.ebpf_object(), workspace.trace_object(), workspace.baselines()] {
-        let built = built.join(object.file_name().context("an object without a name")?);
+        let name = object.file_name().context("an object without a name")?;
+        let (built, object) = (built.join(name), to.join(name));
         // DWARF is three quarters of it and unused: lines and types for the kernel are in the BTF.
         let stripped = built.with_extension("stripped");
         stream(toolchain.objcopy().arg("--strip-debug").args([&built, &stripped]))?;
@@ -85,7 +82,7 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Pat
             fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
         }
     }
-    Ok(workspace.ebpf_object())
+    Ok(to.join("dcqcn-ebpf"))
 }
 
 fn size_bytes(path: &std::path::Path) -> Result<u64> {

@@ -33,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         None => &[],
     };
     // clippy needs the object, which the library embeds.
-    build::object(workspace, &toolchain)?;
+    build::object(workspace, &toolchain, std::env::consts::ARCH)?;
 
     header("clippy, host");
     let mut clippy = workspace.cargo("clippy");

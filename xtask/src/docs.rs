@@ -26,7 +26,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let text = crates::written(workspace, &text)?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     // The library embeds the object.
-    build::object(workspace, &toolchain::setup(workspace)?)?;
+    build::object(workspace, &toolchain::setup(workspace)?, std::env::consts::ARCH)?;
     for (package, tests) in WRITTEN {
         header(format_args!("{package}: pages and pictures"));
         stream(

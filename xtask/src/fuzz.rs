@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
-    apt::Apt,
+    apt,
     run::{self, header, line, stream},
     workspace::Workspace,
 };
@@ -131,12 +131,7 @@ const INSTRUMENTED: [&str; 6] = [
 
 /// libFuzzer is C++.
 fn ensure_cxx() -> Result<()> {
-    if run::find_program("c++").is_some() {
-        return Ok(());
-    }
-    let apt = Apt::detect();
-    let mut apt = apt.context("no C++ compiler, and not Debian or Ubuntu: install one as `c++`")?;
-    apt.install(&["g++".to_owned()])
+    apt::require(&[("c++", "g++")])
 }
 
 /// Runs one target's program; a finding fails it.

@@ -1,4 +1,4 @@
-//! Entry point of the repository: `cargo xtask setup`, `build`, `deb`, `image`, `check`, `test`, `demo`, `bench`,
+//! Entry point of the repository: `cargo xtask setup`, `build`, `deb`, `image`, `dist`, `check`, `test`, `demo`, `bench`,
 //! `soak`, `fuzz`, `fidelity`, `fleet`, `judges`, `nscc`, `enough`, `tune`, `docs`, `p4` and `vm`.
 //!
 //! Every verb sets up its requirements, so each may be the first command on a new machine.
@@ -10,14 +10,13 @@ mod build;
 mod check;
 mod circles;
 mod crates;
-mod deb;
 mod demo;
+mod dist;
 mod docs;
 mod enough;
 mod fidelity;
 mod fleet;
 mod fuzz;
-mod image;
 mod judges;
 mod lab;
 mod linker;
@@ -29,6 +28,7 @@ mod peer;
 mod programs;
 mod prose;
 mod public;
+mod python;
 mod run;
 mod soak;
 mod tally;
@@ -64,10 +64,12 @@ enum Verb {
     Build,
     /// Check formatting, prose, clippy with warnings denied (eBPF crate included) and rustdoc.
     Check,
-    /// Build the Debian packages: binary, units, default file, manual pages, completions, documentation.
+    /// Build this machine's Debian packages, into target/packages.
     Deb,
-    /// Build an OCI image with the commands, for Kubernetes and others: target/image/dcqcn.tar. Needs root.
+    /// Build this machine's OCI image, for Kubernetes and others, into target/packages. Needs root.
     Image,
+    /// Build all files of a release for x86_64 and aarch64, into target/packages. Needs root.
+    Dist,
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
     /// Four senders into a 200 Mbit/s port, with and without DCQCN, in network namespaces. Needs root.
@@ -122,8 +124,9 @@ fn dispatch(verb: Verb) -> Result<()> {
         }
         Verb::Build => build::run(&workspace).map(drop),
         Verb::Check => check::run(&workspace),
-        Verb::Deb => deb::run(&workspace),
-        Verb::Image => image::run(&workspace),
+        Verb::Deb => dist::deb(&workspace),
+        Verb::Image => dist::host_image(&workspace),
+        Verb::Dist => dist::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Demo(args) => demo::run(&workspace, &args),
         Verb::Bench(args) => bench::run(&workspace, &args),

@@ -1,13 +1,11 @@
 //! Spelling, house words and Markdown, by codespell and rumdl in a Python environment below the target directory.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::apt::Apt;
-use crate::run::{capture, find_program, header, is_root, line};
+use crate::python;
+use crate::run::{capture, header, line};
 use crate::workspace::Workspace;
 
 const PACKAGES: [&str; 2] = ["codespell==2.4.3", "rumdl==0.3.0"];
@@ -37,7 +35,7 @@ const TERMS: &str = "bufer,ect,iif,inforce,inout,lod,ratatui,ser,swich,whats";
 /// Checks every text of the repository.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("prose");
-    let bin = ensure_linters(workspace)?;
+    let bin = python::ensure(workspace, "prose", &PACKAGES)?;
     let listed =
         capture(Command::new("git").args(["ls-files", "--"]).args(TEXTS).current_dir(workspace.root()))?;
     let corpus = |file: &&str| !file.starts_with("fuzz/corpus/") && workspace.root().join(file).exists();
@@ -69,34 +67,10 @@ fn complaints(linter: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Installs the linters unless these versions are there; returns the directory of their programs.
-fn ensure_linters(workspace: &Workspace) -> Result<PathBuf> {
-    let root = workspace.tools().join("prose");
-    let (bin, stamp) = (root.join("bin"), root.join("installed"));
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PACKAGES.join("\n")) {
-        return Ok(bin);
-    }
-    header(format_args!("{}: installed once", PACKAGES.join(", ")));
-    let has_venv = || capture(Command::new("python3").args(["-c", "import ensurepip"])).is_ok();
-    if (find_program("python3").is_none() || !has_venv())
-        && let Some(mut apt) = Apt::detect().filter(|_| is_root())
-    {
-        if !apt.has_lists() {
-            apt.refresh();
-        }
-        apt.install(&["python3-venv".to_owned()])?;
-    }
-    capture(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))
-        .context("cannot make a Python environment; install python3-venv")?;
-    let pip = ["install", "--quiet", "--disable-pip-version-check"];
-    capture(Command::new(bin.join("pip")).args(pip).args(PACKAGES))
-        .context("cannot install codespell and rumdl; the first check needs the network")?;
-    fs::write(&stamp, PACKAGES.join("\n")).with_context(|| format!("cannot write {}", stamp.display()))?;
-    Ok(bin)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

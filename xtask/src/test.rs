@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::{
-    build, image, peer,
+    build, dist, peer,
     run::{self, header, line},
     tally::Tally,
     toolchain,
@@ -93,7 +93,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         peer::ensure(workspace);
     }
     if rings.contains(&Ring::Net) && run::is_root() && left_out.is_none() {
-        image::for_tests(workspace);
+        dist::image_for_tests(workspace);
     }
     let mut tally = Tally::default();
     let (of_fleet, programs): (Vec<_>, Vec<_>) =
@@ -187,7 +187,7 @@ fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
         .env("DCQCN_BIN", workspace.binary())
         .env("DCQCN_LAB_BIN", workspace.lab())
         .env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
-    let image = image::archive(workspace);
+    let image = dist::test_image(workspace);
     if image.exists() {
         command.env("DCQCN_IMAGE", image);
     }

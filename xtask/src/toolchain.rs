@@ -94,9 +94,18 @@ pub(crate) fn require_runtime_tools() -> Result<()> {
 }
 
 impl Toolchain {
-    /// Cargo of this toolchain in the eBPF crate, configured for the BPF target.
-    pub(crate) fn cargo(&self, workspace: &Workspace, verb: &str) -> Result<Command> {
-        self.command(workspace, "cargo", verb)
+    /// Cargo of this toolchain in the eBPF crate, configured for the BPF target and kernels of `arch`.
+    pub(crate) fn cargo(&self, workspace: &Workspace, verb: &str, arch: &str) -> Result<Command> {
+        self.command(workspace, "cargo", verb, arch)
+    }
+
+    /// `cargo zigbuild` of this toolchain, in `zig`, with the standard library from source.
+    pub(crate) fn cross(&self, workspace: &Workspace, zig: &Path) -> Result<Command> {
+        let mut command = Command::new(zig.join("cargo-zigbuild"));
+        command.args(["zigbuild", "-Z", "build-std=std,panic_unwind"]).current_dir(workspace.root());
+        command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", run::path_with(zig)?);
+        self.environment(&mut command);
+        Ok(command)
     }
 
     /// Clippy of this toolchain in the eBPF crate; installs it if missing.
@@ -106,7 +115,7 @@ impl Toolchain {
         if !self.compiler.bin.join(program).is_file() {
             self.install_clippy().with_context(|| format!("{} has no clippy", self.compiler.source))?;
         }
-        self.command(workspace, program, "clippy")
+        self.command(workspace, program, "clippy", std::env::consts::ARCH)
     }
 
     fn install_clippy(&self) -> Result<()> {
@@ -126,7 +135,7 @@ impl Toolchain {
         Command::new(self.llvm.prefix.join("bin/llvm-objcopy"))
     }
 
-    fn command(&self, workspace: &Workspace, program: &str, verb: &str) -> Result<Command> {
+    fn command(&self, workspace: &Workspace, program: &str, verb: &str, arch: &str) -> Result<Command> {
         let bin = &self.compiler.bin;
         let mut command = Command::new(bin.join(program));
         command
@@ -134,16 +143,22 @@ impl Toolchain {
             .args(["--release", "--target", TARGET, "-Z", "build-std=core", "--target-dir"])
             .arg(workspace.ebpf_target())
             .current_dir(workspace.ebpf_crate())
+            .env("CARGO_ENCODED_RUSTFLAGS", rustflags(arch).join("\x1f"))
+            .env("PATH", run::path_with(&self.linker)?);
+        self.environment(&mut command);
+        Ok(command)
+    }
+
+    fn environment(&self, command: &mut Command) {
+        let bin = &self.compiler.bin;
+        command
             .env("CARGO", bin.join("cargo"))
             .env("RUSTC", bin.join("rustc"))
-            .env("CARGO_ENCODED_RUSTFLAGS", rustflags().join("\x1f"))
-            .env("PATH", run::path_with(&self.linker)?)
             // Set by rustup for the compiler that built this xtask.
             .env_remove("RUSTUP_TOOLCHAIN");
         if self.compiler.source == Source::Debian {
             command.env("RUSTC_BOOTSTRAP", "1");
         }
-        Ok(command)
     }
 
     /// All versions on one line.
@@ -163,9 +178,10 @@ pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// Flags for `core` too: without its debug information the BTF of `memcpy` and the like is incomplete, and the kernel
 /// rejects the program (aya issue 1649).
-fn rustflags() -> [String; 5] {
+fn rustflags(arch: &str) -> [String; 5] {
     [
-        format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
+        // The release of a lock depends on the memory model (`common/src/flow/lock.rs`).
+        format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
         // Otherwise even a short memset is a call, and Linux 6.1 rejects calls under a lock.
@@ -376,8 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn flags_name_the_host() {
-        let [arch, ..] = rustflags();
-        assert!(arch.ends_with(&format!("\"{}\"", std::env::consts::ARCH)), "{arch}");
+    fn flags_name_the_architecture() {
+        let [arch, ..] = rustflags("aarch64");
+        assert!(arch.ends_with("\"aarch64\""), "{arch}");
     }
 }

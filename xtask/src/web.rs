@@ -2,13 +2,13 @@
 //! the command at build time; running it needs none.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::apt::Apt;
-use crate::run::{self, capture, header};
+use crate::apt;
+use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
 /// A package, and its files.
@@ -72,9 +72,9 @@ fn get(to: &Path, package: &Package) -> Result<()> {
         return Ok(());
     }
     header(format_args!("{name} {version}, from npm"));
-    let npm = npm()?;
+    apt::require(&[("npm", "npm")]).context("dcqcn-fleet needs npm once, to be built")?;
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    capture(Command::new(npm).args(["pack", "--silent", &format!("{name}@{version}")]).current_dir(to))
+    capture(Command::new("npm").args(["pack", "--silent", &format!("{name}@{version}")]).current_dir(to))
         .with_context(|| format!("npm does not give {name} {version}"))?;
     let tarball = to.join(format!("{name}-{version}.tgz"));
     let taken = take(&tarball, to, sha512, files);
@@ -96,24 +96,6 @@ fn take(tarball: &Path, to: &Path, sha512: &str, files: &[(&str, &str)]) -> Resu
         fs::write(&path, output.stdout).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
-}
-
-fn npm() -> Result<PathBuf> {
-    if let Some(npm) = run::find_program("npm") {
-        return Ok(npm);
-    }
-    if let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) {
-        if !apt.has_lists() {
-            apt.refresh();
-        }
-        apt.install(&["npm".to_owned()])?;
-    }
-    match run::find_program("npm") {
-        Some(npm) => Ok(npm),
-        None => {
-            bail!("npm is not installed, which building dcqcn-fleet needs once: install it (Debian: `npm`)")
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 /// The checkout and its output directories.
+#[derive(Clone)]
 pub(crate) struct Workspace {
     root: PathBuf,
     target: PathBuf,

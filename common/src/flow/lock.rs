@@ -117,7 +117,7 @@ unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn free(word: *mut u32, value: u32) {
     if cfg!(bpf_target_arch = "x86_64") {
-        // Assembly, so that the compiler completes all writes first. x86 does not let a store overtake another.
+        // Assembly, so that the compiler completes all writes first. x86 lets a store overtake neither a store nor a load.
         //
         // SAFETY: required of the caller.
         unsafe {
@@ -129,6 +129,8 @@ pub unsafe fn free(word: *mut u32, value: u32) {
             );
         }
     } else {
+        // Linux 6.1 has no store-release for BPF: an exchange, which the JIT makes a full barrier.
+        //
         // SAFETY: as above.
         unsafe {
             core::intrinsics::atomic_xchg::<u32, { core::intrinsics::AtomicOrdering::AcqRel }>(word, value)

@@ -3,6 +3,10 @@
 //! Each flow has its own lock, on a cache line that its packets dirty anyway, so accounting never contends across
 //! flows. The set's lock serialises insertion, which replaces a flow under that flow's lock. Lookup is lockless: the
 //! lock word carries a generation, so a compare-and-exchange on the observed word fails if the slot was reused.
+//!
+//! Memory ordering: taking a lock acquires and [`free`] releases, so a flow's fields are ordered by its lock. Reads
+//! without it (tags, fingerprints, lock words, [`FlowPeek`]) need no order, because [`Shared::hold`] compares the
+//! fingerprint again under the lock.
 
 use core::ops::{Deref, DerefMut};
 
@@ -140,7 +144,7 @@ impl Shared {
     #[must_use]
     pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`. The word is read first: a fingerprint stored later implies another word.
+        // SAFETY: as in `flow`. If the two loads are reordered, or the slot is reused between them, `hold` fails.
         unsafe {
             let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
             ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(LockWord(seen))
@@ -254,7 +258,7 @@ impl Shared {
                 return Err(LookupError::Evicted);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
-            // The word before the fingerprint: a concurrent lookup waits, then checks the owner of the slot again.
+            // The word before the fingerprint, on x86: a concurrent lookup waits here and not in a failing exchange.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
             *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
             let cold = self.cold(way);

@@ -1,7 +1,7 @@
 //! A guest: its parts, and running a scenario in one.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::{Finished, RESULTS, cache, room};
 use crate::run::{find_program, header};
 use crate::tools::{self, Want};
 use crate::workspace::Workspace;
-use crate::{build, deb, page};
+use crate::{build, dist, page};
 
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
 /// second each time. The guest's modules are the running kernel's.
@@ -54,9 +54,8 @@ pub(super) struct Guest {
     made: String,
     /// Lock: the cache and the shared directory are for one run at a time.
     _lock: File,
-    repository: PathBuf,
-    /// The command for many hosts, and the directory of etcd, if present.
-    fleet: PathBuf,
+    workspace: Workspace,
+    /// Directory of etcd, if present.
     programs: PathBuf,
     pub(super) cache: PathBuf,
     pub(super) share: PathBuf,
@@ -115,22 +114,29 @@ impl Guest {
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
         let from = page::made(workspace, "cargo xtask vm")?;
-        let repository = workspace.root().to_owned();
-        let fleet = workspace.built("release", build::FLEET.0);
-        let programs = tools::unpacked(workspace);
-        Ok((Self { made: from, _lock: lock, repository, fleet, programs, cache, share, tree }, made))
+        let workspace = workspace.clone();
+        let programs = tools::unpacked(&workspace);
+        Ok((Self { made: from, _lock: lock, workspace, programs, cache, share, tree }, made))
     }
 
     /// Puts the packages on the share, as built by `cargo xtask deb`, the daemon's also as an earlier version; and
     /// etcd, a single program.
     fn package(&self) -> Result<()> {
         let out = self.cache.join("deb");
-        for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", env!("CARGO_PKG_VERSION"))] {
-            let package = deb::package(&self.repository, &self.share.join("dcqcn"), &out, version)?;
+        let current = env!("CARGO_PKG_VERSION");
+        let package = |binary: &Path, name: &str, version: &str| {
+            let generated = out.join("generated");
+            dist::generate(&self.workspace, binary, &generated.join(name))?;
+            let binaries = binary.parent().context("a binary without a directory")?;
+            dist::package(&self.workspace, name, binaries, &generated, &out, ("deb", version, "amd64"))
+        };
+        let dcqcn = self.share.join(build::COMMAND.0);
+        for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", current)] {
+            let package = package(&dcqcn, build::COMMAND.0, version)?;
             fs::copy(&package, self.share.join(name))
                 .with_context(|| format!("cannot copy {}", package.display()))?;
         }
-        let fleet = deb::fleet_package(&self.repository, &self.fleet, &out, env!("CARGO_PKG_VERSION"))?;
+        let fleet = package(&self.workspace.built("release", build::FLEET.0), build::FLEET.0, current)?;
         for (from, to) in [(fleet, "dcqcn-fleet.deb"), (self.programs.join("etcd"), "etcd")] {
             let from = if from.exists() { from } else { find_program(to).unwrap_or(from) };
             fs::copy(&from, self.share.join(to))

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
 
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
@@ -20,7 +21,7 @@ use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::lazy::{Lazy, Source};
-use super::settle::Settling;
+use super::settle::{EQUAL_READS, Settling};
 use super::{Error, in_object};
 use crate::events::Log;
 
@@ -129,6 +130,8 @@ impl Maps {
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
             *left_ns = now_ns;
         }
+        // The parameters before their index. A program's loads are ordered by the address, which contains the index.
+        fence(Ordering::Release);
         self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))?;
         let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
         if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < REST_NS {
@@ -237,8 +240,10 @@ impl Maps {
     /// The set does not exist.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
         let rp = self.rp.get()?;
-        let mut settling = Settling::new(rp.get(&index, 0).map_err(at("RP"))?);
+        let mut settling = Settling::new(rp.get(&index, 0).map_err(at("RP"))?, EQUAL_READS);
         for _ in 0..SET_READS {
+            // See `EQUAL_READS`.
+            fence(Ordering::Acquire);
             if settling.read(&rp.get(&index, 0).map_err(at("RP"))?) {
                 break;
             }
@@ -381,15 +386,17 @@ impl Maps {
     }
 }
 
-/// Reads a set of the NP table consistently: unlocked, and equal in two successive reads.
+/// Reads a set of the NP table consistently: unlocked, and equal in successive reads; see [`EQUAL_READS`].
 ///
 /// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last
 /// read.
 fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
-    let mut last = array.get(&index, 0)?;
+    let (mut last, mut equal_reads) = (array.get(&index, 0)?, 0);
     for _ in 0..SET_READS {
+        fence(Ordering::Acquire);
         let set = array.get(&index, 0)?;
-        if set.is_at_rest() && set == last {
+        equal_reads = if set.is_at_rest() && set == last { equal_reads + 1 } else { 0 };
+        if equal_reads == EQUAL_READS {
             break;
         }
         last = set;

@@ -1,0 +1,203 @@
+//! The lock-free algorithms shared by programs and user space, under every order that the C11 memory model (hence arm64)
+//! permits, explored by loom. loom has its own atomics, so each test restates an algorithm, as short as its orderings allow;
+//! it names the code that it restates. Data are relaxed atomics: each may be stale on its own.
+
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+use loom::thread;
+
+const HELD: u32 = 1;
+
+/// A flow and its lock: `common/src/flow/lock.rs`.
+struct Flow {
+    lock: AtomicU32,
+    fingerprint: AtomicU64,
+    /// A second field, equal to the fingerprint whenever the lock is free.
+    data: AtomicU64,
+}
+
+impl Flow {
+    fn new() -> Self {
+        Self { lock: AtomicU32::new(0), fingerprint: AtomicU64::new(1), data: AtomicU64::new(1) }
+    }
+
+    fn take(&self, seen: u32) -> bool {
+        self.lock.compare_exchange(seen, seen | HELD, Acquire, Relaxed).is_ok()
+    }
+
+    fn free(&self, word: u32) {
+        self.lock.store(word, Release);
+    }
+
+    /// A full barrier, as the exchange of BPF: no store inside becomes visible before it.
+    fn take_in_kernel(&self, seen: u32) -> bool {
+        let is_taken = self.lock.compare_exchange(seen, seen | HELD, AcqRel, Acquire).is_ok();
+        fence(Release);
+        is_taken
+    }
+
+    fn store(&self, value: u64) {
+        self.fingerprint.store(value, Relaxed);
+        self.data.store(value, Relaxed);
+    }
+
+    /// The data before the lock, as a reordered copy has them.
+    fn copy(&self) -> (u64, u64, u32) {
+        let data = (self.data.load(Relaxed), self.fingerprint.load(Relaxed));
+        (data.0, data.1, self.lock.load(Relaxed))
+    }
+}
+
+/// `Shared::look` and `hold` against `put`, which reuses the slot.
+#[test]
+fn held_flow_is_the_looked_up_one() {
+    loom::model(|| {
+        let flow = Arc::new(Flow::new());
+        let other = flow.clone();
+        let put = thread::spawn(move || {
+            if other.take(0) {
+                other.store(2);
+                other.free(2);
+            }
+        });
+        // The fingerprint before the word: the order that the code does not have, but the hardware may.
+        let is_here = flow.fingerprint.load(Relaxed) == 1;
+        let seen = flow.lock.load(Relaxed) & !HELD;
+        if is_here && flow.take(seen) {
+            let is_ours = flow.fingerprint.load(Relaxed) == 1;
+            assert_eq!(is_ours, flow.data.load(Relaxed) == 1);
+            assert_eq!(is_ours, seen == 0);
+            flow.free(seen);
+        }
+        put.join().unwrap();
+    });
+}
+
+/// Two CPUs that each change a flow under its lock lose no change.
+#[test]
+fn lock_loses_no_change() {
+    loom::model(|| {
+        let flow = Arc::new(Flow::new());
+        let add = |flow: &Flow| {
+            let is_taken = flow.take(0);
+            if is_taken {
+                flow.store(flow.data.load(Relaxed) + 1);
+                flow.free(0);
+            }
+            u64::from(is_taken)
+        };
+        let other = flow.clone();
+        let added = thread::spawn(move || add(&other));
+        let sum = 1 + add(&flow) + added.join().unwrap();
+        assert_eq!((flow.data.load(Relaxed), flow.fingerprint.load(Relaxed)), (sum, sum));
+    });
+}
+
+/// Consistent reads by user space (`EQUAL_READS` in the loader) of a flow that a program changes twice.
+fn equal_reads(reads: usize) {
+    loom::model(move || {
+        let flow = Arc::new(Flow::new());
+        let other = flow.clone();
+        let program = thread::spawn(move || {
+            if other.take_in_kernel(0) {
+                other.store(2);
+                other.free(0);
+            }
+        });
+        let first = flow.copy();
+        let equal = (0..reads).all(|_| {
+            fence(Acquire);
+            let read = flow.copy();
+            read == first && read.2 & HELD == 0
+        });
+        assert!(!equal || first.0 == first.1, "torn: {first:?}");
+        program.join().expect("no panic");
+    });
+}
+
+#[test]
+fn two_equal_reads_are_consistent() {
+    equal_reads(2);
+}
+
+/// Why a CPU that reorders loads needs the third read.
+#[test]
+#[should_panic(expected = "torn")]
+fn one_equal_read_may_be_torn() {
+    equal_reads(1);
+}
+
+/// `DataPlane::set_params` and a program: the index orders the loads (an address dependency, hence `Acquire` here).
+#[test]
+fn active_parameters_are_complete() {
+    loom::model(|| {
+        let parameters = Arc::new([AtomicU64::new(1), AtomicU64::new(0)]);
+        let active = Arc::new(AtomicU32::new(0));
+        let (slots, index) = (parameters.clone(), active.clone());
+        let change = thread::spawn(move || {
+            slots[1].store(2, Relaxed);
+            fence(Release);
+            index.store(1, Relaxed);
+        });
+        let slot = active.load(Acquire);
+        assert_eq!(parameters[slot as usize].load(Relaxed), u64::from(slot) + 1);
+        change.join().unwrap();
+    });
+}
+
+/// Slots of the ring in the model.
+const SLOTS: u64 = 2;
+
+/// The event log: `common/src/events.rs`. Both words of an entry are its number.
+struct Log {
+    newest: AtomicU64,
+    slots: [(AtomicU64, [AtomicU64; 2]); SLOTS as usize],
+}
+
+impl Log {
+    fn record(&self, claim: Ordering) {
+        let number = self.newest.fetch_add(1, AcqRel) + 1;
+        fence(claim);
+        let (there, words) = &self.slots[(number % SLOTS) as usize];
+        words.iter().for_each(|word| word.store(number, Relaxed));
+        there.swap(number, AcqRel);
+    }
+
+    fn read(&self, number: u64) -> Option<[u64; 2]> {
+        let (there, words) = &self.slots[(number % SLOTS) as usize];
+        if there.load(Acquire) != number {
+            return None;
+        }
+        let event = [words[0].load(Relaxed), words[1].load(Relaxed)];
+        fence(Acquire);
+        (self.newest.load(Acquire) < number + SLOTS).then_some(event)
+    }
+}
+
+/// A reader of the first entry while a program overwrites it.
+fn overwritten(claim: Ordering) {
+    loom::model(move || {
+        let entry = || (AtomicU64::new(0), [AtomicU64::new(0), AtomicU64::new(0)]);
+        let log = Arc::new(Log { newest: AtomicU64::new(0), slots: [entry(), entry()] });
+        log.record(claim);
+        let other = log.clone();
+        let program = thread::spawn(move || (0..SLOTS).for_each(|_| other.record(claim)));
+        assert!(log.read(1).is_none_or(|event| event == [1, 1]), "torn");
+        program.join().expect("no panic");
+    });
+}
+
+#[test]
+fn overwritten_event_is_not_read() {
+    overwritten(Release);
+}
+
+/// Why a claim must be a full barrier.
+#[test]
+#[should_panic(expected = "torn")]
+fn weak_claim_tears_an_event() {
+    // Orders nothing that the exchange before it does not.
+    overwritten(Acquire);
+}
