@@ -88,6 +88,22 @@ fn missing_or_broken_parts_named() -> Result<()> {
 }
 
 #[test]
+fn switch_with_inverted_queues_refused() -> Result<()> {
+    let fixture = Fixture::new()?;
+    let push = "p4 push --config switch.toml --thrift-port 9190";
+    fixture.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
+    fixture.tool("simple_switch", "echo 1.15.4-0123abcd")?;
+    let refused = fixture.refused(push)?;
+    ensure!(refused.contains("cannot use simple_switch 1.15.4-0123abcd: set_queue_rate"), "{refused}");
+    for version in ["1.15.5-0123abcd", "unknown"] {
+        fixture.tool("simple_switch", &format!("echo {version}"))?;
+        let refused = fixture.refused(push)?;
+        ensure!(refused.contains("no switch answers"), "{version}: {refused}");
+    }
+    Ok(())
+}
+
+#[test]
 fn non_switch_distinguished_from_stopped() -> Result<()> {
     let fixture = Fixture::new()?;
     let push = "p4 push --config switch.toml --thrift-port 9190";

@@ -73,8 +73,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let fresh = workspace.host_target().join("p4");
     compile(&compiler, &program, &fresh)?;
-    for name in ["dcqcn.json", "dcqcn.p4info.txtpb"] {
-        if read(&build.join(name))? != read(&fresh.join(name))? {
+    let exercises = exercises(&program)?;
+    for name in exercises.iter().map(|exercise| compiled(exercise)).chain([JSON, P4INFO].map(str::to_owned)) {
+        if read(&build.join(&name))? != read(&fresh.join(&name))? {
             bail!(
                 "p4/build/{name} is not what {COMPILER} makes of p4/; run `cargo xtask p4` with the same version of it"
             );
@@ -87,19 +88,29 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Compiles in the program's own directory, so that the result has no absolute path.
 fn compile(compiler: &Path, program: &Path, build: &Path) -> Result<()> {
     fs::create_dir_all(build).with_context(|| format!("cannot create {}", build.display()))?;
-    stream(
-        Command::new(compiler)
-            .current_dir(program)
-            .args(["--std", "p4-16", "--Wdisable=unused", "--p4runtime-files"])
-            .arg(build.join(P4INFO))
-            .arg("-o")
-            .arg(build.join(JSON))
-            .arg("dcqcn.p4"),
-    )?;
-    let path = build.join(JSON);
-    let mut json = serde_json::from_str(&read(&path)?).with_context(|| format!("{}", path.display()))?;
+    compile_one(compiler, program, "dcqcn.p4", &build.join(JSON), Some(&build.join(P4INFO)))?;
+    for exercise in exercises(program)? {
+        compile_one(compiler, program, &exercise, &build.join(compiled(&exercise)), None)?;
+    }
+    Ok(())
+}
+
+fn compile_one(
+    compiler: &Path,
+    program: &Path,
+    source: &str,
+    path: &PathBuf,
+    info: Option<&Path>,
+) -> Result<()> {
+    let mut command = Command::new(compiler);
+    command.current_dir(program).args(["--std", "p4-16", "--Wdisable=unused", "-o"]).arg(path);
+    if let Some(info) = info {
+        command.arg("--p4runtime-files").arg(info);
+    }
+    stream(command.arg(source))?;
+    let mut json = serde_json::from_str(&read(path)?).with_context(|| format!("{}", path.display()))?;
     forget_lines(&mut json);
-    fs::write(&path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn forget_lines(json: &mut Value) {
@@ -133,16 +144,45 @@ fn check_sums(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Hashes of every source, the JSON and the description for P4Runtime, a line each.
-fn sums(program: &Path) -> Result<String> {
-    let entries = fs::read_dir(program).with_context(|| format!("cannot read {}", program.display()))?;
+/// Starting points and solutions of the exercises.
+fn exercises(program: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
-    for entry in entries {
-        let name = entry.with_context(|| format!("cannot read {}", program.display()))?.file_name();
-        files.extend(name.to_str().filter(|name| name.ends_with(".p4")).map(str::to_owned));
+    for folder in ["exercises/solutions", "exercises/start"] {
+        files.extend(sources(program, folder)?);
+    }
+    Ok(files)
+}
+
+/// Name of the compiled exercise.
+fn compiled(exercise: &str) -> String {
+    exercise.trim_start_matches("exercises/").replace('/', "-").replace(".p4", ".json")
+}
+
+/// The P4 files of a folder, sorted, relative to `program`.
+fn sources(program: &Path, folder: &str) -> Result<Vec<String>> {
+    let directory = program.join(folder);
+    let failed = || format!("cannot read {}", directory.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&directory).with_context(failed)? {
+        let name = entry.with_context(failed)?.file_name();
+        let name = name.to_str().filter(|name| name.ends_with(".p4"));
+        files.extend(
+            name.map(|name| if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }),
+        );
     }
     files.sort_unstable();
+    Ok(files)
+}
+
+/// Hashes of every source, the JSON and the description for P4Runtime, a line each.
+fn sums(program: &Path) -> Result<String> {
+    let exercises = exercises(program)?;
+    let mut files = sources(program, "")?;
     files.extend([JSON, P4INFO].map(|name| format!("build/{name}")));
+    files.extend(sources(program, "exercises")?);
+    for exercise in exercises {
+        files.extend([format!("build/{}", compiled(&exercise)), exercise]);
+    }
     capture(Command::new("sha256sum").current_dir(program).args(files))
 }
 
@@ -300,8 +340,12 @@ mod tests {
     #[test]
     fn changed_p4_source_is_named() {
         let directory = env::temp_dir().join(format!("dcqcn-xtask-p4-{}", process::id()));
-        fs::create_dir_all(directory.join("build")).unwrap();
-        for name in ["a.p4", "b.p4", "build/dcqcn.json", "build/dcqcn.p4info.txtpb"] {
+        for folder in ["build", "exercises/start", "exercises/solutions"] {
+            fs::create_dir_all(directory.join(folder)).unwrap();
+        }
+        let exercise = ["exercises/roce.p4", "exercises/start/e.p4", "build/start-e.json"];
+        let program = ["a.p4", "b.p4", "build/dcqcn.json", "build/dcqcn.p4info.txtpb"];
+        for name in program.into_iter().chain(exercise) {
             fs::write(directory.join(name), name).unwrap();
         }
         fs::write(directory.join(SUMS), sums(&directory).unwrap()).unwrap();
@@ -318,6 +362,9 @@ mod tests {
         fs::remove_file(directory.join("c.p4")).unwrap();
         let compiled = refusal(&|| fs::write(directory.join("build/dcqcn.json"), "{}").unwrap());
         assert!(compiled.contains("p4/build/dcqcn.json is not the file"), "{compiled}");
+        fs::write(directory.join("build/dcqcn.json"), "build/dcqcn.json").unwrap();
+        let exercise = refusal(&|| fs::write(directory.join("build/start-e.json"), "{}").unwrap());
+        assert!(exercise.contains("p4/build/start-e.json is not the file"), "{exercise}");
         fs::remove_dir_all(&directory).unwrap();
     }
 

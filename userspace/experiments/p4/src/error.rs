@@ -64,6 +64,15 @@ pub enum Error {
         /// The first difference.
         difference: String,
     },
+    /// The switch applies rates and depths to the wrong queues.
+    #[error(
+        "cannot use simple_switch {version}: set_queue_rate and set_queue_depth change the queue of the inverse priority; \
+         install BMv2 1.15.5 or later"
+    )]
+    Inverted {
+        /// Its version.
+        version: String,
+    },
     /// No process listens on the port.
     #[error(
         "no switch answers at Thrift port {port} in this network namespace; start `simple_switch --thrift-port {port}`, \

@@ -21,6 +21,11 @@ const TOOL: &str = "simple_switch_CLI";
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The switch, whose version is that of the CLI.
+const SWITCH: &str = "simple_switch";
+/// First version whose `set_queue_rate` and `set_queue_depth` change the queue of a packet's priority
+/// (behavioral-model, pull request 1276).
+const OLDEST: [u32; 3] = [1, 15, 5];
 /// Prefixes of error messages.
 const REFUSALS: [&str; 4] = ["Invalid ", "Error", "*** Unknown syntax", "Bad "];
 
@@ -39,8 +44,9 @@ impl Session {
     /// Starts a session with the switch whose Thrift server is at `port` of this network namespace.
     ///
     /// # Errors
-    /// `simple_switch_CLI` is missing, or there is no switch.
+    /// `simple_switch_CLI` is missing, there is no switch, or the installed one is too old.
     pub fn open(port: u16) -> Result<Self> {
+        check_version()?;
         let run = |source| Error::Run { tool: TOOL, source };
         // A file instead of a pipe, as it is read only after an error.
         let errors = tempfile::tempfile().map_err(run)?;
@@ -149,6 +155,25 @@ impl Session {
     }
 }
 
+/// Rejects an installed switch that inverts queue numbers; accepts one without a readable version.
+fn check_version() -> Result<()> {
+    let Ok(output) = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output() else {
+        return Ok(());
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let text = text.trim();
+    match version(text) {
+        Some(found) if found < OLDEST => Err(Error::Inverted { version: text.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of a version such as `1.15.0-de2aaad9`.
+fn version(text: &str) -> Option<[u32; 3]> {
+    let mut numbers = text.split('-').next()?.split('.').map(|number| number.parse().ok());
+    Some([numbers.next()??, numbers.next()??, numbers.next()??])
+}
+
 impl Control for Session {
     fn run(&mut self, command: &Command) -> Result<()> {
         self.ask(command).map(drop)
@@ -194,5 +219,25 @@ impl Drop for Session {
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_read_from_switch_output() {
+        for (text, expected) in [
+            ("1.15.0-de2aaad9", Some([1, 15, 0])),
+            ("1.15.5", Some([1, 15, 5])),
+            ("1.15.10-x-y", Some([1, 15, 10])),
+            ("1.15", None),
+            ("simple_switch 1.15.5", None),
+            ("", None),
+        ] {
+            assert_eq!(version(text), expected, "{text}");
+        }
+        assert!(version("1.15.10") > Some(OLDEST) && version("1.9.9") < Some(OLDEST));
     }
 }

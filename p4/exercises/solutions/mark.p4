@@ -1,0 +1,34 @@
+// Exercise 1, mark by queue depth: solution.
+
+#include "../roce.p4"
+
+// Packets behind the one that leaves: below, none is marked; above, all are.
+const bit<19> KMIN = 8;
+const bit<19> KMAX = 24;
+
+control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Forward() forward;
+
+    apply {
+        forward.apply(meta, standard_metadata);
+    }
+}
+
+control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action mark() {
+        SET_ECN(hdr, ECN_CE)
+    }
+
+    apply {
+        if (IS_DATA(hdr) && hdr.ipv4.ecn != ECN_NOT_ECT && standard_metadata.deq_qdepth > KMIN) {
+            // The probability grows from 0 at KMIN to 1 at KMAX.
+            bit<19> draw;
+            random<bit<19>>(draw, 0, KMAX - KMIN - 1);
+            if (draw < standard_metadata.deq_qdepth - KMIN) {
+                mark();
+            }
+        }
+    }
+}
+
+V1Switch(Parse(), NoChecksum(), SwitchIngress(), SwitchEgress(), NoChecksum(), Emit()) main;
