@@ -10,7 +10,7 @@ pub struct QpId {
     /// QP number, 24 bits.
     pub qpn: u32,
     /// VLAN IDs of the packets that name the QP, 12 bits each, the inner tag's lowest; 0 = no tag. A pair that the
-    /// controller entered has 0, which matches every VLAN.
+    /// daemon entered has 0, which matches every VLAN.
     pub vlan: u32,
 }
 

@@ -186,7 +186,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
 }
 
 impl Watched {
-    /// Violations, as text; empty if none. A controller may sample a second late, once.
+    /// Violations, as text; empty if none. A daemon may sample a second late, once.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         const LATE: Duration = Duration::from_millis(2_000);

@@ -24,7 +24,7 @@ const NEAR: u8 = 2;
 const FAR: u8 = 4;
 /// Rate of the ports to the receivers.
 const RATE_KBIT: u64 = 2_000;
-/// The shortest pause, and the controller's sampling interval.
+/// The shortest pause, and the daemon's sampling interval.
 const PAUSE: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(1);
 /// Frames of a burst: 40 of 1082 bytes are above XOFF, 10 are not.
@@ -110,8 +110,8 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     }
     let site = Site::new("asking")?;
     let (one, two) = (site.socket(0)?, site.socket(1)?);
-    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
-    // The controller distinguishes ports from its first sample on, and checks once a second whether it is enabled.
+    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
+    // The daemon distinguishes ports from its first sample on, and checks once a second whether it is enabled.
     thread::sleep(Duration::from_millis(2_500));
     let mut delays = Vec::new();
     for round in 0..20 {
@@ -151,7 +151,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     }
     let site = Site::new("askingtwo")?;
     let one = site.socket(0)?;
-    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
+    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
     thread::sleep(Duration::from_millis(2_500));
     for round in 0..5 {
         // Alternating, so that no port is always first.
@@ -163,7 +163,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
         let mut said = Instant::now();
         loop {
             let goes_on = heard(&one)? == 0;
-            // A late controller, on a busy machine, finds the other port's pause expired, and repeats it.
+            // A late daemon, on a busy machine, finds the other port's pause expired, and repeats it.
             if goes_on && (said.elapsed() < PAUSE - LOOK || hears_nothing(&one, 20)?) {
                 break;
             }

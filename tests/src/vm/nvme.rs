@@ -149,7 +149,7 @@ fn connect_one(lab: &Lab, number: u8, ends: Ends, transport: Transport) -> Resul
     Ok(disk)
 }
 
-/// The first namespace of a controller: its head, with multipath.
+/// The first namespace of an NVMe controller: its head, with multipath.
 fn block_device(instance: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/nvme{instance}n1"));
     let started = Instant::now();

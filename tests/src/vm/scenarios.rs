@@ -95,7 +95,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "live",
-        about: "parameters, controller, interface and programs changed under traffic",
+        about: "parameters, daemon, interface and programs changed under traffic",
         limit_s: 260,
         is_ci: false,
         with_systemd: false,

@@ -195,7 +195,7 @@ fn root_qdisc_restored() -> Result<()> {
         let saved = netlink.save_qdisc(ifindex, Handle::ROOT)?;
         assert_eq!(saved.is_default(), setup.is_none());
         assert_eq!(show()?, before, "saving changes nothing");
-        // The saved state survives serialization, as between two runs of the controller.
+        // The saved state survives serialization, as between two runs of the daemon.
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;

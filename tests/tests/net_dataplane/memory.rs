@@ -1,4 +1,4 @@
-//! Memory of the maps in the kernel, and of the controller.
+//! Memory of the maps in the kernel, and of the daemon.
 
 use std::fs;
 use std::io::Read as _;

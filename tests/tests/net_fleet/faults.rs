@@ -14,16 +14,16 @@ fn rollout_survives_killed_members() -> Result<()> {
     }
     let mut site = Site::new(3, 4)?;
     // In the middle of applying: slow enough to be hit.
-    site.controllers["h002"].be(Nature::Slow(Duration::from_millis(500)));
+    site.daemons["h002"].be(Nature::Slow(Duration::from_millis(500)));
     site.text(&["apply", &site.file(FAST, "rpg_gd = 12")?])?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    site.settle("a canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    site.settle("a canary has it", |host, daemon| host != "h000" || daemon.name().is_some())?;
     coordinator.kill()?;
     coordinator.wait()?;
     let leader = site.etcd.leader()?;
     site.etcd.kill(leader)?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    site.settle("the second wave began", |host, controller| host != "h001" || controller.name().is_some())?;
+    site.settle("the second wave began", |host, daemon| host != "h001" || daemon.name().is_some())?;
     site.kill_agent("h002")?;
     site.begin_agent("h002")?;
     site.etcd.begin(leader)?;
@@ -31,9 +31,9 @@ fn rollout_survives_killed_members() -> Result<()> {
     coordinator.kill()?;
     coordinator.wait()?;
     done?;
-    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
-    for controller in site.controllers.values() {
-        assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
+    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    for daemon in site.daemons.values() {
+        assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     let full = apply(13)?;
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(!full.status.success() && said.contains("etcd is full: `etcdctl compact`"), "{said}");
-    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     // The advice in its message.
     let status = site.etcd.ctl(&["get", "much", "--keys-only", "--write-out=fields"])?;
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
@@ -39,6 +39,6 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     }
     let done = apply(13)?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 2"))?;
+    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 2"))?;
     Ok(())
 }

@@ -37,7 +37,7 @@ fn unreadable_record_costs_its_host_only() -> Result<()> {
         put(&site, key, value)?;
     }
     apply(&site, QUICK, "rpg_gd = 12")?;
-    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     let status = site.text(&["status"])?;
     assert!(
         status.contains("cannot read /dcqcn/hosts/g1/report") && status.contains("has 100000 bytes"),
@@ -66,8 +66,8 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
         ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     }
     assert!(apply(&site, QUICK, "rpg_gd = 14")?.contains("version 4"));
-    for controller in site.controllers.values() {
-        assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 14")));
+    for daemon in site.daemons.values() {
+        assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 14")));
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
     let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
     let mut command = site.command(&words)?;
     let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    site.settle("the canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    site.settle("the canary has it", |host, daemon| host != "h000" || daemon.name().is_some())?;
     signal(&apply, Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -110,7 +110,7 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
     let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
     assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
     site.text(&["abort", "--wait"])?;
-    site.settle("both are back", |_, controller| controller.name().is_none())?;
+    site.settle("both are back", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
@@ -129,12 +129,12 @@ fn silent_canary_rolls_back() -> Result<()> {
             let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
             Ok(hosts.iter().all(|host| packets(host) >= 50_000))
         })?;
-        site.controllers["h000"].be(nature);
+        site.daemons["h000"].be(nature);
         let output =
             site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
-        assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().is_empty()));
+        assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
     }
     Ok(())
 }

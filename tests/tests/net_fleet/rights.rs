@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Authority, Controller, Etcd};
+use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
@@ -116,7 +116,7 @@ fn agent_permissions_are_least() -> Result<()> {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
 
     let control = dir.path().join("control");
-    let controller = Controller::listen(control.clone())?;
+    let daemon = MockDaemon::listen(control.clone())?;
     let agent = secure.agent("h1", "h1", &control)?;
     wait("h1 reports", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
     let file = dir.path().join("fleet.toml");
@@ -125,7 +125,7 @@ fn agent_permissions_are_least() -> Result<()> {
     let file = file.to_str().context("a path that is no text")?;
     let applied = secure.run("operator", &["apply", file, "--wait", "--tick", "100ms"])?;
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
-    assert_eq!(controller.name().as_deref(), Some("fleet 1"));
+    assert_eq!(daemon.name().as_deref(), Some("fleet 1"));
 
     // A host's certificate does not allow creating versions, nor accessing other hosts' reports.
     let refused = secure.run("h1", &["apply", file])?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::daemon::wait;
-use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -62,11 +62,11 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     }
     let etcd = pair.a.run(|| Etcd::start_at(Ipv4Addr::new(10, 0, 0, 1)))??;
     let (dir, at) = (tempfile::tempdir()?, etcd.endpoints());
-    let mut controllers = Vec::new();
+    let mut daemons = Vec::new();
     let mut agents = Vec::new();
     for (host, name) in [(&pair.a, "h0"), (&pair.b, "h1")] {
         let control = dir.path().join(name);
-        controllers.push(Controller::listen(control.clone())?);
+        daemons.push(MockDaemon::listen(control.clone())?);
         let control = control.display().to_string();
         let words =
             ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3", "--etcd", &at];
@@ -90,7 +90,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
         output(&pair.a, &["apply", &path, "--wait", "--tick", "100ms", "--etcd", &at])
     };
     let wire = |is_up: bool| -> Result<()> { Ok(pair.a.netlink()?.set_up(pair.a.index("a0")?, is_up)?) };
-    let names = |index: usize| controllers[index].names();
+    let names = |index: usize| daemons[index].names();
     let version = |number: u32| Some(format!("fleet {number}"));
 
     there(2)?;
@@ -148,9 +148,9 @@ fn clock_skew_changes_nothing() -> Result<()> {
         coordinators.push(Agent(site.command_under(&clock, &words)?.spawn()?));
     }
     let took = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true))?;
-    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
-    for controller in site.controllers.values() {
-        assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
+    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    for daemon in site.daemons.values() {
+        assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
     // Three waves of a second each: other clocks caused no delay.
     ensure!(took < Duration::from_secs(30), "{took:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
 use serde_json::json;
 
 use super::seen::{is_accessible, picture};
@@ -60,7 +60,7 @@ fn page_handles_100_hosts_1000_qps() -> Result<()> {
     }
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control");
-    let _controller = Controller::listen(control.clone())?;
+    let _daemon = MockDaemon::listen(control.clone())?;
     let member = |host: u64| (format!("/dcqcn/hosts/h{host:03}/member"), json!({ "labels": {} }).to_string());
     etcd.put(&(0..100).map(member).collect::<Vec<_>>())?;
     etcd.put(&reports(0))?;
@@ -126,7 +126,7 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let token = super::site::token(dir.path())?;
     let endpoints = site.etcd.endpoints();
     let control = dir.path().join("control");
-    let _controller = Controller::listen(control.clone())?;
+    let _daemon = MockDaemon::listen(control.clone())?;
     let control = control.display().to_string();
     let page =
         Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
@@ -158,12 +158,12 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     let status = site.status()?;
     let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
     ensure!(said.contains("by the page: over the page"), "{said}");
-    site.settle("every host is as it was", |_, controller| controller.name().is_none())?;
-    // Neither a controller nor an etcd responds, which the page reports.
+    site.settle("every host is as it was", |_, daemon| daemon.name().is_none())?;
+    // Neither a daemon nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;
     browser.open(&alone.url)?;
-    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the controller')")?;
+    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the daemon')")?;
     browser.wait("document.getElementById('trouble').textContent.includes('etcd: ')")?;
     ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     Ok(())

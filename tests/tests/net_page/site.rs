@@ -140,7 +140,7 @@ impl Site {
         Ok(Self { pair, daemon, dir, is_over, traffic: Some(traffic) })
     }
 
-    /// The controller's socket.
+    /// The daemon's socket.
     pub(crate) fn control(&self) -> String {
         self.dir.path().join("control").display().to_string()
     }

@@ -1,9 +1,9 @@
-//! The agent of a host: forwards orders from etcd to the controller, and reports to etcd.
+//! The agent of a host: forwards orders from etcd to the daemon, and reports to etcd.
 //!
-//! The agent is stateless: the controller persists the active configuration, and etcd the order. During an etcd outage the
+//! The agent is stateless: the daemon persists the active configuration, and etcd the order. During an etcd outage the
 //! configuration remains active.
 
-mod controller;
+mod daemon;
 mod lease;
 mod pending;
 pub(crate) mod rates;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::file::Labels;
 use crate::record::{Member, Report, Tried};
 use crate::store::Store;
-use controller::{Controller, Obeyed};
+use daemon::{DaemonClient, Obeyed};
 use lease::Reporting;
 use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
@@ -35,20 +35,20 @@ pub(crate) struct Options {
     /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
-    /// Path of the controller's socket.
+    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
     /// Lease time of reports, in seconds.
     pub(crate) ttl_s: i64,
-    /// Sampling period of the controller's counters.
+    /// Sampling period of the daemon's counters.
     pub(crate) look: Duration,
 }
 
 /// State of a running agent.
 struct Agent {
     options: Options,
-    controller: Controller,
+    daemon: DaemonClient,
     window: Window,
     tried: Option<Tried>,
     /// Scheduled retry.
@@ -102,9 +102,9 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
 
 impl Agent {
     fn new(options: Options) -> Self {
-        let controller = Controller::new(&options.control);
+        let daemon = DaemonClient::new(&options.control);
         let (window, logged) = (Window::default(), String::new());
-        Self { options, controller, window, tried: None, pending: None, logged }
+        Self { options, daemon, window, tried: None, pending: None, logged }
     }
 
     /// Forwards the order if it is due, and samples the state of the host.
@@ -118,7 +118,7 @@ impl Agent {
         let order = wanted.order.as_ref();
         let still = |pending: &&Pending| order.is_some_and(|order| pending.is_of(order.want.target.version));
         failing.extend(self.pending.as_ref().filter(still).and_then(|pending| pending.why.clone()));
-        let interfaces = match self.controller.look().await {
+        let interfaces = match self.daemon.look().await {
             Ok((status, health)) => {
                 self.look_at(&status, order);
                 failing.extend(complaints(&status));
@@ -143,7 +143,7 @@ impl Agent {
         Report { tried, applying: None, interfaces, failing, rates }.bounded()
     }
 
-    /// The version to request from the controller now, unless it is active or waits for a retry.
+    /// The version to request from the daemon now, unless it is active or waits for a retry.
     fn due(&self, wanted: &Wanted) -> Option<u64> {
         let target = &wanted.order.as_ref()?.want.target;
         let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
@@ -152,12 +152,12 @@ impl Agent {
         is_due.then_some(target.version)
     }
 
-    /// Requests the configuration from the controller. Returns the error if the controller is unreachable.
+    /// Requests the configuration from the daemon. Returns the error if the daemon is unreachable.
     async fn obey(&mut self, order: &Order) -> Option<String> {
         let target = order.want.target.clone();
         let version = target.version;
         let (by, why) = (&order.want.by, &order.want.why);
-        match self.controller.obey(order).await {
+        match self.daemon.obey(order).await {
             Obeyed::InForce { changed } => {
                 if changed {
                     self.window.clear();
@@ -186,28 +186,28 @@ impl Agent {
         None
     }
 
-    /// Checks that the controller still has the configuration, and schedules a new request if not: the host's file may no
+    /// Checks that the daemon still has the configuration, and schedules a new request if not: the host's file may no
     /// longer allow it, or another program may have applied another one.
     fn look_at(&mut self, status: &Status, order: Option<&Order>) {
         let Some(order) = order else { return };
         let target = &order.want.target;
-        let expected = order.text.as_ref().map(|_| controller::name(target.version));
+        let expected = order.text.as_ref().map(|_| daemon::name(target.version));
         let is_done = self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none());
         if is_done && status.config != expected {
             tracing::warn!(
                 found = status.config,
                 expected,
-                "controller has another configuration; requesting ours again"
+                "daemon has another configuration; requesting ours again"
             );
             self.tried = None;
         }
     }
 }
 
-/// Problems that the controller reports in its status.
+/// Problems that the daemon reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
-    failing.chain(status.stuck.iter().map(|what| format!("the controller is stuck: {what}"))).collect()
+    failing.chain(status.stuck.iter().map(|what| format!("the daemon is stuck: {what}"))).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Asynchronous requests to the controller of this host.
+//! Asynchronous requests to the daemon of this host.
 
 use dcqcn_control_api::{ClientError, ControlClient, Verb};
 use serde::de::DeserializeOwned;

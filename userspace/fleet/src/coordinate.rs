@@ -232,7 +232,7 @@ fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
         Phase::Forward(_) | Phase::Done => rollout.why.clone(),
     };
-    // The controller accepts at most 1,000 characters.
+    // The daemon accepts at most 1,000 characters.
     let why: String = why.chars().take(1_000).collect();
     let want = |effect: &Effect| match effect {
         Effect::Send { host, target } => {

@@ -15,7 +15,7 @@ pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Upper limit of `max_unavailable`.
 pub(crate) const MOST_UNAVAILABLE: usize = 100;
-/// Maximum size of a group's configuration, in bytes; the controller accepts no more.
+/// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const TEXT_BYTES: usize = 200 << 10;
 
 /// The whole file.
@@ -159,7 +159,7 @@ pub(crate) struct Group {
     pub(crate) hosts: Vec<String>,
     /// Required labels.
     pub(crate) labels: Labels,
-    /// `[[interface]]` tables in the controller's format.
+    /// `[[interface]]` tables in the daemon's format.
     pub(crate) text: String,
 }
 
@@ -228,7 +228,7 @@ fn read_group(group: FileGroup) -> Result<Group> {
     Ok(Group { name, hosts, labels, text })
 }
 
-/// Validates an interface as far as possible without a host; each host's controller validates it completely.
+/// Validates an interface as far as possible without a host; each host's daemon validates it completely.
 fn check(table: &Table) -> Result<()> {
     let mut settings = table.clone();
     let Some(Value::String(name)) = settings.remove("name") else {

@@ -181,7 +181,7 @@ fn queue_p99(samples: &VecDeque<Health>) -> u64 {
         let Some(before) = first.interfaces.get(name).filter(same) else { continue };
         for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
             let before = before.queue_samples.get(place).copied().unwrap_or(0);
-            // A smaller counter was reset: the interface was reattached, or the controller restarted.
+            // A smaller counter was reset: the interface was reattached, or the daemon restarted.
             looks[place] += now.checked_sub(before).unwrap_or(*now);
         }
     }

@@ -119,9 +119,9 @@ pub(crate) struct Member {
 pub(crate) struct Report {
     /// Result of the last attempt to apply an order; `None` before the first.
     pub(crate) tried: Option<Tried>,
-    /// The version that the controller is currently applying.
+    /// The version that the daemon is currently applying.
     pub(crate) applying: Option<u64>,
-    /// Interfaces managed by the controller.
+    /// Interfaces managed by the daemon.
     pub(crate) interfaces: Vec<String>,
     /// Complaints, one sentence each.
     pub(crate) failing: Vec<String>,

@@ -392,7 +392,7 @@ impl Rollout {
         }
         let (count, seconds) = (lost.len(), self.policy.patience_ms / 1_000);
         let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-        // A lost host may still report, for example while its controller is busy.
+        // A lost host may still report, for example while its daemon is busy.
         let says = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
         let says = says.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
         Err(format!(

@@ -1,4 +1,4 @@
-//! Web page of this host, read from its controller's socket, and optionally of the fleet, read from etcd.
+//! Web page of this host, read from its daemon's socket, and optionally of the fleet, read from etcd.
 //!
 //! Metrics are sampled once for all clients and stored for ten minutes. The page and its chart library are embedded in the
 //! binary; the page loads nothing from other servers.
@@ -32,9 +32,9 @@ use write::Token;
 
 use crate::store::Store;
 
-/// Time limit for queries to the controller.
+/// Time limit for queries to the daemon.
 const SOON: Duration = Duration::from_secs(5);
-/// Time limit for changes, the same as the controller's own.
+/// Time limit for changes, the same as the daemon's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
 /// Options of the page.
@@ -42,7 +42,7 @@ const CHANGE: Duration = Duration::from_secs(310);
 pub(crate) struct Options {
     /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Path of the controller's socket.
+    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,

@@ -45,7 +45,7 @@ pub(crate) struct Host {
     /// Active version; `null` if unknown.
     has: Option<u64>,
     is_there: bool,
-    /// Version that the controller is currently applying.
+    /// Version that the daemon is currently applying.
     applying: Option<u64>,
     refused: Option<String>,
     failing: Vec<String>,

@@ -65,7 +65,7 @@ impl Field {
         if self.coordinators.is_empty() {
             self.coordinate()?;
         }
-        let hosts = self.site.controllers.len();
+        let hosts = self.site.daemons.len();
         self.site.wait("it is over and all are there", |status| {
             Ok(status["rollout"]["is_over"] == true && there(status) == hosts)
         })?;
@@ -76,11 +76,10 @@ impl Field {
         }
         let name = format!("fleet {}", self.version);
         // A host that was away may change shortly afterwards.
-        let settled =
-            self.site.settle("every host has it", |_, controller| controller.name() == Some(name.clone()));
+        let settled = self.site.settle("every host has it", |_, daemon| daemon.name() == Some(name.clone()));
         let mut elsewhere = Vec::new();
         if settled.is_err() {
-            let others = self.site.controllers.iter().filter(|(_, one)| one.name() != Some(name.clone()));
+            let others = self.site.daemons.iter().filter(|(_, one)| one.name() != Some(name.clone()));
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         let took = began.elapsed();
@@ -142,7 +141,7 @@ impl Field {
     /// Number of hosts with the version being rolled out.
     pub(crate) fn changed(&self) -> usize {
         let name = Some(self.name());
-        self.site.controllers.values().filter(|one| one.name() == name).count()
+        self.site.daemons.values().filter(|one| one.name() == name).count()
     }
 
     /// Kills all coordinators.
@@ -181,7 +180,7 @@ impl Field {
 
     /// The canary: the first host to be changed.
     pub(crate) fn canary(&self) -> String {
-        self.site.controllers.keys().next().cloned().unwrap_or_default()
+        self.site.daemons.keys().next().cloned().unwrap_or_default()
     }
 
     /// Waits up to `time` for the end of the rollout.
@@ -201,7 +200,7 @@ impl Field {
 
     /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
-        self.site.controllers.keys().rev().take(hosts).cloned().collect()
+        self.site.daemons.keys().rev().take(hosts).cloned().collect()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts. All agents run in
-//! one process, and mock controllers in threads of this one. For larger fleets, records are written without agents.
+//! one process, and mock daemons in threads of this one. For larger fleets, records are written without agents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
 use dcqcn_tests::command::cpu_time;
 use dcqcn_tests::daemon::field_of;
-use dcqcn_tests::fleet::{Controller, Etcd, there};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, there};
 use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
@@ -152,17 +152,17 @@ fn extrapolate((m, a): (usize, f64), (n, b): (usize, f64)) -> f64 {
 /// Measures the values of [`ROWS`] for a fleet with all agents in one process.
 fn agents(hosts: usize) -> Result<Vec<f64>> {
     let fleet = Fleet::new()?;
-    let mut controllers = BTreeMap::new();
+    let mut daemons = BTreeMap::new();
     for number in 0..hosts {
         let host = format!("h{number:04}");
-        let controller = Controller::listen(fleet.dir.path().join(format!("{host}.control")))?;
-        controllers.insert(host, controller);
+        let daemon = MockDaemon::listen(fleet.dir.path().join(format!("{host}.control")))?;
+        daemons.insert(host, daemon);
     }
     let coordinator = fleet.start(&["coordinate"])?;
     let control = fleet.dir.path().join("%.control").display().to_string();
     let began = Instant::now();
     let copies = hosts.to_string();
-    // Sample controllers less often than on real hosts, as all share this machine.
+    // Sample daemons less often than on real hosts, as all share this machine.
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
     wait("all report", Duration::from_millis(500), || {
@@ -178,8 +178,8 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
 
     let began = Instant::now();
     fleet.apply("[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n")?;
-    let has = |controller: &Controller| controller.name().as_deref() == Some("fleet 1");
-    wait("every host has it", Duration::from_millis(50), || Ok(controllers.values().all(has)))?;
+    let has = |daemon: &MockDaemon| daemon.name().as_deref() == Some("fleet 1");
+    wait("every host has it", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
     let end = fleet.wait_over()?;

@@ -144,7 +144,7 @@ impl Bench<'_> {
         let port = format!("attach {{}} --role switch --profile lab --queues {WEIGHTS} {SHORT}");
         self.lab.on_port(NEAR, &format!("{port} --set wred.3.ecn=off"))?;
         let run = format!("ip netns exec {} dcqcn run {}", self.lab.switch.name(), self.lab.port(NEAR));
-        let controller = Running::start(&run)?;
+        let daemon = Running::start(&run)?;
         let disks = self.connect()?;
         let classes = self.row("classes", job, &disks)?;
         disconnect(disks)?;
@@ -164,7 +164,7 @@ impl Bench<'_> {
         let deep = self.row("DCQCN with room", job, &disks)?;
         self.others("DCQCN with room", &disks)?;
         disconnect(disks)?;
-        drop(controller);
+        drop(daemon);
         self.check(&Rows { tcp, off, classes, paused, on, halves, deep });
         Ok(())
     }

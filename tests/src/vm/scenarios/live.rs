@@ -25,7 +25,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         sh(&format!("tc qdisc replace dev {} root fq limit 40000 flow_limit 20000", lab.iface(SENDER)))?;
     }
     attach(&lab)?;
-    let mut controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    let mut daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
     let mut traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(3));
@@ -51,9 +51,9 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     step("thresholds changed", held, &mut || {
         lab.on_host(SENDER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
     })?;
-    step("controller killed with -9", held, &mut || controller.kill())?;
-    step("controller started again", held, &mut || {
-        controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    step("daemon killed with -9", held, &mut || daemon.kill())?;
+    step("daemon started again", held, &mut || {
+        daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
         Ok(())
     })?;
     step("carrier, or place at the bridge, lost and back", held, &mut || {

@@ -93,10 +93,10 @@ fn decoy(lab: &Lab) -> Result<()> {
 }
 
 fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
-    let mut controllers = Vec::new();
+    let mut daemons = Vec::new();
     if known == Known::Rdma {
         for host in [SENDER, RECEIVER] {
-            controllers.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
+            daemons.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
         }
         thread::sleep(Duration::from_secs(2));
     }
@@ -132,7 +132,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
     let qps = lab.on_host(SENDER, "flows {}")?;
     let outcomes = flows.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
-    drop((controllers, rping));
+    drop((daemons, rping));
 
     let congested = RpFlow::find(&qps, congested_qpn)?;
     let other = RpFlow::find(&qps, other_qpn)?;

@@ -1,6 +1,6 @@
 //! Reports under an etcd lease, which expire soon after their agent has exited.
 //!
-//! A separate task keeps the lease alive, so a slow change on the controller does not let it expire.
+//! A separate task keeps the lease alive, so a slow change on the daemon does not let it expire.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ async fn write(
         tokio::select! {
             changed = reports.changed() => if changed.is_err() { return },
             changed = lease.changed() => if changed.is_err() { return },
-            // Also while the controller is busy.
+            // Also while the daemon is busy.
             () = sleep_until(said_at + every) => {}
         }
         let current = *lease.borrow_and_update();

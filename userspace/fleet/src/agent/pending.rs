@@ -1,4 +1,4 @@
-//! Retries of orders that the controller did not apply.
+//! Retries of orders that the daemon did not apply.
 
 use std::time::Duration;
 

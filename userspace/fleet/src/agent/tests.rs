@@ -1,4 +1,4 @@
-//! Retries of an agent with a mock controller.
+//! Retries of an agent with a mock daemon.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 use super::*;
 use crate::record::{Target, Want};
 
-/// A mock controller.
+/// A mock daemon.
 #[derive(Default)]
 struct Fake {
     /// Response to orders; `None` applies them.
@@ -129,7 +129,7 @@ async fn unreadable_order_is_a_complaint_of_its_host() {
 }
 
 #[tokio::test]
-async fn busy_controller_is_retried_and_reported() {
+async fn busy_daemon_is_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let fake = Fake::listen(&path);

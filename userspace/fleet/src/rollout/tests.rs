@@ -366,7 +366,7 @@ fn lost_hosts_beyond_max_unavailable_roll_back() {
 }
 
 #[test]
-fn busy_controller_is_not_lost() {
+fn busy_daemon_is_not_lost() {
     let mut world = World::new(healthy(3), policy(1, 2, 1));
     world.step(0);
     let mut hosts = world.reports();
@@ -380,7 +380,7 @@ fn busy_controller_is_not_lost() {
     for _ in 0..10 {
         world.tick(0, 2_000, &hosts, 9, false);
     }
-    assert!(!matches!(world.kept.phase, Phase::Forward(_)), "more than the controller may take");
+    assert!(!matches!(world.kept.phase, Phase::Forward(_)), "more than the daemon may take");
 }
 
 #[test]

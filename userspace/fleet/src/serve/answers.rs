@@ -36,9 +36,9 @@ const COMING: Duration = Duration::from_secs(5);
 /// State shared by the handlers.
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
-    /// Client of the controller for queries.
+    /// Client of the daemon for queries.
     pub(super) soon: ControlClient,
-    /// Client of the controller for changes.
+    /// Client of the daemon for changes.
     pub(super) change: ControlClient,
     /// The fleet, with `--fleet`.
     pub(super) store: Option<Store>,
@@ -50,7 +50,7 @@ pub(super) struct PageState {
 struct Handler {
     state: Arc<PageState>,
     streams: Arc<Semaphore>,
-    /// Permit for a query. The controller limits connections per user, and the agent may run as the same user.
+    /// Permit for a query. The daemon limits connections per user, and the agent may run as the same user.
     reading: Arc<Semaphore>,
     /// Permit for a change. A change is derived from the active configuration, so changes are serialised.
     changing: Arc<Semaphore>,
@@ -61,7 +61,7 @@ impl Handler {
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
         // The semaphore is never closed.
         let permit = Arc::clone(of).acquire_owned().await.ok();
-        // A separate task holds the permit: the controller remains busy even if the client disconnects.
+        // A separate task holds the permit: the daemon remains busy even if the client disconnects.
         let task = tokio::spawn(async move {
             let _permit = permit;
             answer.await

@@ -1,4 +1,4 @@
-//! Samples this host's controller every second. QPs and changes are only read while there are clients.
+//! Samples this host's daemon every second. QPs and changes are only read while there are clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
         match ask::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
-            // The interface was removed, or other clients of the controller use up its limit.
+            // The interface was removed, or other clients of the daemon use up its limit.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }

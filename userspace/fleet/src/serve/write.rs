@@ -95,7 +95,7 @@ pub(super) struct Change {
     pub(super) by: String,
 }
 
-/// Sets a parameter in the controller's override. On error nothing changes.
+/// Sets a parameter in the daemon's override. On error nothing changes.
 pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, String> {
     let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {

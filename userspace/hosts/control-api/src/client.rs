@@ -1,4 +1,4 @@
-//! Client of the controller, with time limits.
+//! Client of the daemon, with time limits.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
 
 /// Maximum size of a reply, in bytes: the counters of all interfaces of a switch.
 const ANSWER_BYTES: u64 = 4 << 20;
-/// Time for which a request is retried while the controller is busy or the obstacle is temporary.
+/// Time for which a request is retried while the daemon is busy or the obstacle is temporary.
 const AGAIN: Duration = Duration::from_secs(3);
 /// Delay before the first retry; it doubles each time.
 const REST: Duration = Duration::from_millis(50);
@@ -20,9 +20,9 @@ const REST: Duration = Duration::from_millis(50);
 /// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The controller cannot be reached.
+    /// The daemon cannot be reached.
     #[error(
-        "cannot reach the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
+        "cannot reach the daemon at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
     Unreachable {
@@ -50,7 +50,7 @@ impl ClientError {
     }
 }
 
-/// A client of the controller's socket.
+/// A client of the daemon's socket.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
@@ -64,10 +64,10 @@ impl ControlClient {
         Self { path: path.to_owned(), patience }
     }
 
-    /// Sends a request on a new connection, with retries for three seconds while the controller is busy.
+    /// Sends a request on a new connection, with retries for three seconds while the daemon is busy.
     ///
     /// # Errors
-    /// The controller is unreachable or busy, rejects the request, or replies with malformed data.
+    /// The daemon is unreachable or busy, rejects the request, or replies with malformed data.
     pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
         let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
         let mut rest = REST;
@@ -107,7 +107,7 @@ impl ControlClient {
             let why = format!("a request of {} bytes is too long: the limit is {LINE_BYTES}", question.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        // A busy controller replies and closes the connection immediately.
+        // A busy daemon replies and closes the connection immediately.
         let written = stream.write_all(&question);
         let mut line = String::new();
         let read = BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line);
@@ -132,7 +132,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
-        let controller = thread::spawn(move || {
+        let daemon = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut question = String::new();
             BufReader::new(stream.try_clone().unwrap()).read_line(&mut question).unwrap();
@@ -140,7 +140,7 @@ mod tests {
             question
         });
         let answer = ControlClient::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
-        assert_eq!(controller.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
+        assert_eq!(daemon.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
 
@@ -174,7 +174,7 @@ mod tests {
                     3 => Answer::of(Ok(VersionAnswer { dcqcn: "0.1.0".into(), protocol: 1 })),
                     _ => Answer::again("user 7 has 4 connections already".into()),
                 };
-                // The request is not read, as by a busy controller.
+                // The request is not read, as by a busy daemon.
                 let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
             }
         });

@@ -1,7 +1,7 @@
-//! The protocol of the controller's socket, and its client.
+//! The protocol of the daemon's socket, and its client.
 //!
 //! A Unix stream socket. A client writes requests, each a JSON object on a line, and reads one line of reply for each.
-//! The controller rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
+//! The daemon rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
 //! within a version.
 
 mod client;
@@ -43,7 +43,7 @@ pub struct Question {
 pub enum Verb {
     /// Query the version of dcqcn: [`VersionAnswer`].
     Version {},
-    /// Query the controller's state: [`Status`].
+    /// Query the daemon's state: [`Status`].
     Status {},
     /// Query the interfaces' counters: [`Health`].
     Health {},
@@ -157,7 +157,7 @@ pub struct VersionAnswer {
     pub protocol: u32,
 }
 
-/// State of the controller.
+/// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// All configured interfaces have been processed once.

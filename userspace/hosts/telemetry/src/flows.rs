@@ -50,7 +50,7 @@ pub struct PairRow {
     address: IpAddr,
     qpn: u32,
     peer_qpn: u32,
-    /// VLAN IDs, the outer one first; absent without a tag, and for pairs added by the controller, which match every
+    /// VLAN IDs, the outer one first; absent without a tag, and for pairs added by the daemon, which match every
     /// VLAN.
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<String>,

@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(300);
 /// Delay above which a packet counts as paused.
 const HELD: Duration = Duration::from_millis(60);
-/// Extra time for a controller whose watchdog was just enabled.
+/// Extra time for a daemon whose watchdog was just enabled.
 const LATE: Duration = Duration::from_millis(1_500);
 /// Requirements for a watchdog with default times.
 const DETECTION: Duration = Duration::from_millis(200);
@@ -50,8 +50,8 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     if in_lab && !kernel_has_qdisc("fq")? {
         return skipped("this kernel has no fq, which delays paused packets".into());
     }
-    let controller = controller();
-    if in_lab && controller.is_none() {
+    let daemon = daemon();
+    if in_lab && daemon.is_none() {
         return skipped("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a pause storm");
@@ -75,11 +75,11 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
     let mut attached = None;
     let mut running = None;
-    if let (true, Some(controller)) = (in_lab, controller) {
+    if let (true, Some(daemon)) = (in_lab, daemon) {
         let settings = Settings { pacer: Some(PacerChoice::Fq), ..Settings::default() };
         let data_plane = DataPlane { link_bps: LINK_BPS, ..bench.data_plane() };
         attached = Some(data_plane.attach_host(sender, settings)?);
-        running = Some(Running::start(sender, controller)?);
+        running = Some(Running::start(sender, daemon)?);
     }
     // The neighbour of the paused port: of the host in the lab, else of the switch's port to the receiver.
     let of_switch = network.switch.as_ref().map(|switch| sender.neighbour(&switch.netns)).transpose()?;
@@ -96,7 +96,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
 }
 
 /// Path of `dcqcn`.
-fn controller() -> Option<std::path::PathBuf> {
+fn daemon() -> Option<std::path::PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|directory| directory.join("dcqcn"));

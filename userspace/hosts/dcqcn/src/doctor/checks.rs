@@ -55,7 +55,7 @@ pub(super) const ALL: &[Check] = &[
     pacer::fq_horizon,
     pacer::fq_drops,
     pacer::fq_waits,
-    pacer::without_controller,
+    pacer::without_daemon,
     pacer::horizon,
     pacer::tables,
     pacer::lost,

@@ -225,7 +225,7 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// `controller-missing`: features that need `dcqcn run`, without it.
-pub(super) fn without_controller(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn without_daemon(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.host.controller != Some(false) {
         return Vec::new();
     }
@@ -301,9 +301,9 @@ pub(super) fn lost(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot) {
         let (lost, failed) = (known.seen.all(Stat::CutLost), known.seen.all(Stat::WriteFailed));
-        // Only the controller needs them, for its HTB classes.
+        // Only the daemon needs them, for its HTB classes.
         if lost != 0 && known.attached.pacer == "htb" {
-            let what = "the controller did not keep up: cut flows did not get their HTB class in time";
+            let what = "the daemon did not keep up: cut flows did not get their HTB class in time";
             let evidence = format!("cuts_lost {lost} {}", known.seen.when);
             let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
             findings.push(Finding::warning("cuts-lost", what, evidence).on(known.iface).fix(fix));

@@ -1,4 +1,4 @@
-//! Client of this host's controller.
+//! Client of this host's daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::record::Want;
 
 /// Time limit for queries.
 const SOON: Duration = Duration::from_secs(10);
-/// Time limit for changes, the same as the controller's own.
+/// Time limit for changes, the same as the daemon's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
 /// Result of forwarding an order.
@@ -19,11 +19,11 @@ const CHANGE: Duration = Duration::from_secs(310);
 pub(super) enum Obeyed {
     /// The configuration is active; `changed` if it was not before.
     InForce { changed: bool },
-    /// The controller rejected it.
+    /// The daemon rejected it.
     Refused(String),
-    /// Transient error: the controller asks for a retry.
+    /// Transient error: the daemon asks for a retry.
     Busy(String),
-    /// The controller does not respond.
+    /// The daemon does not respond.
     Unreachable(String),
 }
 
@@ -32,18 +32,18 @@ pub(super) fn name(version: u64) -> String {
     format!("fleet {version}")
 }
 
-/// Client of this host's controller, with a time limit per kind of request.
-pub(super) struct Controller {
+/// Client of this host's daemon, with a time limit per kind of request.
+pub(super) struct DaemonClient {
     soon: ControlClient,
     change: ControlClient,
 }
 
-impl Controller {
+impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
         Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
-    /// Forwards an order. The controller ignores a configuration that is already active.
+    /// Forwards an order. The daemon ignores a configuration that is already active.
     pub(super) async fn obey(&self, order: &Order) -> Obeyed {
         let Order { want: Want { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
@@ -62,7 +62,7 @@ impl Controller {
         }
     }
 
-    /// Queries the controller's status and counters.
+    /// Queries the daemon's status and counters.
     pub(super) async fn look(&self) -> Result<(Status, Health), String> {
         let status = ask(&self.soon, Verb::Status {}).await.map_err(|error| error.to_string())?;
         let health = ask(&self.soon, Verb::Health {}).await.map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ mod tests {
     use crate::record::Target;
 
     #[tokio::test]
-    async fn controller_at_its_limit_is_no_refusal() {
+    async fn daemon_at_its_limit_is_no_refusal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
@@ -96,7 +96,7 @@ mod tests {
         let [by, why] = ["ada", "to try"].map(String::from);
         let target = Target { version: 7, ..Target::default() };
         let order = Order { want: Want { target, by, why }, text: Some(String::new()) };
-        let obeyed = Controller::new(&path).obey(&order).await;
+        let obeyed = DaemonClient::new(&path).obey(&order).await;
         assert!(matches!(&obeyed, Obeyed::Busy(why) if why.contains("user 7")), "{obeyed:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A mock controller without a data plane. It responds as `dcqcn run` does, with simulated counters.
+//! A mock daemon without a data plane. It responds as `dcqcn run` does, with simulated counters.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -82,26 +82,26 @@ impl State {
     }
 }
 
-/// Handle of a mock controller.
+/// Handle of a mock daemon.
 #[derive(Clone)]
-pub struct Controller(Arc<Mutex<State>>);
+pub struct MockDaemon(Arc<Mutex<State>>);
 
-impl Controller {
-    /// Starts a controller at `path`, which runs until the process exits.
+impl MockDaemon {
+    /// Starts a daemon at `path`, which runs until the process exits.
     ///
     /// # Errors
     /// The socket cannot be created.
     pub fn listen(path: PathBuf) -> Result<Self> {
-        let controller = Self(Arc::default());
+        let daemon = Self(Arc::default());
         let listener = UnixListener::bind(path)?;
-        let answering = controller.clone();
+        let answering = daemon.clone();
         thread::Builder::new().stack_size(256 << 10).spawn(move || {
             for stream in listener.incoming().flatten() {
                 // Errors of a connection concern its client.
                 let _ = answering.connection(stream);
             }
         })?;
-        Ok(controller)
+        Ok(daemon)
     }
 
     /// Changes the behaviour.
