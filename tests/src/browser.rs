@@ -32,7 +32,7 @@ const OPTIONS: [&str; 12] = [
     "about:blank",
 ];
 
-/// A browser with one page; it ends with it.
+/// A browser with one page, closed on drop.
 pub struct Browser {
     dir: TempDir,
     child: Child,
@@ -141,7 +141,7 @@ impl Browser {
         self.wait("document.readyState === 'complete'")
     }
 
-    /// The value of an expression in the page; a promise is waited for.
+    /// The value of an expression in the page; awaits a promise.
     pub fn eval(&mut self, expression: &str) -> Result<Value> {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let result = self.call("Runtime.evaluate", params)?;
@@ -155,7 +155,7 @@ impl Browser {
         while self.eval(&format!("!!({expression})"))? != true {
             if Instant::now() > until {
                 let text = self.eval("document.body.innerText")?;
-                bail!("waited in vain until {expression}: {:?}; the page says {text}", self.complaints);
+                bail!("time-out waiting for {expression}: {:?}; the page shows {text}", self.complaints);
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -208,7 +208,7 @@ impl Browser {
             "axe.run(document).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map((node) => \
              `${id}: ${node.target.join(' ')}: ${node.failureSummary}`)))",
         )?;
-        let found = found.as_array().context("axe-core finds no list")?;
+        let found = found.as_array().context("axe-core returns no list")?;
         Ok(Some(found.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()))
     }
 }

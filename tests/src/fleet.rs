@@ -211,7 +211,7 @@ impl Site {
         }
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(20).collect();
-        anyhow::bail!("waited in vain until {what}: {last}\n{}", tail.join("\n"))
+        anyhow::bail!("time-out waiting until {what}: {last}\n{}", tail.join("\n"))
     }
 
     /// Waits until every daemon satisfies `of`, and returns the elapsed time.
@@ -228,7 +228,7 @@ impl Site {
         }
         let names: BTreeMap<&String, Option<String>> =
             self.daemons.iter().map(|(host, daemon)| (host, daemon.name())).collect();
-        anyhow::bail!("waited in vain until {what}: {names:?}")
+        anyhow::bail!("time-out waiting until {what}: {names:?}")
     }
 }
 

@@ -73,5 +73,5 @@ pub fn at_every_step(
             return Ok(n - 1);
         }
     }
-    bail!("{line} does not end")
+    bail!("{line} does not complete")
 }

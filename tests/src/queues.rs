@@ -18,10 +18,10 @@ use crate::socket::PATIENCE;
 
 /// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
-/// The port, and the bytes that all queues together must have sent before shares are computed.
+/// Rate of the port, and bytes that all queues together must send before shares are computed.
 const RATE: &str = "20mbit";
 const ENOUGH_BYTES: u64 = 4_000_000;
-/// Bytes before that, in which turns under previous weights end.
+/// Bytes to skip before that, while turns under previous weights end.
 const SETTLING_BYTES: u64 = 1_000_000;
 /// Senders per queue: enough backlog to last while a busy machine runs none of them.
 const SENDERS: usize = 6;

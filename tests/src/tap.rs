@@ -26,7 +26,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Creates it in the namespace of a host, with this many queues, and brings it up.
+    /// Creates the interface in the namespace of a host, with this many queues, and brings it up.
     ///
     /// # Errors
     /// The kernel has no such interfaces, or refuses.
@@ -58,7 +58,7 @@ impl Tap {
                 }
             }
             if frames.len() == before {
-                ensure!(Instant::now() < until, "{before} of {count} frames have come");
+                ensure!(Instant::now() < until, "{before} of {count} frames have arrived");
                 thread::sleep(Duration::from_micros(200));
             }
         }

@@ -1,11 +1,12 @@
-//! Instructions that the verifier walks, of every object and mode.
+//! Instructions processed by the verifier, for every object and mode.
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::skip::runnable;
 
-/// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels walk up to twice as many as this one.
+/// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels process up to
+/// twice as many as this one.
 const MOST: u32 = 400_000;
 
 #[test]

@@ -24,7 +24,7 @@ fn strictly(manifest: &Value) -> std::result::Result<(), String> {
         "Service" => typed::<Service>(manifest),
         "Namespace" => typed::<Namespace>(manifest),
         "NetworkPolicy" => typed::<NetworkPolicy>(manifest),
-        other => Err(format!("kind {other:?} is not looked at here: add it")),
+        other => Err(format!("kind {other:?} is not covered by this test: add it")),
     }
 }
 
@@ -32,7 +32,7 @@ fn typed<T: DeserializeOwned + Serialize>(manifest: &Value) -> std::result::Resu
     let read: T = serde_json::from_value(manifest.clone()).map_err(|error| error.to_string())?;
     let back = serde_json::to_value(read).map_err(|error| error.to_string())?;
     match lost(manifest, &back) {
-        Some(path) => Err(format!("the API does not know {path}")),
+        Some(path) => Err(format!("{path} is unknown to the API")),
         None => Ok(()),
     }
 }

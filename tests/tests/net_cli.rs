@@ -84,7 +84,7 @@ fn change_is_atomic() -> Result<()> {
         (1, "rpg_min_rate=2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
         (2, "rpg_ai_rate=10mbit rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
         (2, "rpg_time_reset=55", "write a time, as in `55us`"),
-        (2, "rpg_gd=99", "rpg_gd = 99 is out of range: allowed is 10 to 15"),
+        (2, "rpg_gd=99", "rpg_gd = 99 is out of range: 10 to 15"),
         (2, "pacer=none", "use `attach --pacer`"),
     ] {
         says(&lab.refused(code, &format!("set a0 {change}"))?, reason);

@@ -189,7 +189,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
     daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
     daemon.write(inline)?;
-    daemon.says(&["the file needs its interface", "\"iface\":\"a1\""])?;
+    daemon.says(&["the interface is still in the file", "\"iface\":\"a1\""])?;
     wait(|| {
         let listed = pair.a.run(attach::list)??;
         let peers: Vec<_> =
@@ -292,7 +292,7 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
     let began = Instant::now();
     daemon.end()?;
     eprintln!("ended after {:.2} s", began.elapsed().as_secs_f64());
-    ensure!(pair.a.attached()?.len() < ports, "it was to end before all were attached");
+    ensure!(pair.a.attached()?.len() < ports, "the daemon exited too late: all interfaces were attached");
     daemon.again(&pair.a)?;
     // Each takes the verifier a second.
     while_busy(20, || {

@@ -141,7 +141,7 @@ fn short_shaper_burst_reported() -> Result<()> {
     tbf("2000")?;
     let info = pair.a.attach("a0", Role::Switch, &[])?;
     assert!(info.notes.iter().any(|note| note.contains("its burst is 800 us")), "{:?}", info.notes);
-    let (severity, evidence, fix) = found()?.context("nothing was found")?;
+    let (severity, evidence, fix) = found()?.context("doctor reports no finding")?;
     assert_eq!(severity, "info");
     assert!(evidence.contains("tbf of a0: rate 20mbit, burst 2000 bytes, 800us"), "{evidence}");
     assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
@@ -149,7 +149,7 @@ fn short_shaper_burst_reported() -> Result<()> {
     assert_eq!(found()?, None);
     pair.a.command("tc qdisc replace dev a0 root handle 1: htb default 10")?;
     pair.a.command("tc class add dev a0 parent 1: classid 1:10 htb rate 20mbit burst 2000")?;
-    let (_, evidence, _) = found()?.context("nothing was found")?;
+    let (_, evidence, _) = found()?.context("doctor reports no finding")?;
     assert!(evidence.contains("htb class 1:10 of a0: rate 20mbit, burst 2000 bytes"), "{evidence}");
     Ok(())
 }

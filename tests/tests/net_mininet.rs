@@ -107,7 +107,7 @@ fn run(script: &str, arguments: &str) -> Result<()> {
         let taken = said.lines().find_map(|line| line.strip_prefix("h1: took ")).context(said.to_string())?;
         let mut numbers = taken.split(' ').filter_map(|word| word.parse::<u32>().ok());
         let (packets, marked) = (numbers.next(), numbers.next());
-        eprintln!("{script} {arguments}: {packets:?} packets taken, {marked:?} marked");
+        eprintln!("{script} {arguments}: {packets:?} packets accepted, {marked:?} marked");
         ensure!(packets > Some(0) && marked > Some(0), "{said}");
         Ok(())
     })

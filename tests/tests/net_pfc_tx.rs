@@ -124,7 +124,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         ensure!(waits == 1_954, "{waits}");
         // XOFF may be repeated while the queue empties, which takes 0.2 s.
         while heard(&one)? != 0 {}
-        ensure!(hears_nothing(&two, 50)?, "round {round}: who sent little is asked to wait");
+        ensure!(hears_nothing(&two, 50)?, "round {round}: the sender below XOFF is paused");
     }
     delays.sort_unstable();
     println!(
@@ -139,7 +139,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     site.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, MUCH)?;
-    ensure!(hears_nothing(&one, 100)?, "a pause that nobody requested");
+    ensure!(hears_nothing(&one, 100)?, "a pause while PFC transmission is disabled");
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
         burst_to(&one, 1, long, 26, 2 * MUCH)?;
         burst_to(&one, 1, short, 26, MUCH)?;
         let begun = Instant::now();
-        ensure!(heard(&one)? != 0, "round {round}: told to go on before it was asked to wait");
+        ensure!(heard(&one)? != 0, "round {round}: XON before XOFF");
         let mut said = Instant::now();
         loop {
             let goes_on = heard(&one)? == 0;
@@ -181,7 +181,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
             "round {round}: on after {:?}, not {empty:?}",
             begun.elapsed()
         );
-        ensure!(hears_nothing(&one, 50)?, "round {round}: asked to wait again with nothing to wait for");
+        ensure!(hears_nothing(&one, 50)?, "round {round}: XOFF with an empty queue");
     }
     Ok(())
 }

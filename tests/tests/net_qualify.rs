@@ -107,7 +107,7 @@ fn device_between_ports_qualified() -> Result<()> {
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
         ensure!(checks(&report, "failed").is_empty(), "{report}");
         ensure!(checks(&report, "passed").len() >= 14, "{report}");
-        ensure!(machine.attached()?.is_empty(), "something is left attached");
+        ensure!(machine.attached()?.is_empty(), "an attachment is left");
         Ok(())
     })?;
     // Thresholds that differ from the bridge's.

@@ -22,7 +22,7 @@ fn the_shares_are_the_weights(test: &str, choice: QueuesChoice) -> Result<()> {
         pair.a.set("a0", changes)?;
         let found = shares(&pair)?;
         eprintln!("{name}: queues 0, 1 and 3 have {found:.3?}");
-        assert!(are_near(choice, found, wanted), "{name}: {found:?} and not {wanted:?}");
+        assert!(are_near(choice, found, wanted), "{name}: {found:?}, expected {wanted:?}");
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     let waiting = stats(&pair, &config)?;
     assert!((15_000..=20_000).contains(&waiting[3].backlog_bytes), "{waiting:?}");
     assert!(waiting[3].drops >= 30 && waiting[0].drops == 0, "{waiting:?}");
-    assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
+    assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "marking uses the queues' backlog");
     let printed = maps.backlogs()?;
     assert!((10_000..=20_000).contains(&printed[3].bytes) && printed[0].bytes == 0, "{printed:?}");
     // The limit can be raised while packets are queued.

@@ -97,7 +97,7 @@ fn wait_ready(running: &mut Running) -> Result<()> {
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
     loop {
         if let Some(status) = running.0.try_wait()? {
-            bail!("it ended ({status})");
+            bail!("it exited ({status})");
         }
         let status = fs::read_to_string(format!("/proc/{}/status", running.0.id()))?;
         let mask = |field: &str| -> Result<u64> {
@@ -107,14 +107,14 @@ fn wait_ready(running: &mut Running) -> Result<()> {
         if (mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0 {
             return Ok(());
         }
-        ensure!(Instant::now() < until, "it does not look for signals");
+        ensure!(Instant::now() < until, "it does not handle SIGTERM");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it writes nothing");
+    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it prints nothing");
     Ok(())
 }
 
@@ -155,7 +155,7 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
         ensure!(result == 0, "FIONREAD: {}", std::io::Error::last_os_error());
         times = if waiting == last && waiting != 0 { times + 1 } else { 0 };
         last = waiting;
-        ensure!(Instant::now() < until, "{waiting} bytes wait");
+        ensure!(Instant::now() < until, "{waiting} bytes are queued");
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -340,7 +340,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("dcqcn-lab"))
             .collect();
-        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+        ensure!(left.is_empty(), "{end:?}: leftovers {left:?}");
     }
     Ok(())
 }
@@ -361,7 +361,7 @@ fn soak_leaves_nothing_on_signal() -> Result<()> {
             name.contains("-soak") && !Path::new("/proc").join(pid).exists()
         };
         let left: Vec<_> = Netns::list("dcqcn-test-")?.into_iter().filter(is_left).collect();
-        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+        ensure!(left.is_empty(), "{end:?}: leftovers {left:?}");
         wait(|| {
             let found = SOAKED.map(tables);
             let is_freed = found.iter().zip(before).all(|(found, before)| *found <= before);

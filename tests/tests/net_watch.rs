@@ -57,7 +57,7 @@ fn watch_shows_traffic() -> Result<()> {
         if let Some(status) = watch.0.try_wait()? {
             break status;
         }
-        ensure!(Instant::now() < until, "two intervals do not end");
+        ensure!(Instant::now() < until, "two intervals do not complete");
         sent += 1;
         socket.send(&Roce { psn: sent, ..data.clone() }.frame())?;
         thread::sleep(Duration::from_millis(2));
@@ -208,7 +208,7 @@ fn metrics_equal_counters() -> Result<()> {
     };
     let ready = told("/readyz", "HTTP/1.1 503")?;
     assert!(ready.contains("\"interface\":\"a0\"") && ready.contains("maps: "), "{ready}");
-    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is well");
+    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is healthy");
     wait(|| {
         let up = value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]);
         Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })

@@ -143,7 +143,7 @@ impl Etcd {
     /// The member does not exist.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
-        let mut child = member.child.take().context("it does not run")?;
+        let mut child = member.child.take().context("the member is not running")?;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -155,7 +155,7 @@ impl Etcd {
     /// The member does not exist or is not running.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
-        signal(member.child.as_ref().context("it does not run")?, what)
+        signal(member.child.as_ref().context("the member is not running")?, what)
     }
 
     /// Client addresses of all members.

@@ -22,7 +22,7 @@ pub struct Job {
     pub length_s: u32,
 }
 
-/// Of each disk, MB.
+/// Size of each disk, MB.
 const SIZE_MB: u32 = 8;
 /// Time for fio to start and to exit: it waits for stalled writes, for 70 s and more.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -121,9 +121,9 @@ impl Job {
 /// Its output cannot be parsed.
 pub fn done(printed: &str) -> Result<Done> {
     // Notes may come before the JSON.
-    let start = printed.find('{').with_context(|| format!("fio said {printed:?}"))?;
+    let start = printed.find('{').with_context(|| format!("fio printed {printed:?}"))?;
     let said: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())
-        .with_context(|| format!("fio said {printed:?}"))?;
+        .with_context(|| format!("fio printed {printed:?}"))?;
     let job = said.pointer("/jobs/0").context("fio ran no job")?;
     let figure = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
     let read_bps = figure("/read/bw_bytes")? * 8.0;

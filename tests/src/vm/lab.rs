@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// The hosts and the bridge, which stay until the guest ends.
+/// The hosts and the bridge, which exist until the guest exits.
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,

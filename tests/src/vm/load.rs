@@ -182,7 +182,10 @@ mod tests {
         let disk = tempfile::NamedTempFile::new().expect("a file");
         disk.as_file().set_len(4 * BLOCKS * BLOCK_BYTES as u64).expect("room");
         let Ok(mut worker) = Worker::open(disk.path(), 3) else {
-            eprintln!("SKIPPED what_is_written_is_found: no direct access to {}", disk.path().display());
+            eprintln!(
+                "SKIPPED written_blocks_verified_missing_reported: no direct access to {}",
+                disk.path().display()
+            );
             return;
         };
         assert!(worker.read(5).expect("a block"));
@@ -194,7 +197,7 @@ mod tests {
         assert!(!worker.read(5).expect("a block"));
         worker.write(5).expect("a block");
         worker.generations[5] -= 1;
-        assert!(!worker.read(5).expect("a block"), "an older write would not be found out");
+        assert!(!worker.read(5).expect("a block"), "an older write would not be detected");
     }
 
     #[test]

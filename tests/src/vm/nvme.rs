@@ -44,7 +44,7 @@ impl Transport {
 pub struct Ends {
     /// Host that connects.
     pub initiator: u8,
-    /// Host that has the disk.
+    /// Host that exports the disk.
     pub target: u8,
 }
 
@@ -56,7 +56,7 @@ const DISK_KB: u32 = 32 * 1024;
 const QUEUE_SIZE: u32 = 32;
 /// The tree of the targets.
 const NVMET: &str = "/sys/kernel/config/nvmet";
-/// Patience until a disk appears, emulated, on a busy machine.
+/// Time limit for a disk to appear, emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
@@ -167,7 +167,7 @@ impl Disk {
         sysfs::write(&path, "1")?;
         let started = Instant::now();
         while Path::new(&path).exists() {
-            ensure!(started.elapsed() < PATIENCE, "nvme{} does not go", self.instance);
+            ensure!(started.elapsed() < PATIENCE, "nvme{} is not removed", self.instance);
             thread::sleep(Duration::from_millis(50));
         }
         Ok(())

@@ -17,7 +17,7 @@ const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest the second guest may take to boot after the first.
 const BOOT: Duration = Duration::from_secs(180);
-/// The interface of either guest.
+/// Name of the interface in both guests.
 pub const IFACE: &str = "eth0";
 /// Addresses of the guests.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];

@@ -68,7 +68,7 @@ fn engines_agree_on_captures_and_loop() {
                 if sent.verdict == Verdict::Pass {
                     both.process(Hook::Xdp, now_ns + 1_000, &sent.packet, &received());
                     let arrived = both.process(Hook::Ingress, now_ns + 1_500, &sent.packet, &received());
-                    assert_eq!(arrived.packet, sent.packet, "the receiver's packet is its own");
+                    assert_eq!(arrived.packet, sent.packet, "the packet is addressed to the receiver");
                     for cnp in arrived.emitted {
                         both.process(Hook::Ingress, now_ns + 3_000, &cnp.packet, &received());
                     }

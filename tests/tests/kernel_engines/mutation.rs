@@ -80,7 +80,7 @@ fn every_length() {
                 let cut = &frame[..len];
                 let outcome = both.process(hook, now_ns, cut, &meta);
                 assert_eq!(outcome.verdict == Verdict::NotRun, len < MIN_PACKET);
-                assert_eq!(outcome.packet, cut, "a packet cut short passes unchanged");
+                assert_eq!(outcome.packet, cut, "a truncated packet passes unchanged");
                 now_ns += 1_000;
             }
         }
@@ -163,8 +163,8 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Runs `cases` mutated packets through one pair of engines, each from where the last one left the tables, and checks
-/// that they reached the code counted in `reached`.
+/// Runs `cases` mutated packets through one pair of engines, each with the tables as the last one
+/// left them, and checks that they reached the code counted in `reached`.
 fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let state = RefCell::new((both, 1_000_000_000));
     let case = (
@@ -200,7 +200,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     }
     let state = state.borrow().0.state();
     for &(hook, stat) in reached {
-        assert!(count(&state, hook, stat) > 0, "no packet came to {hook:?} {}", stat.label());
+        assert!(count(&state, hook, stat) > 0, "no packet reached {hook:?} {}", stat.label());
     }
 }
 

@@ -125,7 +125,7 @@ fn later_connection_replaces_pair() {
     assert_eq!(
         count(&state, Hook::Ingress, Stat::PairConflict),
         0,
-        "one source changing its mind is no conflict"
+        "a changed pair of the same source is not a conflict"
     );
 }
 
@@ -141,11 +141,11 @@ fn trusted_source_takes_precedence() {
     path.see(Hook::Ingress, &request());
     let state = path.see(Hook::Ingress, &reply(B.2));
     let of = |id: QpId| state.pairs.iter().find(|(known, _)| *known == id).map(|(_, pair)| *pair);
-    assert_eq!(of(qp(A)), Some(said), "the operator's word stands");
+    assert_eq!(of(qp(A)), Some(said), "the static pair takes precedence");
     assert_eq!(
         of(qp(B)),
         Some(Pair { qpn: A.2, source: PairSource::Cm as u32, addr: qp(A).addr }),
-        "a guess does not"
+        "a learned pair does not"
     );
     assert_eq!(count(&state, Hook::Ingress, Stat::PairConflict), 2);
     // Messages do not end such a pair.

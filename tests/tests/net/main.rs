@@ -62,8 +62,8 @@ impl Pair {
         let far_link = Netlink::connect_in(&far)?;
         let near_index = near_link.link("near0")?.index;
         let far_index = far_link.link("far0")?.index;
-        // The end that comes up second can send immediately; the first drops packets until the kernel detects its carrier, in a
-        // work queue.
+        // The end that is set up second can send immediately; the first drops packets until the
+        // kernel detects its carrier, in a work queue.
         far_link.set_up(far_index, true)?;
         near_link.set_up(near_index, true)?;
         near_link.add_address(near_index, NEAR_ADDRESS, 24)?;

@@ -48,7 +48,7 @@ fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Waits until no process waits.
+/// Waits until no waiting process is left.
 fn nobody_waits(lab: &Lab) -> Result<()> {
     wait(|| {
         let waiters = waiters(lab)?;
@@ -64,7 +64,7 @@ fn kill_waiter(lab: &Lab) -> Result<()> {
     nobody_waits(lab)
 }
 
-/// Waits until the time to confirm is over, or nothing waits any more.
+/// Waits until the time to confirm is over, or no change is pending.
 fn overdue(lab: &Lab) -> Result<()> {
     while lab.host.run(attach::pending)??.iter().any(|(_, pending)| !pending.is_overdue(boottime_ns())) {
         thread::sleep(Duration::from_millis(20));
@@ -156,7 +156,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
         lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         kill_waiter(&lab)?;
         overdue(&lab)?;
-        assert_eq!(ai_rate_mbit(&lab)?, 20, "nobody was there to revert it");
+        assert_eq!(ai_rate_mbit(&lab)?, 20, "no process could revert it");
         let output = lab.run(next)?;
         says(&String::from_utf8(output.stderr)?, "change not confirmed in time; reverted");
         assert_eq!(ai_rate_mbit(&lab)?, 10, "{next}");
@@ -202,7 +202,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
             return lab.ok("detach a0").map(drop);
         }
     }
-    bail!("it does not end")
+    bail!("the command does not complete")
 }
 
 #[test]

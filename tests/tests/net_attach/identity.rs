@@ -67,7 +67,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
     }
     eprintln!("inode numbers {inodes:?}");
     // Each attach has freed the state of the previous namespace; `gc` frees the last one's.
-    assert!(tables(FLOWS) <= 1, "{} attachments of namespaces that are gone", tables(FLOWS));
+    assert!(tables(FLOWS) <= 1, "{} attachments of deleted namespaces", tables(FLOWS));
     let output = dcqcn_tests::command::dcqcn("gc")?.output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     freed(FLOWS)
@@ -96,7 +96,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
         fs::remove_dir_all(format!("/run/dcqcn/bpf/ns-{cookie}"))?;
         let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
         dcqcn("gc")?;
-        assert!(journals.exists(), "its namespace is still there");
+        assert!(journals.exists(), "its namespace still exists");
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
@@ -110,7 +110,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
             return Ok(());
         }
     }
-    eprintln!("SKIPPED {NAME}: this kernel gives inode numbers of namespaces out again too late");
+    eprintln!("SKIPPED {NAME}: this kernel reuses inode numbers of namespaces too late");
     Ok(())
 }
 
@@ -187,7 +187,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
         to.host.command("ip link set a0 up")?;
         to.ok(&attach)?;
         assert!(problems(&to, "a0")?.is_empty());
-        assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+        assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
         to.ok("detach a0")?;
         state(&to.host, "a0")?
     };

@@ -45,7 +45,7 @@ fn attach_killed(tc: Tc) -> Result<()> {
         |n| {
             // In turn: attached again, detached, cleaned up by `gc`, taken over by the daemon.
             if is_attached(&lab) {
-                ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
+                ensure!(problems(&lab, "a0")?.is_empty(), "status reports attached");
             } else {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,

@@ -1,4 +1,4 @@
-//! Locked namespaces, and attaching elsewhere at the same time.
+//! Locked namespaces, and concurrent attaches in other namespaces.
 
 use std::fs::File;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     let lock = held(&journals)?;
     Netns::delete(&name)?;
     drop(gone);
-    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} is there")) } else { Ok(()) }))?;
+    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
     let began = Instant::now();
     other.ok(&attach(64))?;
     ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
@@ -82,14 +82,14 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     // Permanently: the error names the holder.
     let refused = to.refused(1, &attach(FLOWS))?;
     says(&refused, &format!("process {}", std::process::id()));
-    assert!(!to.host.journal("a0")?.exists(), "nothing was begun");
+    assert!(!to.host.journal("a0")?.exists(), "no step was taken");
     // Temporarily: the command has failed its first attempt and waits before the lock is released.
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;
         let until = Instant::now() + PATIENCE;
         while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
-            ensure!(Instant::now() < until && !attached.is_finished(), "it does not begin");
+            ensure!(Instant::now() < until && !attached.is_finished(), "attaching does not start");
             thread::sleep(Duration::from_millis(5));
         }
         thread::sleep(Duration::from_millis(500));
@@ -98,7 +98,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
         attached.join().ok().context("it panicked")?.map(drop)
     })?;
     assert!(problems(&to, "a0")?.is_empty());
-    assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+    assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
     assert!(!journals.exists(), "{} is left", journals.display());
     to.ok("detach a0")?;
     freed(FLOWS)?;

@@ -76,9 +76,9 @@ fn shaper_rate_change_followed() -> Result<()> {
     says(&lab.ok("get a0 link_rate")?, "300mbit");
     // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
-    assert!(follow()??.is_none(), "what was set");
+    assert!(follow()??.is_none(), "the value set manually");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
-    assert!(follow()??.is_none(), "what was set, and the shaper has changed");
+    assert!(follow()??.is_none(), "the value set manually, after a change of the shaper");
     says(&lab.ok("get a0 link_rate")?, "150mbit");
     // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
@@ -184,7 +184,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     let refused = lab.refused(1, "detach a0")?;
     says(&refused, "nosuchqdisc");
     says(&refused, "not yet restored: root qdisc");
-    assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
+    assert!(!lab.host.pins("a0")?.exists(), "programs and maps are removed");
     says(&lab.ok("status")?, "half detached");
     says(&lab.refused(1, "get a0")?, "half detached");
     says(&lab.refused(1, "detach a0")?, "nosuchqdisc");

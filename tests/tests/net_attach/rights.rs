@@ -36,12 +36,12 @@ fn file_modes_ignore_umask() -> Result<()> {
             mode(&dir.join("lock"))?,
             mode(&lab.host.journal("a0")?)?,
             mode(&lab.host.pins("a0")?)?,
-            // Objects on a BPF file system are made with 0600 less the mask.
+            // Objects on a BPF file system are created with 0600 minus the mask.
             mode(&lab.host.pins("a0")?.join("PARAMS"))?,
         ];
         assert_eq!(found, [0o755, 0o700, 0o755, 0o600, 0o644, 0o700, 0o600], "umask {mask}: {found:?}");
         lab.ok("detach a0")?;
-        assert!(!dir.exists(), "nothing is left of it, the lock neither");
+        assert!(!dir.exists(), "no state is left, not even the lock");
     }
     Ok(())
 }

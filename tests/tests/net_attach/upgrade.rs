@@ -28,7 +28,7 @@ fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> 
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
     let info = journal.pointer_mut("/info").context("no description")?;
     let before = (
-        info["layout_version"].as_u64().context("no version of the layout")?,
+        info["layout_version"].as_u64().context("the journal has no layout version")?,
         info["object"].as_str().context("no object")?.to_owned(),
     );
     info["layout_version"] = json!(version);
@@ -110,6 +110,6 @@ fn other_layout_keeps_running() -> Result<()> {
         after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
         "{held:?}, then {after:?}"
     );
-    ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "it is of this build");
+    ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "the program is of this build");
     before.end()
 }

@@ -160,7 +160,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     };
     assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
-    assert_eq!(value("cnp_dscp").1, "", "nobody else may set it");
+    assert_eq!(value("cnp_dscp").1, "", "other clients must not set it");
     assert!(door.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
     let Changes { changes } = door.ask(Verb::Changes {})?;
     let told = |kind: &str, what: &str| {
@@ -240,11 +240,14 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         ..rate("2", "4gbit")
     }))?;
     has(4_000_000_000)?;
-    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(), "that waits for nothing");
+    assert!(
+        door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
+        "an undo without a pending change"
+    );
     let undone: Applied = door.ask(Verb::Undo(Confirm { name: "2".into() }))?;
     assert_eq!(undone.name.as_deref(), Some("1"));
     has(2_000_000_000)?;
-    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(), "it is done");
+    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(), "the undo is complete");
     apply("2", "3gbit", Some(1))?;
     has(3_000_000_000)?;
     has(2_000_000_000)?;

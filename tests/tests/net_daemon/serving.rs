@@ -218,7 +218,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     // support; a failure while attaching a third interface.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
-        (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "allowed is 8 to 1048576"),
+        (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "out of range: 8 to 1048576"),
         (elsewhere.clone(), "a1 is attached with flows = 1024, which cannot become 2048"),
         (
             format!(

@@ -175,7 +175,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
             "{third:?}"
         );
         ensure!(third.hot.packets >= second.hot.packets);
-        ensure!(Held::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps are others");
+        ensure!(Held::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps were recreated");
         Ok(())
     })
 }

@@ -32,9 +32,9 @@ const UNDER_WAY: u32 = 500;
 struct Stream {
     sent: AtomicU32,
     arrived: AtomicU32,
-    /// No frame need be sent beyond [`FRAMES`].
+    /// Stop after [`FRAMES`] frames.
     stop: AtomicBool,
-    /// None will be.
+    /// No more frames will be sent.
     ended: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl Stream {
             // If the receiver is not scheduled, its queue must not overflow.
             let until = Instant::now() + PATIENCE;
             while psn - self.arrived.load(Ordering::Relaxed).min(psn) > UNDER_WAY {
-                ensure!(Instant::now() < until, "nothing arrives any more");
+                ensure!(Instant::now() < until, "no frames arrive");
                 thread::sleep(PAUSE);
             }
         }
@@ -72,7 +72,7 @@ impl Stream {
                 continue;
             };
             let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
-            assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
+            assert_eq!(psn, Some(arrived), "lost, duplicated or out of order");
             see(arrived, &frame);
             arrived += 1;
             self.arrived.store(arrived, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Stream {
     fn reaches(&self, count: u32) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.sent.load(Ordering::SeqCst) < count {
-            ensure!(Instant::now() < until, "the stream does not go on");
+            ensure!(Instant::now() < until, "the stream has stopped");
             thread::sleep(PAUSE);
         }
         Ok(())
@@ -201,7 +201,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
         },
     )?;
     eprintln!("{CHANGES} changes, {refused} refused");
-    assert!(refused > 20, "the invalid ones were too few to tell");
+    assert!(refused > 20, "too few changes were invalid");
     Ok(())
 }
 
@@ -260,7 +260,7 @@ fn change_effective_on_return() -> Result<()> {
         }
         stream.reaches(sent)
     })?;
-    assert_eq!(turns.len(), CHANGES, "a frame was treated by parameters that had been replaced: {turns:?}");
+    assert_eq!(turns.len(), CHANGES, "a frame was processed with replaced parameters: {turns:?}");
     for (turn, change) in turns.iter().zip(&changes) {
         assert!(change.contains(turn), "the first frame that shows the change of {change:?} is {turn}");
     }

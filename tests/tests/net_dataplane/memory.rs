@@ -86,9 +86,9 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
     thread::sleep(Duration::from_secs(2));
     let busy = (cpu_time(run.0.id())? - before).as_secs_f64() / 2.0;
     eprintln!("`run` follows the flows on their way back with {:.0} % of a core", busy * 100.0);
-    let peak_kb = peak_of(&run).context("`run` has ended")?;
+    let peak_kb = peak_of(&run).context("`run` has exited")?;
     run.signal(Signal::SIGTERM)?;
-    assert!(run.wait()?.success(), "`run` ends in peace");
+    assert!(run.wait()?.success(), "`run` exits with success");
     eprintln!("`run`: {peak_kb} KiB resident at most");
     assert!(peak_kb < RESIDENT_KB, "`run` takes {peak_kb} KiB");
     let classes = pair.a.netlink()?.classes(pair.a.index("a0")?)?.len();

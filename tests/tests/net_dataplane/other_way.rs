@@ -53,7 +53,7 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
     for (cuts, number) in (1..).zip(["1", "2"]) {
         let (a, b) = (pair.a.socket(&format!("a{number}"))?, pair.b.socket(&format!("b{number}"))?);
         b.send(&cnp)?;
-        assert_eq!(a.expect()?, cnp, "it goes on to the host's own stack where it came in");
+        assert_eq!(a.expect()?, cnp, "the CNP reaches the host's own stack at its ingress interface");
         let now = rate_bps(&pair, &data)?;
         assert!(now < rate, "{now} after {rate}, by a{number}");
         rate = now;
@@ -100,7 +100,7 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
         assert!(held.is_freed(), "{held:?}");
         b1.send(&cnp)?;
-        assert_eq!(a1.expect()?, cnp, "with nobody to hand it on to");
+        assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");
         assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);
         pair.a.attach("a0", Role::Host, &CHANGES)?;
     }

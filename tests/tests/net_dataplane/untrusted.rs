@@ -55,7 +55,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
         sprayed[5..8].copy_from_slice(&(0x1000 + qpn).to_be_bytes()[1..]);
         socket.send_to(&sprayed, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
-    assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
+    assert_eq!(Bth::LEN, 12, "the QPN is at offset 5");
     // Both halves of a forged handshake.
     let request = req(1, 0x11);
     let comm_ids = CommIds { local: 2, remote: 1 };
@@ -65,10 +65,10 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     ] {
         socket.send_to(&made_up[data.bth()..], (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
-    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "nothing is learned from them");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "no pair is learned from them");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
     assert_eq!(flow(&pair, &data)?, before, "nothing moved");
-    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "no flow was inserted");
     // The packets are delivered, as without dcqcn.
     assert!(!b.drain()?.is_empty());
     Ok(())
@@ -94,7 +94,7 @@ fn other_host_data_not_answered() -> Result<()> {
         a.send(frame)?;
         b.expect()?;
     }
-    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
+    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "no CNP is sent");
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 3);
     // A box in front of the receivers answers for them, but not for a group.
     pair.b.set("b0", &["np_other_host=on"])?;

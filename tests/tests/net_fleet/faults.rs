@@ -17,7 +17,7 @@ fn rollout_survives_killed_members() -> Result<()> {
     site.daemons["h002"].be(Nature::Slow(Duration::from_millis(500)));
     site.text(&["apply", &site.file(FAST, "rpg_gd = 12")?])?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    site.settle("a canary has it", |host, daemon| host != "h000" || daemon.name().is_some())?;
+    site.settle("a canary has the version", |host, daemon| host != "h000" || daemon.name().is_some())?;
     coordinator.kill()?;
     coordinator.wait()?;
     let leader = site.etcd.leader()?;
@@ -27,11 +27,11 @@ fn rollout_survives_killed_members() -> Result<()> {
     site.kill_agent("h002")?;
     site.begin_agent("h002")?;
     site.etcd.begin(leader)?;
-    let done = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true));
+    let done = site.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     done?;
-    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     for daemon in site.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }

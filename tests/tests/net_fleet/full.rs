@@ -14,12 +14,12 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     let apply = |gd: u8| {
         site.run(&["apply", &site.file(QUICK, &format!("rpg_gd = {gd}"))?, "--wait", "--tick", "100ms"])
     };
-    ensure!(apply(12)?.status.success(), "not even the first");
+    ensure!(apply(12)?.status.success(), "the first version is not applied");
     let much = "x".repeat(100_000);
     let mut tries = 0;
     while site.etcd.ctl(&["put", "much", &much])?.status.success() {
         tries += 1;
-        ensure!(tries < 200, "it is never full");
+        ensure!(tries < 200, "etcd does not become full");
     }
     let full = apply(13)?;
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
@@ -39,6 +39,6 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     }
     let done = apply(13)?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 2"))?;
+    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 2"))?;
     Ok(())
 }

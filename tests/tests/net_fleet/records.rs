@@ -99,7 +99,7 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
     let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
     let mut command = site.command(&words)?;
     let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    site.settle("the canary has it", |host, daemon| host != "h000" || daemon.name().is_some())?;
+    site.settle("the canary has the version", |host, daemon| host != "h000" || daemon.name().is_some())?;
     signal(&apply, Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -110,7 +110,7 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
     let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
     assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
     site.text(&["abort", "--wait"])?;
-    site.settle("both are back", |_, daemon| daemon.name().is_none())?;
+    site.settle("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 

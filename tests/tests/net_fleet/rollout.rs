@@ -54,28 +54,30 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
     );
-    site.settle("all are back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     site.daemons["h003"].be(Nature::Good);
 
     // A host that returns after the rollout, and a new host.
     site.kill_agent("h004")?;
-    site.wait("it is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
+    site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
     let said = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
     assert!(said.contains("4 hosts changed, 1 are away"), "{said}");
     assert_eq!(site.daemons["h004"].name().as_deref(), Some("fleet 1"), "nothing changes without an agent");
     site.begin_agent("h004")?;
     site.add("h005")?;
-    site.settle("it has it", |host, daemon| host == "h005" || daemon.name().as_deref() == Some("fleet 4"))?;
+    site.settle("the returned host has the version", |host, daemon| {
+        host == "h005" || daemon.name().as_deref() == Some("fleet 4")
+    })?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     let welcomed =
-        site.settle("the newcomer has it", |_, daemon| daemon.name().as_deref() == Some("fleet 4"));
+        site.settle("the new host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 4"));
     coordinator.kill()?;
     coordinator.wait()?;
     welcomed?;
 
     // A change of a host by another client is detected.
     site.daemons["h001"].forget();
-    site.settle("it is told again", |_, daemon| daemon.name().as_deref() == Some("fleet 4"))?;
+    site.settle("the version is requested again", |_, daemon| daemon.name().as_deref() == Some("fleet 4"))?;
 
     let history = site.text(&["history"])?;
     for words in ["a first try", "done", "rolled back", "h003 rejects version 3"] {
@@ -104,15 +106,15 @@ fn one_rollout_at_a_time() -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     site.text(&["resume"])?;
-    site.settle("a canary has it", |host, daemon| {
+    site.settle("a canary has the version", |host, daemon| {
         host != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     site.text(&["abort", "--why", "a mistake"])?;
-    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
-    site.settle("all are back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     assert!(site.text(&["history"])?.contains(": a mistake"));
     assert!(site.run(&["abort"])?.status.code() == Some(1));
     // Two concurrent operators: one of them creates a version.
@@ -121,7 +123,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
     assert!(codes.contains(&Some(0)), "{codes:?}");
     site.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
-    site.settle("each has its own file", |_, daemon| daemon.name().is_none())?;
+    site.settle("each host uses its own file", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
@@ -137,12 +139,12 @@ fn refused_rollback_is_retried() -> Result<()> {
     site.text(&["apply", &site.file(rollout, "rpg_gd = 13")?])?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     let host = &site.daemons["h000"];
-    site.settle("the canary has it", |name, daemon| {
+    site.settle("the canary has the version", |name, daemon| {
         name != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     host.be(Nature::Refuses);
     site.text(&["abort"])?;
-    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
@@ -154,8 +156,8 @@ fn refused_rollback_is_retried() -> Result<()> {
     let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);
-    site.settle("it is back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    site.settle("the host has version 1 again", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     assert_eq!(host.names(), ["fleet 1", "fleet 2", "fleet 1"].map(|name| Some(name.to_owned())));
-    site.wait("it says so", |status| Ok(status["hosts"][0]["has"] == 1))?;
+    site.wait("the reason is reported", |status| Ok(status["hosts"][0]["has"] == 1))?;
     Ok(())
 }

@@ -94,7 +94,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let version = |number: u32| Some(format!("fleet {number}"));
 
     there(2)?;
-    ensure!(apply("11")?.status.success(), "not even the first");
+    ensure!(apply("11")?.status.success(), "the first version is not applied");
     wire(false)?;
     there(1)?;
     let said = apply("12")?;
@@ -137,7 +137,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
         Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
-    site.wait("all are there again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
+    site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
     // Two coordinators whose clocks differ by a day continue each other's steps.
@@ -147,8 +147,8 @@ fn clock_skew_changes_nothing() -> Result<()> {
         let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
         coordinators.push(Agent(site.command_under(&clock, &words)?.spawn()?));
     }
-    let took = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true))?;
-    site.settle("every host has it", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    let took = site.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
+    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     for daemon in site.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
@@ -169,12 +169,12 @@ fn duplicate_agents_reported() -> Result<()> {
         hosts.filter(|found| found["host"] == host).map(Value::to_string).collect()
     };
     let complaint = "another agent reports as h000 too";
-    ensure!(!site.status()?.to_string().contains(complaint), "there is one of each");
+    ensure!(!site.status()?.to_string().contains(complaint), "each host has one agent");
     let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
     let other = Agent(site.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
     site.wait("h000 says so", |status| Ok(of(status, "h000").contains(complaint)))?;
-    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is well");
+    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
-    site.wait("it is gone", |status| Ok(!status.to_string().contains(complaint)))?;
+    site.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
     Ok(())
 }

@@ -158,7 +158,7 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     let status = site.status()?;
     let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
     ensure!(said.contains("by the page: over the page"), "{said}");
-    site.settle("every host is as it was", |_, daemon| daemon.name().is_none())?;
+    site.settle("every host is rolled back", |_, daemon| daemon.name().is_none())?;
     // Neither a daemon nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;

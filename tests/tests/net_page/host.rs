@@ -140,7 +140,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
         })
     };
     change(&mut browser, "150KB", "0000000000000000")?;
-    wrong(&mut browser, "the token is wrong")?;
+    wrong(&mut browser, "wrong token")?;
     change(&mut browser, "10KB", TOKEN)?;
     wrong(&mut browser, "50KB to 250KB")?;
     assert_eq!(site.kmin()?, 100_000);

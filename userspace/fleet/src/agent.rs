@@ -5,9 +5,9 @@
 
 mod daemon;
 mod lease;
+mod order;
 mod pending;
 pub(crate) mod rates;
-mod wanted;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::file::Labels;
 use crate::record::{Member, Report, Tried};
 use crate::store::Store;
-use daemon::{DaemonClient, Obeyed};
+use daemon::{ApplyResult, DaemonClient};
 use lease::Reporting;
+use order::{LatestOrder, Order};
 use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
-use wanted::{Order, Wanted};
 
 /// A change that takes longer is reported as in progress.
 const LONG: Duration = Duration::from_secs(2);
@@ -59,9 +59,9 @@ struct Agent {
 
 /// Runs until it is dropped. Failures are logged and retried; it never returns an error.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
-    let (say, mut wanted) = watch::channel(Wanted::default());
-    let (say_period, fleet) = watch::channel(None);
-    let watching = wanted::follow(store.clone(), options.host.clone(), say, say_period);
+    let (sender, mut latest) = watch::channel(LatestOrder::default());
+    let (period_sender, fleet) = watch::channel(None);
+    let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
     let (reports, reported) = watch::channel(None);
     let member = Member { labels: options.labels.clone() };
     let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
@@ -73,20 +73,20 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                changed = wanted.changed() => if changed.is_err() { return },
+                changed = latest.changed() => if changed.is_err() { return },
             }
-            let wanted = wanted.borrow_and_update().clone();
-            let due = agent.due(&wanted);
-            let turn = agent.turn(wanted);
-            tokio::pin!(turn);
+            let latest = latest.borrow_and_update().clone();
+            let due = agent.due(&latest);
+            let step = agent.step(latest);
+            tokio::pin!(step);
             let report = tokio::select! {
-                report = &mut turn => report,
+                report = &mut step => report,
                 () = sleep(LONG), if due.is_some() => {
                     // A change may take minutes: report it as in progress.
                     reports.send_if_modified(|report: &mut Option<Report>| {
                         report.as_mut().map(|report| report.applying = due).is_some()
                     });
-                    turn.await
+                    step.await
                 }
             };
             reports.send_replace(Some(report));
@@ -108,19 +108,19 @@ impl Agent {
     }
 
     /// Forwards the order if it is due, and samples the state of the host.
-    async fn turn(&mut self, wanted: Wanted) -> Report {
-        let mut failing: Vec<String> = wanted.problem.clone().into_iter().collect();
-        if self.due(&wanted).is_some()
-            && let Some(order) = &wanted.order
+    async fn step(&mut self, latest: LatestOrder) -> Report {
+        let mut failing: Vec<String> = latest.problem.clone().into_iter().collect();
+        if self.due(&latest).is_some()
+            && let Some(order) = &latest.order
         {
-            failing.extend(self.obey(order).await);
+            failing.extend(self.apply(order).await);
         }
-        let order = wanted.order.as_ref();
+        let order = latest.order.as_ref();
         let still = |pending: &&Pending| order.is_some_and(|order| pending.is_of(order.want.target.version));
         failing.extend(self.pending.as_ref().filter(still).and_then(|pending| pending.why.clone()));
         let interfaces = match self.daemon.look().await {
             Ok((status, health)) => {
-                self.look_at(&status, order);
+                self.check_config(&status, order);
                 failing.extend(complaints(&status));
                 failing.extend(health.failing.iter().map(|one| format!("{}: {}", one.interface, one.error)));
                 self.window.add(health);
@@ -144,8 +144,8 @@ impl Agent {
     }
 
     /// The version to request from the daemon now, unless it is active or waits for a retry.
-    fn due(&self, wanted: &Wanted) -> Option<u64> {
-        let target = &wanted.order.as_ref()?.want.target;
+    fn due(&self, latest: &LatestOrder) -> Option<u64> {
+        let target = &latest.order.as_ref()?.want.target;
         let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
         let waits = |pending: &Pending| pending.is_of(target.version) && pending.at > Instant::now();
         let is_due = !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits);
@@ -153,19 +153,19 @@ impl Agent {
     }
 
     /// Requests the configuration from the daemon. Returns the error if the daemon is unreachable.
-    async fn obey(&mut self, order: &Order) -> Option<String> {
+    async fn apply(&mut self, order: &Order) -> Option<String> {
         let target = order.want.target.clone();
         let version = target.version;
         let (by, why) = (&order.want.by, &order.want.why);
-        match self.daemon.obey(order).await {
-            Obeyed::InForce { changed } => {
+        match self.daemon.apply(order).await {
+            ApplyResult::InForce { changed } => {
                 if changed {
                     self.window.clear();
                 }
                 tracing::info!(version, changed, by, why, "configuration active");
                 (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
-            Obeyed::Refused(error) => {
+            ApplyResult::Refused(error) => {
                 // Log the first rejection only: the order is retried for as long as it exists.
                 if self.tried.as_ref().is_none_or(|tried| !tried.is_of(&target)) {
                     tracing::error!(
@@ -177,18 +177,18 @@ impl Agent {
                 self.tried = Some(Tried { target, error: Some(error) });
                 self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
             }
-            Obeyed::Busy(error) => {
+            ApplyResult::Busy(error) => {
                 self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
             }
-            // Cheap to retry: no backoff, the next turn tries again.
-            Obeyed::Unreachable(error) => return Some(error),
+            // No backoff: the next step retries, which is cheap.
+            ApplyResult::Unreachable(error) => return Some(error),
         }
         None
     }
 
     /// Checks that the daemon still has the configuration, and schedules a new request if not: the host's file may no
     /// longer allow it, or another program may have applied another one.
-    fn look_at(&mut self, status: &Status, order: Option<&Order>) {
+    fn check_config(&mut self, status: &Status, order: Option<&Order>) {
         let Some(order) = order else { return };
         let target = &order.want.target;
         let expected = order.text.as_ref().map(|_| daemon::name(target.version));

@@ -117,7 +117,7 @@ fn read_gate(table: Table) -> Result<Gate> {
     for (name, value) in table {
         let number = || {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            number.with_context(|| format!("[gate] {name} = {value} is not a number from 0"))
+            number.with_context(|| format!("[gate] {name} = {value} is not a number of at least 0"))
         };
         match name.as_str() {
             "min_packets" => gate.min_packets = number()?,

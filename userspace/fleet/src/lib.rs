@@ -4,7 +4,6 @@
 //! No code in this crate runs as root, and no program that runs as root depends on it.
 
 mod agent;
-mod ask;
 mod cli;
 mod coordinate;
 mod file;
@@ -12,6 +11,7 @@ mod history;
 mod measure;
 mod reach;
 mod record;
+mod request;
 mod rollout;
 mod secret;
 mod serve;

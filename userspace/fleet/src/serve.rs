@@ -70,8 +70,8 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     let board = Arc::new(Board::new());
-    board.say("host", json!(host));
-    board.say("writable", json!(token.is_some()));
+    board.publish("host", json!(host));
+    board.publish("writable", json!(token.is_some()));
     let soon = ControlClient::new(&control, SOON);
     let state = PageState {
         board: Arc::clone(&board),

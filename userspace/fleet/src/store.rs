@@ -23,7 +23,7 @@ pub(crate) use snapshot::{Mirror, Snapshot};
 /// Time limit for a response, and keep-alive period of connections.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
-const TRIES: usize = 4;
+const ATTEMPTS: usize = 4;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Error of an operator's change before the first rollout.
@@ -172,14 +172,14 @@ impl Store {
         let has_begun = self.txn(txn).await?.succeeded()
             || self.version(version.version).await.is_ok_and(|kept| kept == *version);
         match has_begun {
-            true => self.sweep(&rollout.id).await?,
+            true => self.delete_other_steps(&rollout.id).await?,
             false => self.delete(&prefix).await?,
         }
         Ok(has_begun)
     }
 
     /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
-    async fn sweep(&mut self, kept: &str) -> Result<()> {
+    async fn delete_other_steps(&mut self, kept: &str) -> Result<()> {
         let (all, kept) = (self.key("steps/"), self.steps_key(kept));
         let delete =
             |from: Vec<u8>, to: Vec<u8>| TxnOp::delete(from, Some(DeleteOptions::new().with_range(to)));
@@ -247,7 +247,7 @@ impl Store {
                 return Ok(edited);
             }
         }
-        bail!("cannot change the rollout: coordinators were faster {EDITS} times in a row; try again")
+        bail!("cannot change the rollout: {EDITS} attempts lost the race with coordinators; try again")
     }
 
     /// Writes an order outside a rollout, unless the order changed since revision `known`, or the rollout since `seen`.
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// Writes a record of a host, optionally under a lease. Returns the lease of the replaced record, 0 if it had none.
-    pub(crate) async fn say(
+    pub(crate) async fn put_record(
         &mut self,
         host: &str,
         what: &str,
@@ -271,13 +271,13 @@ impl Store {
     }
 
     /// Registers a running coordinator, under its lease.
-    pub(crate) async fn say_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
+    pub(crate) async fn put_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
         let key = self.key(&format!("coordinators/{lease:016x}"));
         self.put_leased(key, &name, Some(lease)).await.map(drop)
     }
 
     /// Writes the reporting period of agents.
-    pub(crate) async fn say_period(&mut self, period_ms: u64) -> Result<()> {
+    pub(crate) async fn put_period(&mut self, period_ms: u64) -> Result<()> {
         self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
     }
 
@@ -289,11 +289,11 @@ impl Store {
     ) -> Result<Option<KeyValue>> {
         let options = PutOptions::new().with_prev_key().with_lease(lease.unwrap_or_default());
         let value = text(value)?;
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let (key, value, options) = (key.clone(), value.clone(), options.clone());
             async move { client.put(key, value, Some(options)).await }
         };
-        Ok(self.tried(ask).await?.take_prev_key())
+        Ok(self.with_retries(request).await?.take_prev_key())
     }
 
     /// Reads the order of a host, and the etcd revision of the read.
@@ -336,11 +336,11 @@ impl Store {
     }
 
     async fn delete(&self, prefix: &str) -> Result<()> {
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let prefix = prefix.to_owned();
             async move { client.delete(prefix, Some(DeleteOptions::new().with_prefix())).await }
         };
-        self.tried(ask).await.map(drop)
+        self.with_retries(request).await.map(drop)
     }
 
     /// Reads all records below a prefix at one revision (0: the current one), page by page. Returns the revision too.
@@ -363,33 +363,33 @@ impl Store {
 
     async fn get(&self, key: impl Into<Vec<u8>>, options: Option<GetOptions>) -> Result<GetResponse> {
         let key = key.into();
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.get(key, options).await }
         };
-        self.tried(ask).await
+        self.with_retries(request).await
     }
 
     /// Runs a transaction. A retry after a lost response fails its comparison.
     async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         };
-        self.tried(ask).await
+        self.with_retries(request).await
     }
 
-    async fn tried<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T>
+    async fn with_retries<T, F>(&self, request: impl Fn(KvClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        for _ in 1..TRIES {
-            match ask(self.kv()).await {
+        for _ in 1..ATTEMPTS {
+            match request(self.kv()).await {
                 Err(error) if is_passing(&error) => sleep(PAUSE).await,
                 result => return result.map_err(|error| self.explain(error)),
             }
         }
-        ask(self.kv()).await.map_err(|error| self.explain(error))
+        request(self.kv()).await.map_err(|error| self.explain(error))
     }
 
     fn outcome(&self, rollout: &Rollout) -> Result<Option<TxnOp>> {

@@ -22,7 +22,7 @@ pub(crate) struct Attack {
     pub(crate) judge: fn(&Seen, &Seen, f64) -> (String, String, bool),
 }
 
-const PROCESS: &str = "a process without rights, sender's host";
+const PROCESS: &str = "an unprivileged process, sender's host";
 const ROOT: &str = "root, sender's host";
 const NEIGHBOUR: &str = "a neighbour";
 /// Burst of learned pairs, and their rate per second.
@@ -35,7 +35,7 @@ const MADE_UP: u32 = 0x10_0000;
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: PROCESS,
-        what: "datagrams that name the victim's queue pair",
+        what: "datagrams that name the victim's QP",
         at: At::Sender,
         send: |site, packets| {
             let frame = site.data.frame();
@@ -45,7 +45,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         who: PROCESS,
-        what: "datagrams, each to another queue pair",
+        what: "datagrams, each to a different QP",
         at: At::Sender,
         send: |site, packets| as_process(site, packets, |number| sprayed(number).frame()),
         judge: not_entered,
@@ -62,7 +62,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         who: ROOT,
-        what: "packets, each to another queue pair, while the victim sends",
+        what: "packets, each to a different QP, while the victim sends",
         at: At::Sender,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
@@ -75,9 +75,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         },
         judge: |before, after, _| {
             let (new, evicted) = (after.new_flows - before.new_flows, after.evicted - before.evicted);
-            let effect =
-                format!("{new} flows entered, {evicted} pushed out, a table of {}", after.table_flows);
-            (effect, "the victim's is there, at its rate".into(), is_unchanged(before, after))
+            let effect = format!("{new} flows inserted, {evicted} evicted, a table of {}", after.table_flows);
+            (effect, "the victim's flow is present, at its rate".into(), is_unchanged(before, after))
         },
     },
     Attack {
@@ -95,14 +94,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CNPs for queue pairs that nobody has",
+        what: "CNPs for QPs that do not exist",
         at: At::Sender,
         send: |site, packets| as_neighbour(site, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
         judge: rate_stays,
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CNPs for the victim, right in every bit",
+        what: "CNPs for the victim, valid in every bit",
         at: At::Sender,
         send: |site, packets| {
             let cnp = site.data.cnp(None, CNP_TOS);
@@ -127,7 +126,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 "{learned} ends of pairs learned, the victim's {}",
                 if after.has_pair { "known" } else { "forgotten" }
             );
-            (effect, format!("{bound:.0}: 8,192 at once, then 1,000 a second"), learned as f64 <= bound)
+            (effect, format!("{bound:.0}: a burst of 8,192, then 1,000 a second"), learned as f64 <= bound)
         },
     },
     Attack {
@@ -140,13 +139,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
             as_neighbour(site, packets, |_| message.clone())
         },
         judge: |_, after, _| {
-            let effect = if after.has_pair { "the pair is known still" } else { "the pair is forgotten" };
+            let effect = if after.has_pair { "the pair is still known" } else { "the pair is removed" };
             (effect.into(), "known".into(), after.has_pair)
         },
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CE-marked packets to made-up queue pairs",
+        what: "CE-marked packets to made-up QPs",
         at: At::Receiver,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
@@ -165,7 +164,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CE-marked packets for a group, for all, for another host",
+        what: "CE-marked packets for a multicast group, for broadcast, for another host",
         at: At::Receiver,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
@@ -227,11 +226,12 @@ fn rate_stays(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
 
 fn not_charged(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
     let charged = after.charged.zip(before.charged).map(|(after, before)| after - before);
-    let effect = charged.map_or("the flow is gone".into(), |charged| format!("{charged} packets charged"));
+    let effect =
+        charged.map_or("the flow was evicted".into(), |charged| format!("{charged} packets charged"));
     (effect, "none".into(), charged == Some(0))
 }
 
 fn not_entered(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
     let new = after.new_flows - before.new_flows;
-    (format!("{new} flows entered"), "none".into(), new == 0 && is_unchanged(before, after))
+    (format!("{new} flows inserted"), "none".into(), new == 0 && is_unchanged(before, after))
 }

@@ -66,7 +66,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
                 near.send(&frame)?;
             }
             for _ in 0..WINDOW {
-                far.receive(PATIENCE)?.context("a packet does not come out of simple_switch")?;
+                far.receive(PATIENCE)?.context("simple_switch does not forward a packet")?;
             }
         }
         let packets = (WINDOW * windows) as f64;

@@ -70,11 +70,11 @@ fn changes(bench: &mut Bench) -> Result<()> {
     }
     bench.add(Figure::new(
         Section::Control,
-        "live change: call to the first packet that sees it",
+        "live change: from the call to the first packet with it",
         "us",
         seen,
     ));
-    bench.add(Figure::new(Section::Control, "live change: the whole call", "us", took));
+    bench.add(Figure::new(Section::Control, "live change: duration of the call", "us", took));
     Ok(())
 }
 
@@ -117,11 +117,11 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
         let tos = frame.get(shape.l3() + 1).copied().context("a short frame")?;
         if Ecn::from_tos(tos) == Ecn::CE {
             let bth = frame.get(shape.bth()..).and_then(Bth::parse).context("no BTH")?.0;
-            let at = sent.get(bth.psn() as usize).context("a packet that was never sent")?;
+            let at = sent.get(bth.psn() as usize).context("received a packet that was never sent")?;
             return Ok((at.saturating_duration_since(start), call));
         }
     }
-    Err(anyhow!("no packet saw the change"))
+    Err(anyhow!("no packet had the new parameters"))
 }
 
 /// `dcqcn flows` of all flows.
@@ -159,7 +159,7 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let mut command = Command::new(binary);
     command.args(["run", "a0"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running(pair.a.run(|| command.spawn())??);
-    // Its start-up is not representative.
+    // Exclude its start-up, which is not representative.
     thread::sleep(Duration::from_secs(1));
     let pid = running.0.id();
     let before = cpu_seconds(pid)?;
@@ -168,7 +168,7 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
     let resident: f64 = resident.context("no VmRSS")?.parse()?;
-    ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` ended by itself");
+    ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` exited unexpectedly");
     let what = |figure: &str| format!("`dcqcn run` next to {flows} QPs: {figure}");
     bench.add(Figure::new(Section::Control, what("CPU"), "%", vec![cpu]));
     bench.add(Figure::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
@@ -180,7 +180,7 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name, in parentheses, may hold spaces.
-    let (_, fields) = stat.rsplit_once(") ").context("an odd /proc/PID/stat")?;
+    let (_, fields) = stat.rsplit_once(") ").context("cannot parse /proc/PID/stat")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
     Ok(ticks / TICKS_PER_SECOND)
 }

@@ -142,9 +142,7 @@ pub(crate) fn beyond(report: &Report) -> Vec<String> {
         let bound = largest * SLACK;
         match report.figure(Section::Packets, name).and_then(|figure| report.ratio(figure)) {
             Some(ratio) if ratio <= bound => {}
-            Some(ratio) => {
-                told.push(format!("{name}: {ratio:.2} times what it is compared with, bound {bound:.2}"))
-            }
+            Some(ratio) => told.push(format!("{name}: {ratio:.2} times its reference, bound {bound:.2}")),
             None => told.push(format!("{name}: not measured")),
         }
     }
@@ -183,8 +181,8 @@ mod tests {
     fn gate_reports_hiding_noise() {
         let noisy = vec![100.0, 115.0, 140.0];
         assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Unsure);
-        assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "more than any noise");
-        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run counts");
+        assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "above the noise");
+        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run is used");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
 
-/// Numbers from 0 up to 1.
+/// Random numbers from 0 up to 1.
 struct Random(u64);
 
 impl Random {
@@ -180,7 +180,7 @@ pub(crate) const FLOWS: [&str; 2] = ["2 CPUs, a flow each, in two sets", "2 CPUs
 /// Link for the thresholds: with FAST_BPS no queue builds up.
 const LINK_BPS: u64 = 100_000_000_000;
 
-/// Packets of one burst: some 400 us, so that two that begin together run together.
+/// Packets of one burst: some 400 us, so that two bursts that start together overlap.
 const BURST: u32 = 10_000;
 /// Minimum fraction of two bursts in which both ran.
 const OVERLAP: f64 = 0.9;
@@ -250,7 +250,7 @@ fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
 fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Result<Vec<f64>> {
     let wanted = if bench.quick { 3 } else { 41 };
     let mut rates = Vec::new();
-    // On a busy machine most pairs of bursts do not run together.
+    // On a busy machine most pairs of bursts do not overlap.
     let patience = Instant::now() + Duration::from_secs(if bench.quick { 2 } else { 20 });
     for attempt in 0.. {
         if rates.len() >= wanted || Instant::now() > patience {
@@ -260,7 +260,7 @@ fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Res
         rates.extend(together(programs)?);
     }
     if rates.is_empty() {
-        bench.skip(name, "the machine is too busy: the CPUs never ran together");
+        bench.skip(name, "the machine is too busy: the bursts never overlapped");
     }
     Ok(rates)
 }

@@ -94,7 +94,7 @@ fn everything(_: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
     attach(&pair.b, b, Role::Host, None)
 }
 
-/// Attaches with `role` at a link rate that nothing here reaches.
+/// Attaches with `role` at a link rate above any here.
 pub(crate) fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
     let request = request(iface, role, &[RATE])?;
     let settings = Settings { pacer: pacer.or(Some(PacerChoice::None)), flows: None, ..request.settings };

@@ -93,7 +93,7 @@ fn alone(bench: &mut Bench) -> Result<()> {
         cases.push(Alone { name, against, program, percentiles: PERCENTILES.map(|_| Vec::new()) });
     }
     for round in 0..rounds {
-        bench.progress(&format!("live, one by one, round {} of {rounds}", round + 1));
+        bench.progress(&format!("live, single packets, round {} of {rounds}", round + 1));
         for case in &mut cases {
             let mut ns = (0..packets).map(|_| alone_ns(case.program, &input)).collect::<Result<Vec<_>>>()?;
             ns.sort_by(f64::total_cmp);

@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     if let Some(old) = &old {
         ensure!(
             old.quick == args.quick,
-            "a quick run and a long one measure different things: compare with one of the same kind"
+            "a quick run and a complete one are not comparable: compare with a run of the same kind"
         );
     }
     let wanted: Vec<Section> = match args.only.as_slice() {
@@ -196,10 +196,10 @@ fn measure(sections: &[Section], quick: bool) -> Result<Report> {
 fn read(path: &PathBuf) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let report: Report = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no report of `cargo xtask bench --json`", path.display()))?;
+        .with_context(|| format!("{} is not a report of `cargo xtask bench --json`", path.display()))?;
     ensure!(
         report.version == VERSION,
-        "{} has version {}, this program makes version {VERSION}: make it again",
+        "{} has version {}, expected {VERSION}: run that benchmark again",
         path.display(),
         report.version
     );

@@ -48,7 +48,7 @@ fn describe(bench: &mut Bench, name: &str, program: &Program) -> Result<()> {
         Some(value) => {
             bench.add(Figure::new(Section::Programs, format!("{name}: {what}"), unit, vec![value]));
         }
-        None => bench.skip(&format!("{name}: {what}"), "this kernel does not say"),
+        None => bench.skip(&format!("{name}: {what}"), "this kernel does not report it"),
     };
     add("verified", "instructions", info.verified_instruction_count().map(f64::from));
     add("translated", "bytes", info.size_translated().map(f64::from));

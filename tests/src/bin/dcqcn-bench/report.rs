@@ -133,7 +133,7 @@ pub(crate) struct Target {
     pub(crate) bound: f64,
     /// Measured value.
     pub(crate) measured: f64,
-    /// Whether the bound was kept.
+    /// Whether the value is within the bound.
     pub(crate) kept: bool,
 }
 

@@ -102,10 +102,7 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     // In a full set, a new flow evicts another.
     let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
     let gone = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
-    ensure!(
-        (new - gone) * 10 >= u64::from(flows) * 8,
-        "{a} has {new} flows less {gone} that were pushed out, of {flows}"
-    );
+    ensure!((new - gone) * 10 >= u64::from(flows) * 8, "{a} has {new} flows less {gone} evicted, of {flows}");
     Ok(())
 }
 

@@ -160,7 +160,7 @@ fn line(cells: &[&str]) -> String {
 fn plot(report: &Report, file: &Path) -> Result<()> {
     let curve = |distribution: &str| -> Curve {
         let point = |&qps: &u32| {
-            // One queue pair is the same in every distribution.
+            // One QP is the same in every distribution.
             let name = if qps == 1 { ALONE.to_owned() } else { name(distribution, qps) };
             Some((f64::from(qps).log10(), report.figure(Section::Growth, &name)?.median))
         };
@@ -207,7 +207,7 @@ pub(crate) fn changes(changes: &[Change]) -> String {
             format!("{:.2}", change.ratio),
             match change.verdict {
                 Verdict::Kept => String::new(),
-                Verdict::Unsure => "too noisy to tell".to_owned(),
+                Verdict::Unsure => "inconclusive: too noisy".to_owned(),
                 Verdict::Worse => "WORSE".to_owned(),
             },
         ]);

@@ -76,7 +76,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.until(1)?;
         field.restart_etcd_after(Duration::from_secs(5))
     }),
-    fault("the coordinator killed again and again, at every step", |field| {
+    fault("the coordinator killed repeatedly, at every step", |field| {
         let mut times = 0;
         while !field.is_over()? {
             field.end_coordinators()?;
@@ -119,7 +119,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
         field.end()?;
-        ensure!(field.site.daemons[&host].name() != Some(field.name()), "it changed without an agent");
+        ensure!(field.site.daemons[&host].name() != Some(field.name()), "the host changed without an agent");
         field.site.begin_agent(&host)
     }),
     fault("history compacted while agents are silent", |field| {
@@ -238,9 +238,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("a canary dead before its turn: paused, then approved", |field| {
             let canary = field.canary();
             field.site.kill_agent(&canary)?;
-            field.site.wait("it is away", |status| Ok(there(status) < field.site.daemons.len()))?;
+            field.site.wait("the host is away", |status| Ok(there(status) < field.site.daemons.len()))?;
             field.coordinate()?;
-            field.site.wait("it is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+            field.site.wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
             ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
             field.site.text(&["resume"])?;
             field.end_within(LONG)?;

@@ -66,7 +66,7 @@ impl Field {
             self.coordinate()?;
         }
         let hosts = self.site.daemons.len();
-        self.site.wait("it is over and all are there", |status| {
+        self.site.wait("the rollout has ended and all hosts report", |status| {
             Ok(status["rollout"]["is_over"] == true && there(status) == hosts)
         })?;
         let status = self.site.status()?;
@@ -76,7 +76,8 @@ impl Field {
         }
         let name = format!("fleet {}", self.version);
         // A host that was away may change shortly afterwards.
-        let settled = self.site.settle("every host has it", |_, daemon| daemon.name() == Some(name.clone()));
+        let settled =
+            self.site.settle("every host has the version", |_, daemon| daemon.name() == Some(name.clone()));
         let mut elsewhere = Vec::new();
         if settled.is_err() {
             let others = self.site.daemons.iter().filter(|(_, one)| one.name() != Some(name.clone()));
@@ -160,7 +161,7 @@ impl Field {
 
     /// Waits until `hosts` hosts have the version being rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        self.site.settle("enough hosts have it", |_, _| self.changed() >= hosts).map(drop)
+        self.site.settle("enough hosts have the version", |_, _| self.changed() >= hosts).map(drop)
     }
 
     /// Sleeps while the rollout continues.
@@ -195,7 +196,7 @@ impl Field {
 
     /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
-        self.site.wait("it is over", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
+        self.site.wait("the rollout has ended", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
     }
 
     /// Names of the `hosts` hosts that are changed last.

@@ -179,11 +179,14 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     let began = Instant::now();
     fleet.apply("[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n")?;
     let has = |daemon: &MockDaemon| daemon.name().as_deref() == Some("fleet 1");
-    wait("every host has it", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
+    wait("every host has the version", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
     let end = fleet.wait_over()?;
-    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+    ensure!(
+        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
+        "the rollout ends with {end}"
+    );
 
     let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / REST.as_secs_f64();
     let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
@@ -219,7 +222,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let mut table = Table::new(&["WHAT", ">MEASURED"]);
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
     let began = Instant::now();
-    ensure!(there(&fleet.status()?) == hosts, "not all hosts are read");
+    ensure!(there(&fleet.status()?) == hosts, "`status` does not list all hosts");
     row("reading the fleet (`status`)", seconds(began));
 
     let coordinator = fleet.start(&["coordinate"])?;
@@ -230,7 +233,10 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let mut has = BTreeMap::new();
     obey(&fleet.etcd, &wants, &mut has, |has| has.len() == hosts)?;
     let end = fleet.wait_over()?;
-    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+    ensure!(
+        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
+        "the rollout ends with {end}"
+    );
     row("from apply to the end of the rollout", seconds(began));
     row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
 
@@ -246,7 +252,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let end = fleet.wait_over()?;
     ensure!(
         end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
-        "it ends with {end}"
+        "the rollout ends with {end}"
     );
     row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
@@ -324,7 +330,7 @@ fn seconds(began: Instant) -> String {
 fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is()? {
-        ensure!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        ensure!(began.elapsed() < PATIENCE, "time-out waiting until {what}");
         thread::sleep(pause);
     }
     Ok(())

@@ -22,16 +22,16 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "attach killed", make: attach_killed },
     Fault { name: "attach killed by the clock", make: attach_killed_by_the_clock },
     Fault { name: "detach killed", make: detach_killed },
-    Fault { name: "no room for the journal", make: journal_full },
+    Fault { name: "no space for the journal", make: journal_full },
     Fault { name: "interface deleted", make: interface_deleted },
     Fault { name: "interface renamed", make: interface_renamed },
     Fault { name: "interface moved", make: interface_moved },
     Fault { name: "namespace deleted", make: namespace_deleted },
-    Fault { name: "namespace made again under its name", make: namespace_made_again },
-    Fault { name: "qdisc replaced by somebody", make: qdisc_replaced },
-    Fault { name: "qdisc that cannot be made again", make: module_gone },
+    Fault { name: "namespace recreated under its name", make: namespace_made_again },
+    Fault { name: "qdisc replaced by another process", make: qdisc_replaced },
+    Fault { name: "qdisc that cannot be recreated", make: module_gone },
     Fault { name: "rate of a shaper changed", make: shaper_changed },
-    Fault { name: "program taken off", make: program_taken_off },
+    Fault { name: "program detached", make: program_taken_off },
     Fault { name: "inline peer recreated", make: peer_made_anew },
     Fault { name: "attached by several at once", make: several_at_once },
 ];
@@ -87,7 +87,7 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     // A program whose pin another process removed is freed some time after that.
     dcqcn_tests::daemon::wait(|| {
         let after = state(&lab.host, "a0")?;
-        Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?} and is {after:?}")) })
+        Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?}, now {after:?}")) })
     })?;
     let (journals, pins) = (lab.host.journals()?, lab.host.pins("a0")?);
     ensure!(!journals.exists() && !pins.exists(), "{} or {} is left", journals.display(), pins.display());
@@ -128,12 +128,12 @@ fn journal_full(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
         let way = Way::any(random);
         let dir = lab.host.journals()?;
         fs::create_dir_all(&dir)?;
-        // Room for one journal, but not for its replacement.
+        // Space for one journal, but not for its replacement.
         mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), Some("size=4096,mode=0755"))?;
         let refused = ok(lab, way.tc, &way.line).is_err();
         umount2(&dir, MntFlags::MNT_DETACH)?;
         let _ = fs::remove_dir(&dir);
-        ensure!(refused, "there was room");
+        ensure!(refused, "the journal was written");
         way.attach(lab)?;
         lab.ok("detach a0").map(drop)
     })
@@ -185,7 +185,7 @@ fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> 
     let journals = lab.host.journals()?;
     if random.bool() {
         // Its interfaces are unknown then.
-        let namespace = journals.file_name().context("a directory of its own")?;
+        let namespace = journals.file_name().context("a separate directory")?;
         fs::remove_dir_all(Path::new("/run/dcqcn/bpf").join(namespace))?;
     }
     Netns::delete(lab.host.netns.name())?;
@@ -200,7 +200,7 @@ fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     lab.host.command("tc qdisc replace dev a0 root handle 77: pfifo limit 77")?;
     lab.ok("detach a0")?;
     let found = lab.host.command("tc qdisc show dev a0")?;
-    ensure!(found.contains("pfifo 77: root"), "what somebody put there is gone: {found}");
+    ensure!(found.contains("pfifo 77: root"), "another process's qdisc was removed: {found}");
     Ok(())
 }
 
@@ -248,7 +248,7 @@ fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     }
     lab.ok("detach a0")?;
     let after = state(&lab.host, "a0")?;
-    ensure!(after == before, "a0 was {before:?} and is {after:?}");
+    ensure!(after == before, "a0 was {before:?}, now {after:?}");
     Ok(())
 }
 
@@ -268,7 +268,7 @@ fn shaper_changed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     shaper("change", second)?;
     lab.ok("detach a0")?;
     let after = state(&lab.host, "a0")?;
-    ensure!(after == expected, "a0 was to be {expected:?} and is {after:?}");
+    ensure!(after == expected, "a0 should be {expected:?} and is {after:?}");
     Ok(())
 }
 
@@ -319,14 +319,14 @@ fn several_at_once(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
         let codes = attaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let attached = codes.iter().filter(|code| **code == Some(0)).count();
-        ensure!(attached == 1, "of three that attach, one does: {codes:?}");
+        ensure!(attached == 1, "not exactly one of three attaches succeeded: {codes:?}");
         let found = problems(lab, "a0")?;
         ensure!(found.is_empty(), "{found:?}");
         let detaching = (0..3).map(|_| start("detach a0")).collect::<Result<Vec<_>>>()?;
         let codes = detaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let detached = codes.iter().filter(|code| **code == Some(0)).count();
-        ensure!(detached == 1, "of three that detach, one does: {codes:?}");
+        ensure!(detached == 1, "not exactly one of three detaches succeeded: {codes:?}");
         Ok(())
     })
 }

@@ -75,7 +75,7 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     if let Some(unknown) = args.only.iter().find(|name| !all.iter().any(|fault| fault.name == **name)) {
-        anyhow::bail!("there is no fault `{unknown}`; --list says which there are");
+        anyhow::bail!("unknown fault `{unknown}`; --list prints all faults");
     }
     ensure!(Uid::effective().is_root(), "this makes network namespaces and loads programs: run it as root");
     let wanted = |fault: &&Fault| args.only.is_empty() || args.only.iter().any(|name| name == fault.name);
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<bool> {
     let mut sent = 0;
     let mut order: Vec<Fault> = Vec::new();
     while began.elapsed() < args.length {
-        // Each once before any is repeated.
+        // Inject each fault once before repeating any.
         let Some(fault) = order.pop() else {
             order.clone_from(&faults);
             random.shuffle(&mut order);
@@ -119,7 +119,7 @@ fn run(args: &Args) -> Result<bool> {
         let result = failed.as_deref().unwrap_or("ok");
         println!("{at:7.1} s {:40} {result}", fault.name);
         if failed.is_some() {
-            // Later results must stand on their own.
+            // Later results must not depend on earlier ones.
             sent += site.sent();
             drop(site);
             site = Site::new()?;
@@ -129,7 +129,7 @@ fn run(args: &Args) -> Result<bool> {
     let left = site.end()?;
     let mut soak = locked(&soak);
     soak.sent = sent;
-    soak.print(left as u64, &format!("{left} things left at the end"));
+    soak.print(left as u64, &format!("{left} leftovers at the end"));
     Ok(left == 0 && soak.is_clean())
 }
 

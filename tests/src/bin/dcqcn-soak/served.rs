@@ -28,18 +28,18 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "bad file and SIGHUP", make: bad_file },
     Fault { name: "file changed and changed back", make: file_changed },
     Fault { name: "set killed", make: set_killed },
-    Fault { name: "change to be confirmed killed", make: confirm_killed },
+    Fault { name: "unconfirmed change killed", make: confirm_killed },
     Fault { name: "waiter of an unconfirmed change killed", make: unconfirmed },
     Fault { name: "waiter and daemon of an unconfirmed change killed", make: unconfirmed_all_killed },
     Fault { name: "upgrade killed", make: upgrade_killed },
-    Fault { name: "200 clients that never ask", make: idle_clients },
-    Fault { name: "lock kept for a while", make: lock_kept },
-    Fault { name: "no room for the audit log", make: audit_full },
+    Fault { name: "200 clients that send no request", make: idle_clients },
+    Fault { name: "lock held for a while", make: lock_kept },
+    Fault { name: "no space for the audit log", make: audit_full },
     Fault { name: "broken journal of another interface", make: broken_journal },
-    Fault { name: "interfaces come and go", make: come_and_go },
-    Fault { name: "daemon ended while interfaces come", make: ended_while_they_come },
-    Fault { name: "address for metrics gone", make: address_gone },
-    Fault { name: "reader of monitor gone", make: reader_gone },
+    Fault { name: "interfaces added and removed", make: come_and_go },
+    Fault { name: "daemon ended while interfaces are added", make: ended_while_they_come },
+    Fault { name: "address of metrics removed", make: address_gone },
+    Fault { name: "reader of monitor exited", make: reader_gone },
 ];
 
 fn daemon_killed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
@@ -108,7 +108,7 @@ fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let mbit = random.u32(11..90);
     fs::write(site.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
     reload(site, "reloaded")?;
-    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the file is not active");
+    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the new file is not active");
     fs::write(site.daemon.file(), file())?;
     reload(site, "reloaded")
 }
@@ -157,7 +157,7 @@ fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
     wait(|| {
         let waiting = site.pair.a.run(dcqcn_loader::attach::pending)??.len();
-        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes wait")) })
+        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes are pending")) })
     })?;
     is_back(site)
 }

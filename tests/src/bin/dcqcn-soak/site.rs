@@ -55,7 +55,7 @@ impl Harm {
 impl fmt::Display for Harm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packets_lost, rates_lost, left_behind } = self;
-        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {left_behind} things left behind")
+        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {left_behind} leftovers")
     }
 }
 
@@ -113,7 +113,7 @@ impl Site {
     /// Waits until the daemon is running and responds.
     pub(crate) fn is_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.child.try_wait()? {
-            anyhow::bail!("the daemon has ended: {status}");
+            anyhow::bail!("the daemon has exited: {status}");
         }
         wait(|| {
             let ready = dcqcn_tests::daemon::get(&self.pair.a, METRICS, "/readyz");
@@ -135,7 +135,7 @@ impl Site {
         let config = attachment.maps.params()?.config;
         let others: Vec<String> =
             dcqcn_params::differing(&self.config, &config).map(|key| key.to_string()).collect();
-        ensure!(others.is_empty(), "parameters are others: {others:?}");
+        ensure!(others.is_empty(), "parameters changed: {others:?}");
         drop(attachment);
         let flow = flow(&self.pair)?;
         let rates_lost = u64::from(flow.hot.machine.rate_bps != self.rate_bps || flow.cnps.handled != 1);
@@ -159,9 +159,13 @@ impl Site {
                 .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
                 .filter(|name| name != "lock")
                 .count();
-            ensure!(journals != 0, "the journal is gone");
+            ensure!(journals != 0, "the journal is missing");
             found = pending + journals - 1;
-            Ok(if found == 0 { Ok(()) } else { Err(format!("{pending} changes wait, {journals} journals")) })
+            Ok(if found == 0 {
+                Ok(())
+            } else {
+                Err(format!("{pending} changes pending, {journals} journals"))
+            })
         });
         if let Err(error) = cleared
             && found == 0
@@ -171,7 +175,7 @@ impl Site {
         Ok((others + served + found) as u64)
     }
 
-    /// Ends all of it, and returns how much is left.
+    /// Removes everything, and returns the number of leftovers.
     pub(crate) fn end(self) -> Result<usize> {
         let Self { traffic, mut daemon, pair, .. } = self;
         traffic.end()?;
@@ -190,5 +194,5 @@ fn flow(pair: &Pair) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
     let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    maps.rp_find(&maps.params()?, &id)?.context("the flow is gone")
+    maps.rp_find(&maps.params()?, &id)?.context("the flow was removed")
 }

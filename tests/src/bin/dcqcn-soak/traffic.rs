@@ -22,7 +22,7 @@ struct Shared {
     sent: AtomicU64,
     received: AtomicU64,
     is_paused: AtomicBool,
-    /// Whether the sender has noticed the pause.
+    /// Whether the sender has paused.
     advance_at_line_rate: AtomicBool,
     is_over: AtomicBool,
 }
@@ -86,7 +86,7 @@ impl Traffic {
     pub(crate) fn pass(&self, more: u64) -> Result<()> {
         let (goal, until) = (self.sent() + more, Instant::now() + UNDER_WAY);
         while self.sent() < goal {
-            ensure!(Instant::now() < until && !self.is_broken(), "no packet leaves");
+            ensure!(Instant::now() < until && !self.is_broken(), "no packet is sent");
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Traffic {
         while !self.shared.advance_at_line_rate.load(Ordering::Acquire) {
             ensure!(
                 Instant::now() < until && !self.is_broken(),
-                "the sender does not rest: a packet does not leave"
+                "the sender does not pause: a packet is not sent"
             );
             thread::sleep(Duration::from_millis(1));
         }

@@ -17,9 +17,9 @@ use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
 
-/// The host at the bottleneck port: it reads, or has the disks that are written.
+/// The host at the bottleneck port: it reads, or exports the disks that are written.
 const NEAR: u8 = 3;
-/// The hosts that have the disks, or write.
+/// The hosts that export the disks, or write.
 const FAR: [u8; 2] = [1, 2];
 /// Sends the backup.
 const BACKUP: u8 = 4;
@@ -46,7 +46,7 @@ const COLUMNS: &[&str] = &[
     "p99, ms",
     "longest, s",
     "drops of the port, settled",
-    "of storage's queue, settled",
+    "of the storage queue, settled",
     "out of sequence, settled",
     "retries, settled",
     "pauses",
@@ -133,8 +133,8 @@ impl Bench<'_> {
     /// Without `dcqcn`.
     fn off(&mut self) -> Result<Measured> {
         let disks = self.connect()?;
-        let measured = self.row("RDMA, nothing on", self.way.job(), &disks)?;
-        self.losses("RDMA, nothing on", &disks)?;
+        let measured = self.row("RDMA, nothing attached", self.way.job(), &disks)?;
+        self.losses("RDMA, nothing attached", &disks)?;
         disconnect(disks)?;
         Ok(measured)
     }
@@ -197,21 +197,17 @@ impl Bench<'_> {
         report.at_most("DCQCN, the larger of both", on.share().max(deep.share()), WEIGHT_OF_STORAGE + WITHIN);
         report.at_most("DCQCN, weights 50 and 50: storage's share", halves.share(), 0.5 + WITHIN);
         let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
-        report.at_least("classes: drops of storage's queue, settled", classes.queue_drops as f64, 100.0);
+        report.at_least("classes: drops of the storage queue, settled", classes.queue_drops as f64, 100.0);
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
         // Without control the amount written is random: one of the two stalls for 40 s, and the other or TCP gets the port.
         if let Way::Reads = self.way {
             let of_off = |now: &Measured| now.storage_bps / off.storage_bps;
-            report.at_least("DCQCN: storage, of that with nothing on", of_off(on), 0.7);
-            report.at_least("DCQCN with room: storage, of that with nothing on", of_off(deep), 0.9);
+            report.at_least("DCQCN: storage, relative to nothing attached", of_off(on), 0.7);
+            report.at_least("DCQCN with room: storage, relative to nothing attached", of_off(deep), 0.9);
         }
-        report.at_most("DCQCN: longest, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
-        report.at_least(
-            "DCQCN with room: storage, of that over TCP",
-            deep.storage_bps / tcp.storage_bps,
-            0.9,
-        );
-        report.at_most("DCQCN with room: p99, of that over TCP", deep.done.p99_ms / tcp.done.p99_ms, 1.0);
+        report.at_most("DCQCN: longest, relative to nothing attached", on.done.max_ms / off.done.max_ms, 0.5);
+        report.at_least("DCQCN with room: storage, relative to TCP", deep.storage_bps / tcp.storage_bps, 0.9);
+        report.at_most("DCQCN with room: p99, relative to TCP", deep.done.p99_ms / tcp.done.p99_ms, 1.0);
         report.at_least("PFC alone: pauses", paused.pauses as f64, 1.0);
     }
 
@@ -267,9 +263,9 @@ impl Bench<'_> {
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
         let (_, said) = server.finish(patience)?;
-        let said: Value = serde_json::from_str(&said).with_context(|| format!("iperf3 said {said:?}"))?;
+        let said: Value = serde_json::from_str(&said).with_context(|| format!("iperf3 printed {said:?}"))?;
         let tcp_bps = said.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-        let tcp_bps = tcp_bps.with_context(|| format!("iperf3 said {said}"))?;
+        let tcp_bps = tcp_bps.with_context(|| format!("iperf3 printed {said}"))?;
         let pauses = self.pauses()? - pauses;
         if job.pattern != "randread" {
             done.failed |= !fio::is_whole(&nvme::MEMORY, job.block_bytes)?;

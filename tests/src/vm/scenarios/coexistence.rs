@@ -114,7 +114,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     between(report, lab, ("the kernel's mq", "q0"), &pace, |report, says| {
         let shown = show(lab, "q0")?;
         let made = shown.contains("mq dc02: root");
-        report.check("the kernel's mq: one is made", made, true, made);
+        report.check("the kernel's mq: mq created", made, true, made);
         report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
         let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
         report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
@@ -123,10 +123,10 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         report.row([
             "mq 0:".into(),
             "mq dc02:, fq in each child".into(),
-            format!("rate {share:.3} of the asked"),
+            format!("rate {share:.3} of the requested"),
         ]);
-        report.at_least("the kernel's mq: rate of a flow, of the asked", share, 0.5);
-        report.at_most("the kernel's mq: rate of a flow, of the asked", share, 1.1);
+        report.at_least("the kernel's mq: rate of a flow, relative to the requested", share, 0.5);
+        report.at_most("the kernel's mq: rate of a flow, relative to the requested", share, 1.1);
         Ok(())
     })?;
 
@@ -138,8 +138,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let shown = show(lab, "q0")?;
         report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:") as u64, QUEUES as u64);
         let kept = shown.contains("fq 12: parent 1:2 limit 5000p");
-        report.check("an mq with a pfifo and an fq: theirs is kept", kept, true, kept);
-        report.row(["mq 1:, pfifo, fq".into(), "fq where none was".into(), "as before".into()]);
+        report.check("an mq with a pfifo and an fq: fq kept", kept, true, kept);
+        report.row(["mq 1:, pfifo, fq".into(), "fq added to the pfifo queue".into(), "as before".into()]);
         Ok(())
     })?;
 
@@ -157,7 +157,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         if !kept {
             println!("{before}\n{shown}\n{says}");
         }
-        report.check("an mq with an fq in each child: is kept", kept, true, kept);
+        report.check("an mq with an fq in each child: kept", kept, true, kept);
         report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
         Ok(())
     })
@@ -199,13 +199,13 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
     let before = show(lab, "b0")?;
     let says = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
     let way = says.contains("tc qdisc replace dev b0 parent 1:");
-    report.check("an htb: refused with the way out", way, true, way && show(lab, "b0")? == before);
+    report.check("an htb: refused with a fix", way, true, way && show(lab, "b0")? == before);
     for class in ["1:10", "1:20"] {
         lab.host.command(&format!("tc qdisc replace dev b0 parent {class} fq"))?;
     }
     between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, says| {
         let kept = says.contains("the fq below each class of the htb is kept");
-        report.check("an htb with an fq in each class: is kept", kept, true, kept);
+        report.check("an htb with an fq in each class: kept", kept, true, kept);
         report.row(["htb 1:, fq in each class".into(), "kept".into(), "as before".into()]);
         Ok(())
     })?;
@@ -249,7 +249,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
         let shown = active()?;
         Ok(if shown.contains("active_slave m2") { Ok(()) } else { Err(shown) })
     })?;
-    report.equals("a bond, after it has failed over: packets counted of 20 sent", passes("w2")?, 20);
+    report.equals("a bond, after failover: packets counted of 20 sent", passes("w2")?, 20);
     let found = problems(lab, "bond0")?;
     report.check("a bond: complete", format!("{found:?}"), "[]", found.is_empty());
     lab.host.command("ip link set m2 nomaster")?;
@@ -290,7 +290,7 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
             (true, false) => !says.contains("runs after") && !doctor.contains("others-first"),
             (false, _) => says.contains("egress: runs after matchall") && doctor.contains("others-first"),
         };
-        report.check(&format!("{name}: is told of"), told, true, told);
+        report.check(&format!("{name}: reported"), told, true, told);
         if !told {
             println!("{says}\n{doctor}");
         }
@@ -299,11 +299,11 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         let counted = count()?;
         from.send(&Roce::default().frame())?;
         to.expect()?;
-        report.equals(&format!("{name}: ours sees the packet"), count()? - counted, u64::from(is_first));
+        report.equals(&format!("{name}: dcqcn sees the packet"), count()? - counted, u64::from(is_first));
         lab.ok("detach b0")?;
         let stay = [theirs("ingress")?, theirs("egress")?] == before;
-        report.check(&format!("{name}: theirs stay"), stay, true, stay);
-        let place = if is_first { "ours first" } else { "theirs first, and told so" };
+        report.check(&format!("{name}: other filters stay"), stay, true, stay);
+        let place = if is_first { "ours first" } else { "other filters first, and reported" };
         report.row([name, place.into(), "theirs stay".into()]);
         for hook in ["ingress", "egress"] {
             lab.host.command(&format!("tc filter delete dev b0 {hook}"))?;
@@ -322,7 +322,7 @@ fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
     }
     let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
     let told = says.contains("egress: runs before") && says.contains("ingress: runs before");
-    report.check("a chain of TCX: ours first, and theirs are named", told, true, told);
+    report.check("a chain of TCX: dcqcn first, others listed", told, true, told);
     lab.ok("detach b0")?;
     report.row(["programs on TCX".into(), "ours first".into(), "theirs stay".into()]);
     Ok(())

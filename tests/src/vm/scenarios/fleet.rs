@@ -57,7 +57,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 
 fn steps(report: &mut Report) -> Result<()> {
     systemd::is_up()?;
-    ensure!(Path::new("/share/etcd").exists(), "the machine that made this guest has no etcd");
+    ensure!(Path::new("/share/etcd").exists(), "the machine that created this guest has no etcd");
     sh("dpkg --install /share/dcqcn-fleet.deb")?;
     for unit in UNITS {
         let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
@@ -180,8 +180,8 @@ fn killed(report: &mut Report) -> Result<()> {
     report.check("kill -9: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
     let inode = fs::metadata(SOCKET)?.ino();
     sh("systemctl restart dcqcn.service")?;
-    until("the socket is another", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
-    until("the host is well again", || {
+    until("the socket was recreated", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
+    until("the host is healthy again", || {
         let host = host()?;
         Ok(host["is_there"] == true
             && host["has"] == 1

@@ -60,8 +60,8 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     let sent = count(&json("dcqcn --json counters h3")?, "np_cnp_sent")?;
     report.at_least("CNPs the receiver sent", sent as f64, 1.0);
     let (among, alone) = (fastest_bps("/tmp/among-others")?, fastest_bps("/tmp/alone")?);
-    report.at_most("rate of the fastest QP of h1 among others, Mbit/s", among / 1e6, 20.0);
-    report.at_least("its rate when it is alone, of that before", alone / among, 1.5);
+    report.at_most("rate of the fastest QP of h1 with competing QPs, Mbit/s", among / 1e6, 20.0);
+    report.at_least("its rate alone, relative to that", alone / among, 1.5);
     if !report.passed() {
         println!("{transcript}");
     }

@@ -59,7 +59,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "marks",
     "CNPs sent",
     "CNPs handled",
-    "guest stood still, ms",
+    "guest not running, ms",
 ];
 
 pub(super) fn write(report: &mut Report) -> Result<()> {

@@ -57,7 +57,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
                     && says.contains(&format!("tc qdisc replace dev {iface} root fq"))
             });
             let words = refused.as_deref().map_or("attached", |_| "refused");
-            let wanted = if ends { "refused, with the way out" } else { "attached" };
+            let wanted = if ends { "refused, with a fix" } else { "attached" };
             report.check(&format!("no fq: {iface}"), words, wanted, way == ends && refused.is_some() == ends);
             if refused.is_some() {
                 let same = shown(lab, host)? == before;
@@ -70,7 +70,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let same = shown(lab, host)? == before;
             report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
         }
-        Ok(if ends { "refused; without pacer not" } else { "attached and detached" })
+        Ok(if ends { "refused; accepted without a pacer" } else { "attached and detached" })
     })
 }
 
@@ -87,7 +87,7 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
             sh(&format!("dcqcn detach {iface}"))?;
-            ensure!(shown(lab, host)? == before, "{iface} is not as it was");
+            ensure!(shown(lab, host)? == before, "{iface} is not restored");
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
         }
         for host in [INITIATOR, TARGET] {
@@ -110,7 +110,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let refused = refusal(&format!("dcqcn detach {iface}"))?;
         let way = refused.as_ref().is_some_and(|says| says.contains("--interrupt"));
         let words = refused.as_deref().map_or("detached", |_| "refused");
-        let wanted = if ends { "refused, with the way out" } else { "detached" };
+        let wanted = if ends { "refused, with a fix" } else { "detached" };
         report.check("attached with an fq: detach", words, wanted, way == ends && refused.is_some() == ends);
         if refused.is_some() {
             let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
@@ -224,7 +224,7 @@ fn under_traffic(
     });
     let done = done.with_context(|| what.to_owned())?;
     let told = wrote.as_ref().map_or_else(|error| format!("{error:#}"), |goes_on| goes_on.to_string());
-    report.check(&format!("{what}: the disk goes on"), &told, true, wrote.is_ok_and(|goes_on| goes_on));
+    report.check(&format!("{what}: the disk continues"), &told, true, wrote.is_ok_and(|goes_on| goes_on));
     let end = verdict(traffic)?;
     report.check(&format!("{what}: the QP"), &end, "finished", end == "finished");
     report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
@@ -258,8 +258,10 @@ fn mount(lab: &Lab) -> Result<Disk> {
 /// Unmounts it, and returns errors in the kernel's log.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
-    let mount =
-        mounts.lines().find(|line| line.contains(&format!(" {MOUNTED} "))).context("it is not mounted")?;
+    let mount = mounts
+        .lines()
+        .find(|line| line.contains(&format!(" {MOUNTED} ")))
+        .context("the disk is not mounted")?;
     ensure!(mount.contains(" rw,"), "{mount}");
     sh(&format!("umount {MOUNTED}"))?;
     let said = sh("dmesg")?;
@@ -283,7 +285,7 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
         file.write_all(&content)?;
         file.sync_all().with_context(|| format!("after {:?}", began.elapsed()))?;
         fs::write("/proc/sys/vm/drop_caches", "1")?;
-        ensure!(fs::read(&path)? == content, "{} is not what was written", path.display());
+        ensure!(fs::read(&path)? == content, "{} has wrong content", path.display());
         written.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

@@ -19,7 +19,11 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let is_as_before = || -> Result<()> {
         // Killed with only the lock left to remove.
         lab.ok("gc")?;
-        ensure!(state(&lab.host, "a0")? == before, "it is not as it was: {:?}", state(&lab.host, "a0")?);
+        ensure!(
+            state(&lab.host, "a0")? == before,
+            "the interface is not restored: {:?}",
+            state(&lab.host, "a0")?
+        );
         let journals = lab.host.journals()?;
         ensure!(!journals.exists(), "{} is left", journals.display());
         freed(FLOWS)

@@ -37,8 +37,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         thread::sleep(Duration::from_millis(500));
         let mbps = rate_mbps(&lab)?;
         report.row([what.to_owned(), format!("{mbps:.2}")]);
-        report.at_least(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 0.85);
-        report.at_most(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 1.15);
+        report.at_least(&format!("{what}: rate, relative to the requested"), mbps / wanted_mbps, 0.85);
+        report.at_most(&format!("{what}: rate, relative to the requested"), mbps / wanted_mbps, 1.15);
         Ok(())
     };
     step("nothing", held, &mut || Ok(()))?;
@@ -56,7 +56,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
         Ok(())
     })?;
-    step("carrier, or place at the bridge, lost and back", held, &mut || {
+    step("carrier, or bridge port, lost and restored", held, &mut || {
         lab.flap(SENDER)?;
         // The QP's packets were lost: wait for the ACK timeout.
         thread::sleep(Duration::from_secs(5));
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         lost_by_it = lost()? - before;
         Ok(())
     })?;
-    step("detached and attached again", held, &mut || {
+    step("detached and reattached", held, &mut || {
         lab.on_host(SENDER, "detach {}")?;
         attach(&lab)?;
         // Replacing a qdisc may drop its packets: wait for the ACK timeout first.

@@ -25,7 +25,7 @@ const DEFAULT_CREDIT: &str = "100us";
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     lab.on_host(SENDER, "attach {} --set link_rate=1gbit")?;
-    report.columns(&["asked, Mbit/s", "QPs", "credit", "on the wire, Mbit/s", "of the asked", "retries"]);
+    report.columns(&["asked, Mbit/s", "QPs", "credit", "on the wire, Mbit/s", "of the requested", "retries"]);
     for (asked_mbps, qps) in HELD {
         let mut attempt = 1;
         let (shares, retries) = loop {
@@ -37,8 +37,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         };
         let name = format!("{qps} QP at {asked_mbps} Mbit/s");
         for share in shares {
-            report.at_least(&format!("{name}: wire rate, of the asked"), share, 1.0 - TOLERANCE);
-            report.at_most(&format!("{name}: wire rate, of the asked"), share, 1.0 + TOLERANCE);
+            report.at_least(&format!("{name}: wire rate, relative to the requested"), share, 1.0 - TOLERANCE);
+            report.at_most(&format!("{name}: wire rate, relative to the requested"), share, 1.0 + TOLERANCE);
         }
         report.equals(&format!("{name}: retries"), retries, 0);
     }

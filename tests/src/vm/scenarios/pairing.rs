@@ -153,17 +153,12 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     report.at_most(&name("rate of the congested QP, Mbit/s"), congested.rate_bps / 1e6, LINK_MBPS / 2.0);
     report.equals(&name("CNPs to the other QP"), other.handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps / 1e6, 19.9);
-    report.equals(&name("CNPs that found no flow"), counts.unknown, 0);
+    report.equals(&name("CNPs without a known flow"), counts.unknown, 0);
     let (what, wanted) = if known == Known::Hint { ("all", counts.sent) } else { ("none", 0) };
     report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, wanted);
     if known != Known::Hint {
         let found = source_of(&pairs, lab, congested_qpn);
-        report.check(
-            &name("where the receiver knows the pair from"),
-            &found,
-            known.name(),
-            found == known.name(),
-        );
+        report.check(&name("source of the receiver's pair"), &found, known.name(), found == known.name());
     }
     Ok(())
 }
@@ -207,7 +202,7 @@ fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
     {
         ensure!(
             Instant::now() < until,
-            "the receiver never knew the pair of {qpn:#x}: {} of {}",
+            "the receiver did not learn the pair of {qpn:#x}: {} of {}",
             lab.on_host(RECEIVER, "flows pair list {}")?,
             json("rdma -j resource show qp")?
         );

@@ -13,7 +13,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     report.columns(&["qdisc", "case", "queue 0", "queue 1", "queue 3"]);
     for (kind, choice) in [("ets", QueuesChoice::Ets), ("htb", QueuesChoice::Htb)] {
-        let pair = port(kind, choice)?.context("the guest has both")?;
+        let pair = port(kind, choice)?.context("the guest has ets and htb")?;
         for (name, changes, wanted) in CASES {
             pair.a.set("a0", changes)?;
             let found = shares(&pair)?;

@@ -65,7 +65,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "p99, ms",
         "longest, s",
         "drops of the port, settled",
-        "of storage's queue, settled",
+        "of the storage queue, settled",
     ]);
     let [before, after, more] = ["before", "after", "more"].map(Phase::read);
     let (before, after, more) = (before?, after?, more?);
@@ -79,10 +79,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
         report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);
         let drops = phase.queue_drops.context("the port has no queues")?;
-        report.equals(&format!("{name}: drops of storage's queue, settled"), drops, 0);
+        report.equals(&format!("{name}: drops of the storage queue, settled"), drops, 0);
     }
-    report.at_least("step 5: storage's part of the port", more.share(), WEIGHT - NEAR);
-    report.at_most("step 5: storage's part of the port", more.share(), WEIGHT + NEAR);
+    report.at_least("step 5: storage's share of the port", more.share(), WEIGHT - NEAR);
+    report.at_most("step 5: storage's share of the port", more.share(), WEIGHT + NEAR);
     report.at_least("step 5: storage, of that at step 4", more.share() / after.share(), 1.0);
     let weights: Vec<_> =
         queues("end")?.iter().filter_map(|row| row.get("weight")?.as_u64()).filter(|at| *at == 50).collect();

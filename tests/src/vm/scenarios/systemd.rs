@@ -259,7 +259,7 @@ fn show(property: &str) -> Result<String> {
 
 fn main_pid() -> Result<u32> {
     let pid = show("MainPID")?.parse().context("a process")?;
-    ensure!(pid != 0, "it does not run");
+    ensure!(pid != 0, "the daemon is not running");
     Ok(pid)
 }
 

@@ -59,7 +59,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             instructions,
             remains.clone(),
         ]);
-        report.check(way, remains, "loads, attaches, leaves nothing", after == before);
+        report.check(way, remains, "loads, attaches, leaves no state", after == before);
     }
     Ok(())
 }

@@ -37,8 +37,8 @@ fn inline_both_ways() {
             Verdict::Redirect { ifindex: to, neighbour: false }
         );
         let after = both.state().queues;
-        assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the port it leaves by");
-        assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "the other port's");
+        assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the egress port");
+        assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "class 3 of the other port");
     }
     let state = both.state();
     assert!(count(&state, Hook::Xdp, Stat::CpEcnMarked) > 0);

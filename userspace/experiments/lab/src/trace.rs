@@ -151,7 +151,7 @@ mod tests {
             ("", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
             ("--line-rate 0", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
             ("--line-rate 40gbps", "`40gbps` is ambiguous"),
-            ("--line-rate 801g", "out of range: allowed is 0bit to 800gbit"),
+            ("--line-rate 801g", "out of range: 0bit to 800gbit"),
             ("--line-rate 40g --plot rates.pdf", "the file name must end in .svg or .png"),
             ("--line-rate 40g --profile lab", "profile `lab` is for links up to 1gbit"),
         ] {

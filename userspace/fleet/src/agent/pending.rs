@@ -25,7 +25,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Schedules a retry after a failed attempt at `version`; `before` is the retry pending until then.
+    /// Schedules a retry after a failed attempt at `version`; `before` is the previous retry, if any.
     pub(super) fn after(
         before: Option<Self>,
         version: u64,

@@ -11,7 +11,7 @@ use clap::Args;
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-use super::apply::{carry_out, interrupted};
+use super::apply::{execute, interrupted};
 use super::{NotCoordinated, who};
 use crate::coordinate::{self, Coordinator, Until};
 use crate::rollout::Event;
@@ -37,8 +37,8 @@ pub(super) struct CoordinateArgs {
 
 impl CoordinateArgs {
     pub(super) async fn run(self, store: Store, _out: &mut Output<'_>) -> Result<()> {
-        let mut say = |line: &str| eprintln!("{line}");
-        let mut coordinator = Coordinator::new(store, self.tick, &mut say);
+        let mut print = |line: &str| eprintln!("{line}");
+        let mut coordinator = Coordinator::new(store, self.tick, &mut print);
         let metrics = coordinator.metrics();
         let serving = async {
             match self.metrics {
@@ -129,7 +129,7 @@ impl AbortArgs {
             return ensure_coordinated(&mut store, "roll back").await;
         }
         let version = store.edit(event).await?.version;
-        let outcome = carry_out(store, version, Duration::from_millis(500), out.is_json()).await?;
+        let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
         ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
         out.show(&Edited { version, status: format!("rolled back: {}", outcome.reason) })
     }
@@ -166,7 +166,7 @@ impl PruneArgs {
         used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));
         if let Some((rollout, _)) = snapshot.rollout()? {
             used.insert(rollout.version);
-            // A rollout that has ended does not roll back any more.
+            // A rollout that has ended cannot be rolled back.
             let former = rollout.steps.iter().filter(|_| !rollout.is_over());
             used.extend(former.map(|step| step.former.version));
         }

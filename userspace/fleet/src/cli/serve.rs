@@ -44,7 +44,7 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Returns whether it needs etcd.
+    /// Returns whether etcd is required.
     pub(super) const fn is_of_a_fleet(&self) -> bool {
         self.fleet
     }

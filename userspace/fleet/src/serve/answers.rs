@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::board::{Board, View};
 use super::http::Refusal;
 use super::{assets, events, write};
-use crate::ask::ask;
+use crate::request::send;
 use crate::rollout::Event;
 use crate::store::Store;
 
@@ -29,9 +29,9 @@ const STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.
 const BODY_BYTES: usize = 16 << 10;
 /// Maximum length of a reason, in characters.
-const WHY: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 /// Time limit for receiving a request body.
-const COMING: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State shared by the handlers.
 pub(super) struct PageState {
@@ -118,7 +118,7 @@ async fn parameters(State(handler): State<Handler>, Path(interface): Path<String
 
 async fn explained(client: &ControlClient, interface: String) -> Response {
     let verb = Verb::Parameters(Parameters { interface });
-    let values: Values = match ask(client, verb).await {
+    let values: Values = match send(client, verb).await {
         Ok(values) => values,
         Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
     };
@@ -182,7 +182,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
     };
     let who = &handler.state.who;
     let why = match &command {
-        Command::Abort { why } => why.chars().take(WHY).collect(),
+        Command::Abort { why } => why.chars().take(MAX_REASON_CHARS).collect(),
         Command::Pause | Command::Resume => String::new(),
     };
     let edited = store.edit(match &command {
@@ -195,7 +195,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-    let bytes = timeout(COMING, to_bytes(body, BODY_BYTES))
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES))
         .await
         .map_err(|_| bad("request body not received in time".into()))?;
     let bytes = bytes.map_err(|error| bad(error.to_string()))?;

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_of_another_form_is_rejected() {
+    fn edit_of_unknown_format_is_rejected() {
         for text in ["interface = 1", "[[interface]]\nname = 'eth0'\nwred = 1", "x"] {
             assert!(with(text, "eth0", key("wred.3.kmin"), "1KB").is_err(), "{text}");
         }

@@ -238,11 +238,11 @@ mod tests {
             ("dcqcn set eth0 rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
             ("dcqcn set eth0 rpg_time_reset=55", "write a time, as in `55us`"),
             ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
-            ("dcqcn attach eth0 --flows 3", "allowed is 8 to 1048576"),
+            ("dcqcn attach eth0 --flows 3", "out of range: 8 to 1048576"),
             ("dcqcn detach", "<IFACE|--all>"),
             ("dcqcn flows", "<IFACE>"),
             ("dcqcn import --format sonic config_db.json eth1", "--port <PORT>"),
-            ("dcqcn doctor --duration 10ms", "allowed is 1s to 1h"),
+            ("dcqcn doctor --duration 10ms", "out of range: 1s to 1h"),
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -348,13 +348,13 @@ mod tests {
     #[test]
     fn bad_input_names_file_and_range() {
         for (name, text, says) in [
-            ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: allowed is 10 to 15"),
+            ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: 10 to 15"),
             ("roce_rp/rpg_gd", "eleven", "rpg_gd: `eleven` is not a whole number"),
             ("roce_rp/rpg_gd", "", "rpg_gd: `` is not a whole number"),
             ("roce_rp/rpg_gd", "-1", "`-1` is not a whole number"),
             ("roce_rp/rpg_ai_rate", "99999999999999999999", "is not a whole number"),
-            ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: allowed is 1kbit to 800gbit"),
-            ("roce_np/cnp_dscp", "64", "allowed is 0 to 63"),
+            ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: 1kbit to 800gbit"),
+            ("roce_np/cnp_dscp", "64", "out of range: 0 to 63"),
             ("other", "1", "contains neither roce_rp nor roce_np"),
         ] {
             let refused = read(directory(&[(name, text)]).path(), None).unwrap_err().to_string();

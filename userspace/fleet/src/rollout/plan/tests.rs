@@ -1,6 +1,6 @@
 use super::*;
 use crate::record::{Report, Tried};
-use crate::rollout::world::{policy, rates, version};
+use crate::rollout::fleet::{policy, rates, version};
 use crate::rollout::{Effect, Event, Seen, next};
 
 fn group_a() -> Target {
@@ -62,7 +62,7 @@ fn same_number_with_other_text_is_rolled_out() {
 }
 
 #[test]
-fn host_with_unreadable_order_returns_to_report() {
+fn unreadable_order_rolls_back_to_report() {
     let members = [("a1".to_owned(), Member::default())].into();
     let seen = Seen { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
     let rollout = plan(&version(policy(0, 4, 1)), &members, &BTreeMap::new(), &[("a1".into(), seen)].into());
@@ -70,7 +70,7 @@ fn host_with_unreadable_order_returns_to_report() {
 }
 
 #[test]
-fn refused_retry_rolls_nothing_back() {
+fn rejected_retry_causes_no_rollback() {
     for answer in [Some("no"), None] {
         let (mut rollout, mut hosts) = retried(0, tried(1, Some("no")));
         rollout.policy.soak_ms = 0;

@@ -192,7 +192,7 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&within) {
         Ok(within)
     } else {
-        Err(format!("`{text}` is out of range: allowed is 1s to 24h"))
+        Err(format!("`{text}` is out of range: 1s to 24h"))
     }
 }
 

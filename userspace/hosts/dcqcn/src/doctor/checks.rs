@@ -29,7 +29,7 @@ pub(super) const ALL: &[Check] = &[
     attached::interpreted,
     attached::generic_xdp,
     traffic::roce_seen,
-    traffic::not_looked_into,
+    traffic::unparsed_headers,
     traffic::in_tunnel,
     traffic::other_transport,
     traffic::not_ect,

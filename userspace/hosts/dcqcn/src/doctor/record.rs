@@ -181,7 +181,7 @@ fn check_counts(counts: &Counts) -> Result<(), String> {
         }
     }
     match counts.classes.keys().find(|&&tc| usize::from(tc) >= CLASSES) {
-        Some(tc) => Err(format!("traffic class {tc} is out of range: allowed is 0 to {}", CLASSES - 1)),
+        Some(tc) => Err(format!("traffic class {tc} is out of range: 0 to {}", CLASSES - 1)),
         None => Ok(()),
     }
 }

@@ -24,12 +24,12 @@ fn refusal_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    log.append_refusal("eth0", "rpg_gd = 99: allowed is 10 to 15").unwrap();
+    log.append_refusal("eth0", "rpg_gd = 99 is out of range: 10 to 15").unwrap();
     let Contents { entries, unreadable } = log.read().unwrap();
     assert!(unreadable.is_empty());
     let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
-    assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+    assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99 is out of range: 10 to 15".into() });
     assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
 }
 

@@ -158,10 +158,10 @@ fn traffic() {
         (attached.before, attached.after) = (Some(Counts::default()), Some(Counts::default()));
     });
     planted("roce-idle", Severity::Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
-    planted("not-looked-into", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
+    planted("unparsed-headers", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
     let mut multicast = healthy();
     count(&mut multicast, "egress", "ipv6_extension_headers", 7);
-    assert!(found(&multicast).iter().all(|(id, _)| *id != "not-looked-into"));
+    assert!(found(&multicast).iter().all(|(id, _)| *id != "unparsed-headers"));
     let finding = planted("not-ect", Severity::Warning, |s| {
         marking(s);
         class(s, 3, 1_000, 500);

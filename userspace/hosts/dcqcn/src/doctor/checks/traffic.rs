@@ -30,8 +30,8 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).map(look).collect()
 }
 
-/// `not-looked-into`.
-pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
+/// `unparsed-headers`.
+pub(super) fn unparsed_headers(snapshot: &Snapshot) -> Vec<Finding> {
     /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
     const PASSED: [(Stat, u64); 10] = [
@@ -57,7 +57,7 @@ pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
         if !counted.is_empty() {
             findings.push(
                 Finding::info(
-                    "not-looked-into",
+                    "unparsed-headers",
                     "packets pass unmarked and unpaced because of their headers",
                     format!("{} {}", counted.join(", "), known.seen.when),
                 )

@@ -24,7 +24,7 @@ pub(super) struct Order {
 
 /// Last known order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct LatestOrder {
     /// The last readable order.
     pub(super) order: Option<Order>,
     /// Reason why a newer one is unreadable.
@@ -37,17 +37,17 @@ pub(super) struct Wanted {
 pub(super) async fn follow(
     mut store: Store,
     host: String,
-    say: Sender<Wanted>,
+    sender: Sender<LatestOrder>,
     period: Sender<Option<Duration>>,
 ) {
     let mut logged = String::new();
     loop {
-        match once(&mut store, &host, &say, &period).await {
+        match once(&mut store, &host, &sender, &period).await {
             Ok(()) => logged.clear(),
             Err(error) => {
                 let error = format!("{error:#}");
                 if error != logged {
-                    tracing::warn!(error, "cannot read the order of this host; its configuration stays");
+                    tracing::warn!(error, "cannot read the order of this host; keeping its configuration");
                     logged = error;
                 }
                 sleep(REST).await;
@@ -59,12 +59,12 @@ pub(super) async fn follow(
 async fn once(
     store: &mut Store,
     host: &str,
-    say: &Sender<Wanted>,
+    sender: &Sender<LatestOrder>,
     period: &Sender<Option<Duration>>,
 ) -> Result<()> {
     let (want, revision) = store.want(host).await?;
     // An unreadable order is a complaint of this host; an etcd error is only retried.
-    let known = say.borrow().order.clone();
+    let known = sender.borrow().order.clone();
     let order = match want {
         Ok(Some(want)) => match known.clone().filter(|order| order.want.target == want.target) {
             Some(order) => Ok(Some(Order { want, ..order })),
@@ -73,13 +73,13 @@ async fn once(
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
-    let wanted = match order {
-        Ok(order) => Wanted { order, problem: None },
-        Err(error) => Wanted { order: known, problem: Some(format!("{error:#}")) },
+    let latest = match order {
+        Ok(order) => LatestOrder { order, problem: None },
+        Err(error) => LatestOrder { order: known, problem: Some(format!("{error:#}")) },
     };
-    say.send_if_modified(|before| {
-        let is_new = *before != wanted;
-        *before = wanted;
+    sender.send_if_modified(|before| {
+        let is_new = *before != latest;
+        *before = latest;
         is_new
     });
     period.send_replace(store.period().await?.map(Duration::from_millis));
@@ -98,7 +98,7 @@ async fn once(
 /// Reads the text of a configuration.
 ///
 /// # Errors
-/// etcd does not respond. The inner error: the version is unreadable, or has other content than was ordered.
+/// etcd does not respond. The inner error: the version is unreadable, or differs from the ordered content.
 async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String>>> {
     if target.group.is_none() {
         return Ok(Ok(None));
@@ -111,7 +111,7 @@ async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String
         let text = text.with_context(|| format!("version {} has no such group", target.version))?;
         ensure!(
             target.hash.as_ref() == Some(&hash(&text)),
-            "version {} has other content than was ordered: its number was used twice",
+            "version {} differs from the ordered content: its number was used twice",
             target.version
         );
         Ok(Some(text))
