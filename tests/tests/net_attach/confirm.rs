@@ -109,7 +109,7 @@ fn confirmed_change_persists() -> Result<()> {
     let status = lab.json("status a0")?;
     assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
     says(&lab.ok("status")?, "unless `dcqcn confirm a0` follows");
-    says(&lab.ok("confirm")?, "a0: confirmed, rpg_ai_rate as it is");
+    says(&lab.ok("confirm")?, "a0: confirmed rpg_ai_rate");
     nobody_waits(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     says(&lab.ok("log a0")?, "rpg_ai_rate (confirmed)");
@@ -231,6 +231,6 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
     says(&lab.refused(1, &apply("a0"))?, "does not name a0");
-    says(&lab.refused(1, &apply("--all"))?, "names no attached interface");
+    says(&lab.refused(1, &apply("--all"))?, "does not name any attached interface");
     lab.ok("detach a0").map(drop)
 }

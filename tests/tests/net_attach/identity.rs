@@ -195,7 +195,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
     // Left by a move, and freed in the original namespace.
     to.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
     to.host.command(&format!("ip link set a0 netns {}", from.host.netns.name()))?;
-    says(&to.ok("gc")?, "the interface is gone");
+    says(&to.ok("gc")?, "the interface was removed");
     freed(FLOWS)?;
     assert!(!from.host.command("ip -d link show dev a0")?.contains("xdp"));
     Ok(())

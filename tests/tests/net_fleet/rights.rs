@@ -91,7 +91,7 @@ impl Drop for Agent {
 fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is()? {
-        ensure!(began.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
+        ensure!(began.elapsed() < Duration::from_secs(30), "time-out waiting until {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
@@ -122,7 +122,7 @@ fn agent_permissions_are_least() -> Result<()> {
     let file = dir.path().join("fleet.toml");
     let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
     fs::write(&file, format!("[rollout]\nsoak = '0s'\n{group}"))?;
-    let file = file.to_str().context("a path that is no text")?;
+    let file = file.to_str().context("path is not UTF-8")?;
     let applied = secure.run("operator", &["apply", file, "--wait", "--tick", "100ms"])?;
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     assert_eq!(daemon.name().as_deref(), Some("fleet 1"));

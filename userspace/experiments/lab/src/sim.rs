@@ -270,7 +270,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         Ok(setup)
     }
 
-    fn is_said(&self, keys: &[&str]) -> bool {
+    fn is_set(&self, keys: &[&str]) -> bool {
         let swept = self.sweep.iter().filter_map(|axis| axis.settings.first());
         self.knobs.0.iter().chain(swept).any(|setting| keys.contains(&setting.key.as_str()))
     }
@@ -279,10 +279,10 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     fn axes(&self) -> anyhow::Result<Vec<Axis>> {
         let mut axes = Vec::new();
         if PRESET == STABILITY {
-            if !self.is_said(&["flows"]) {
+            if !self.is_set(&["flows"]) {
                 axes.push(STABILITY_FLOWS.parse()?);
             }
-            if !self.is_said(&["delay", "loop-delay"]) {
+            if !self.is_set(&["delay", "loop-delay"]) {
                 axes.push(STABILITY_DELAYS.parse()?);
             }
         }

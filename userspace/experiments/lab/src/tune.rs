@@ -164,12 +164,12 @@ impl TuneArgs {
         // After Ctrl-C too, write the best result so far.
         let written = written.map(|written| written.finish(&report)).transpose();
         let done = format!("interrupted: {} of {} candidates simulated", report.simulated, task.budget);
-        let said = match written {
+        let message = match written {
             Err(error) if report.is_interrupted => return Err(error.context(done)),
             written => written?,
         };
-        if let Some(said) = said.filter(|_| !out.is_json()) {
-            out.text(&said)?;
+        if let Some(message) = message.filter(|_| !out.is_json()) {
+            out.text(&message)?;
         }
         ensure!(!report.is_interrupted, done);
         Ok(())

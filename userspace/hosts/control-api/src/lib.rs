@@ -126,7 +126,7 @@ pub struct Answer {
     pub again: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "name required by serde")]
 const fn is_false(value: &bool) -> bool {
     !*value
 }

@@ -15,7 +15,9 @@ use crate::dataplane;
 #[non_exhaustive]
 pub enum Error {
     /// The interface is not attached.
-    #[error("{iface} is not attached; `dcqcn status` lists what is, `dcqcn attach {iface}` attaches it")]
+    #[error(
+        "{iface} is not attached; `dcqcn status` lists attached interfaces, `dcqcn attach {iface}` attaches this one"
+    )]
     NotAttached {
         /// Interface.
         iface: String,
@@ -237,7 +239,7 @@ pub enum Error {
     },
     /// A property that cannot be changed without attaching again.
     #[error(
-        "{iface} is attached with {what} = {found}, which cannot become {asked} in place: `dcqcn detach {iface}`, \
+        "{iface} is attached with {what} = {found}, which cannot become {requested} in place: `dcqcn detach {iface}`, \
          then attach again"
     )]
     Anew {
@@ -246,7 +248,7 @@ pub enum Error {
         /// Property.
         what: &'static str,
         /// Requested value.
-        asked: String,
+        requested: String,
         /// Current value.
         found: String,
     },

@@ -36,7 +36,7 @@ pub struct PfcSender {
     history: History,
     ports: Vec<Port>,
     ports_read_ns: Option<u64>,
-    asked: BTreeMap<(u32, usize), PauseState>,
+    pauses: BTreeMap<(u32, usize), PauseState>,
 }
 
 /// Result of [`PfcSender::look`].
@@ -70,8 +70,8 @@ impl PfcSender {
         now_ns: u64,
     ) -> Result<PfcPoll, Error> {
         let config = maps.params()?.config;
-        let wanted = wanted(&config);
-        if wanted.is_empty() {
+        let enabled_priorities = enabled_priorities(&config);
+        if enabled_priorities.is_empty() {
             let sent = self.give_up(ifindex, socket, now_ns);
             return Ok(if sent == 0 { PfcPoll::Unwanted } else { PfcPoll::Sent(sent) });
         }
@@ -84,19 +84,19 @@ impl PfcSender {
         }
         self.history.push(&came);
         let mut sent = 0;
-        for (priority, of) in wanted {
+        for (priority, of) in enabled_priorities {
             let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;
             let depth_bytes = stats[queue].map_or(0, |stats| u64::from(stats.backlog_bytes));
             let limits = Limits { xoff_bytes: of.xoff, xon_bytes: of.xon };
             let drain_bps = config.scalars.link_rate_bps;
             for port in &self.ports {
                 let share = self.history.share(port.ifindex, queue, depth_bytes);
-                let asked = self.asked.entry((port.ifindex, priority)).or_default();
+                let pauses = self.pauses.entry((port.ifindex, priority)).or_default();
                 // Do not resume a neighbour while its share is not fully known.
-                let is_kept = !share.is_all && asked.is_paused();
+                let is_kept = !share.is_all && pauses.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
-                let until_ns = match asked.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
+                let until_ns = match pauses.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
                     Some(PauseAction::Xoff) => Some(now_ns.saturating_add(lasts_ns)),
                     Some(PauseAction::Xon) => None,
                     None => continue,
@@ -112,14 +112,14 @@ impl PfcSender {
     ///
     /// Returns the number of frames sent.
     pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
-        let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_paused());
-        let told = waiting.filter(|((ingress, priority), _)| {
+        let paused = mem::take(&mut self.pauses).into_iter().filter(|(_, pauses)| pauses.is_paused());
+        let resumed = paused.filter(|((ingress, priority), _)| {
             let port = self.ports.iter().find(|port| port.ifindex == *ingress);
             port.is_some_and(|port| socket.hold(ifindex, port, *priority, None, now_ns).is_ok())
         });
-        let told = told.count();
+        let resumed = resumed.count();
         self.history.clear();
-        told
+        resumed
     }
 
     /// Updates the list of ingress ports.
@@ -136,7 +136,7 @@ impl PfcSender {
         now_ns: u64,
     ) -> Result<(), Error> {
         let config = maps.params()?.config;
-        if wanted(&config).is_empty() {
+        if enabled_priorities(&config).is_empty() {
             return Ok(());
         }
         self.ports_read_ns = Some(now_ns);
@@ -154,10 +154,10 @@ impl PfcSender {
         for gone in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
             maps.forget(gone)?;
             self.history.forget(gone);
-            self.asked.retain(|(ifindex, _), _| *ifindex != gone);
+            self.pauses.retain(|(ifindex, _), _| *ifindex != gone);
         }
         for ifindex in ports.iter().map(|port| port.ifindex).chain([0]) {
-            maps.tell_apart(ifindex)?;
+            maps.count_separately(ifindex)?;
         }
         self.ports = ports;
         Ok(())
@@ -171,7 +171,7 @@ fn can_be_asked(link: &Link) -> bool {
 }
 
 /// Priorities for which PFC transmission is enabled.
-fn wanted(config: &Config) -> Vec<(usize, PfcConfig)> {
+fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
     let all = config.pfc.into_iter().enumerate();
     all.filter(|(_, of)| of.tx != 0 && config.scalars.queues != QUEUES_NONE).collect()
 }

@@ -59,9 +59,9 @@ pub struct Link {
     pub master: Option<u32>,
     /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
     pub tx_queue_len: u32,
-    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the interface is one of a
-    /// list ([`Netlink::links`]), as each driver would have to be queried. Virtual interfaces invent theirs: see
-    /// [`Link::is_virtual`].
+    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the
+    /// interface is one of a list ([`Netlink::links`]), as each driver would have to be queried.
+    /// Virtual interfaces report an invented speed: see [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Link {
         self.kind.is_some()
     }
 
-    /// Whether RoCE is possible; the loopback's Ethernet address is all zeros.
+    /// Whether RoCE is possible: the interface has an Ethernet address. The loopback's is all zeros.
     #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])

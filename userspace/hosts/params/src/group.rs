@@ -112,7 +112,7 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Profile::config`].
-    pub fn put_into(self, config: &mut Config) -> Result<(), ProfileError> {
+    pub fn apply_to(self, config: &mut Config) -> Result<(), ProfileError> {
         let profile = self.config(Some(config.scalars.link_rate_bps))?;
         for key in Key::all().filter(|key| key.in_profiles()) {
             // Values of a profile are in range, as a test checks for each.
@@ -176,7 +176,7 @@ mod tests {
         }
         for &profile in Profile::value_variants().iter().filter(|profile| **profile != Profile::Lab) {
             let mut changed = config;
-            profile.put_into(&mut changed).unwrap();
+            profile.apply_to(&mut changed).unwrap();
             assert_eq!(changed.validate(), Ok(()), "{profile:?}");
             assert!(differing(&config, &changed).all(Key::in_profiles), "{profile:?}");
             let whole = profile.config(Some(25_000_000_000)).unwrap();
@@ -185,6 +185,6 @@ mod tests {
             assert_eq!(not_in, [], "{profile:?} sets a parameter that profiles exclude");
             assert!(differing(&changed, &whole).all(|key| !key.in_profiles()), "{profile:?}");
         }
-        assert!(Profile::Lab.put_into(&mut config.clone()).is_err());
+        assert!(Profile::Lab.apply_to(&mut config.clone()).is_err());
     }
 }

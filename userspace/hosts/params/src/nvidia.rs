@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_names_file_and_range() {
+    fn bad_input_error_has_file_and_range() {
         for (name, text, says) in [
             ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: 10 to 15"),
             ("roce_rp/rpg_gd", "eleven", "rpg_gd: `eleven` is not a whole number"),
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn export_notes_what_firmware_lacks() {
+    fn export_notes_firmware_limits() {
         let mut paper = Config::DEFAULT;
         paper.scalars.rpg_min_rate_bps = 1_500_000;
         let notes = export(&paper).notes;

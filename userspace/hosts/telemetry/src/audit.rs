@@ -227,8 +227,8 @@ impl Log {
     /// The log in the directory of `DCQCN_AUDIT`, or in `/var/log/dcqcn`.
     #[must_use]
     pub fn here() -> Self {
-        let said = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
-        Self::within(&said.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
+        let directory = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
+        Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
     /// The log in `directory`.

@@ -13,7 +13,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
-use super::{HOST, MAX_FRAME, Packet, Passed, SwitchEngine, Target, WORLD};
+use super::{HOST, MAX_FRAME, NETWORK, Packet, Passed, SwitchEngine, Target};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
@@ -39,7 +39,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let roce = classify(&mut Packet(packet)).ok();
         let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
         let depth_bytes = match &roce {
-            Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
+            Some(roce) if marks => self.enqueue(roce, now_ns, packet.len() as u64),
             _ => 0,
         };
         // A packet sent by the host itself has no port to return to.
@@ -142,7 +142,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut counters = [Counters::ZERO; 3];
         let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
         if let Some(of_hook) = counters.get_mut(slot) {
-            *of_hook = Reader::new(target.control(), &self.program).counters([HOST, WORLD].into_iter())?;
+            *of_hook = Reader::new(target.control(), &self.program).counters([HOST, NETWORK].into_iter())?;
         }
         Ok(counters)
     }

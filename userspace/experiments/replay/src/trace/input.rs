@@ -94,8 +94,8 @@ pub enum Problem {
     TooLong,
     /// Shorter than the minimum packet of the kernel engine.
     #[error(
-        "bytes `{bytes}`: expected {min} or more, what the headers of a RoCEv2 packet have, with the engine `kernel`; \
-         the engine `reference` takes any"
+        "bytes `{bytes}`: expected {min} or more, the headers of a RoCEv2 packet, with the engine \
+         `kernel`; the engine `reference` accepts any"
     )]
     TooShort {
         /// Bytes of the event.
@@ -187,8 +187,8 @@ impl<R: BufRead> Events<R> {
 
 fn is_header(line: &str) -> bool {
     let mut fields = line.split(',').map(str::trim);
-    let named = HEADER.iter().zip(&mut fields).all(|(name, field)| field.eq_ignore_ascii_case(name));
-    named && fields.next().is_none() && line.contains(',')
+    let is_header = HEADER.iter().zip(&mut fields).all(|(name, field)| field.eq_ignore_ascii_case(name));
+    is_header && fields.next().is_none() && line.contains(',')
 }
 
 fn in_order(event: Event, last_ns: u64) -> Result<Event, Problem> {

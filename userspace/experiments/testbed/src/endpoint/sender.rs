@@ -121,13 +121,13 @@ impl<'a> Sender<'a> {
             }
             self.sleep()?;
         }
-        let answers = Answers { pauses: self.pauses.heard, ..self.answers };
+        let answers = Answers { pauses: self.pauses.xoff_frames, ..self.answers };
         Ok(SenderReport { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
     }
 
     /// Passes all received frames to their QPs.
     fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
-        self.pauses.hear()?;
+        self.pauses.receive()?;
         while let Some(frame) = self.receive.receive()? {
             let Ok(received) = Received::parse(frame) else { continue };
             if received.dst_mac != self.host.mac {

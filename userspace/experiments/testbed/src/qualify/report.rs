@@ -109,7 +109,7 @@ impl QualifyReport {
                 let _ = match check.outcome {
                     Outcome::Passed => writeln!(xml, "><system-out>{found}</system-out></testcase>"),
                     Outcome::Failed => {
-                        writeln!(xml, "><failure message=\"{found}, wanted {wanted}\"/></testcase>")
+                        writeln!(xml, "><failure message=\"{found}, expected {wanted}\"/></testcase>")
                     }
                     Outcome::Skipped => writeln!(xml, "><skipped message=\"{found}\"/></testcase>"),
                 };
@@ -194,7 +194,7 @@ mod tests {
             "  <testsuite name=\"incast\" tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\">"
         );
         assert!(lines[4].contains("name=\"packets dropped &lt;at&gt; the &quot;port&quot;\""), "{xml}");
-        assert!(lines[4].contains("<failure message=\"7, wanted 0\"/>"), "{xml}");
+        assert!(lines[4].contains("<failure message=\"7, expected 0\"/>"), "{xml}");
         assert!(xml.contains("<skipped message=\"no fq &amp; no time\"/>"), "{xml}");
     }
 }

@@ -32,9 +32,9 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// Duration of each pause, if the link is slow enough for it.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Delay above which a packet counts as paused.
-const HELD: Duration = Duration::from_millis(60);
+const MIN_DELAY: Duration = Duration::from_millis(60);
 /// Extra time for a daemon whose watchdog was just enabled.
-const LATE: Duration = Duration::from_millis(1_500);
+const STARTUP_ALLOWANCE: Duration = Duration::from_millis(1_500);
 /// Requirements for a watchdog with default times.
 const DETECTION: Duration = Duration::from_millis(200);
 /// Link rate in the lab, bit/s: on faster links a pause is too short to be visible.
@@ -45,7 +45,7 @@ const QPN: u32 = 0x4000;
 /// Runs the case.
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let case = Case::Watchdog;
-    let skipped = |why: String| Ok(vec![Check::skipped(case, "all of it", why)]);
+    let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
     let in_lab = bench.config.against == Against::Linux;
     if in_lab && !kernel_has_qdisc("fq")? {
         return skipped("this kernel has no fq, which delays paused packets".into());
@@ -55,7 +55,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
         return skipped("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a pause storm");
-    let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
+    let times = bench.presumed.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
     let network = match &bench.config.against {
@@ -197,7 +197,7 @@ impl Probe {
     /// Sends a packet, and returns whether it is delayed.
     fn is_held(&mut self) -> Result<bool> {
         let (qpn, begun) = (self.send()?, Instant::now());
-        while begun.elapsed() < HELD {
+        while begun.elapsed() < MIN_DELAY {
             if self.wire.arrived()?.iter().any(|arrival| arrival.qpn == qpn) {
                 return Ok(false);
             }
@@ -216,7 +216,8 @@ impl Probe {
             let arrived = self.wire.arrived()?;
             let at_once = arrived.iter().find(|arrival| {
                 arrival.qpn > before
-                    && Duration::from_nanos(arrival.arrived_at_ns.saturating_sub(arrival.sent_at_ns)) < HELD
+                    && Duration::from_nanos(arrival.arrived_at_ns.saturating_sub(arrival.sent_at_ns))
+                        < MIN_DELAY
             });
             if let Some(arrival) = at_once {
                 return Ok(Some(Duration::from_nanos(arrival.sent_at_ns.saturating_sub(begun_ns))));
@@ -229,8 +230,8 @@ impl Probe {
         let free = !self.is_held()?;
         let holds = storm.during(|| self.is_held())?;
         // Delayed packets have left, and the watchdog has sampled.
-        thread::sleep(PAUSE + LATE);
-        let detected = storm.during(|| self.detected(detection + 2 * LATE))?;
+        thread::sleep(PAUSE + STARTUP_ALLOWANCE);
+        let detected = storm.during(|| self.detected(detection + 2 * STARTUP_ALLOWANCE))?;
         thread::sleep(restoration / 2);
         let still_off = !storm.during(|| self.is_held())?;
         thread::sleep(restoration + detection);
@@ -247,7 +248,7 @@ impl Seen {
         let is = |what: &str, found: bool| Check::of(case, what, "yes".into(), yes(found), found);
         let found = self.detected.map_or_else(|| "never".to_owned(), ms);
         // A packet sent shortly before the end of the pause also arrives immediately.
-        let (least, most) = (detection.saturating_sub(HELD + PERIOD), detection + LATE);
+        let (least, most) = (detection.saturating_sub(MIN_DELAY + PERIOD), detection + STARTUP_ALLOWANCE);
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
         vec![
             is("a packet before the storm leaves immediately", self.free),

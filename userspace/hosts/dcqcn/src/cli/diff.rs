@@ -63,7 +63,7 @@ impl DiffArgs {
             }
             (None, Some(profile)) => {
                 let mut expected = running;
-                profile.put_into(&mut expected)?;
+                profile.apply_to(&mut expected)?;
                 DiffReport::new(iface, format!("profile {}", word(&profile)), parameters(&running, &expected))
             }
             (None, None) => {

@@ -67,7 +67,7 @@ pub(super) struct EventsArgs {
 /// Polling interval for events.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Polling interval for attached and detached interfaces.
-const LOOK: Duration = Duration::from_secs(1);
+const SCAN: Duration = Duration::from_secs(1);
 
 impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -82,7 +82,7 @@ impl EventsArgs {
         let mut sources =
             Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeSet::new() };
         let is_wanted = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
-        let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
+        let (mut left, mut scanned_at) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
             tracing::warn!(
                 "no interface is attached in this network namespace yet; run `dcqcn attach IFACE`"
@@ -103,8 +103,8 @@ impl EventsArgs {
             if left == 0 || self.no_follow || interrupt.sleep(PERIOD)? {
                 return Ok(());
             }
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
+            if scanned_at.elapsed() >= SCAN {
+                scanned_at = Instant::now();
                 sources.follow()?;
             }
         }

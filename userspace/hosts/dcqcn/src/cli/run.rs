@@ -67,7 +67,7 @@ pub(super) struct RunArgs {
 
 impl RunArgs {
     /// Whether the daemon runs, which has its own log.
-    pub(super) const fn keeps_its_own_log(&self) -> bool {
+    pub(super) const fn has_own_log(&self) -> bool {
         !self.metrics_only
     }
 

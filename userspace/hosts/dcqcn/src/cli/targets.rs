@@ -175,10 +175,10 @@ pub(super) fn missing(what: &str) -> clap::Error {
 /// Changes the parameters of all interfaces or of none, and records it in the audit log.
 pub(super) fn change(
     ifaces: &[String],
-    manner: ChangeMode,
+    change_mode: ChangeMode,
     edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Change>> {
-    audit::change(ifaces, manner, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
+    audit::change(ifaces, change_mode, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
         let not_there = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
         if not_there && ifaces.len() == 1 {
             return error;

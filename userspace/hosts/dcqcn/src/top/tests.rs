@@ -76,7 +76,7 @@ fn small_screen_shows_key_columns() {
 }
 
 #[test]
-fn no_flows_and_no_sample_say_so() {
+fn empty_screen_states_the_reason() {
     assert!(screen(&state(0), 80, 12).contains("\n no flow has left eth0 yet\n"));
     let mut lost = state(3);
     lost.lose(&dcqcn_loader::attach::Error::NotAttached { iface: "eth0".into() });

@@ -100,14 +100,14 @@ impl Transaction {
                 note(&place, record, pending)
             });
             if let Err(error) = written {
-                put_back(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+                restore(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
                 return Err(Refused { iface: change.iface.clone(), error });
             }
         }
         for (done, change) in changes.iter().enumerate() {
             let written = open.get_mut(done).map_or(Ok(()), |(attachment, _)| put(attachment, &change.new));
             if let Err(error) = written {
-                put_back(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
+                restore(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(Refused { iface: change.iface.clone(), error });
             }
         }
@@ -118,12 +118,12 @@ impl Transaction {
 /// Journals the values to restore unless the change is confirmed.
 fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
     place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
-    failpoint::step("what comes back is written down");
+    failpoint::step("the values to restore are journaled");
     Ok(())
 }
 
 /// Restores the old parameters, and the old journals if they were changed.
-fn put_back<'a>(
+fn restore<'a>(
     place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
     is_noted: bool,

@@ -1,4 +1,4 @@
-//! Undoes unfinished operations, and frees the state of interfaces and namespaces that are gone.
+//! Undoes unfinished operations, and frees the state of removed interfaces and namespaces.
 
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
@@ -27,14 +27,14 @@ pub struct Freed {
     pub problem: Option<String>,
 }
 
-/// Frees attachments of namespaces and interfaces that are gone, and undoes partial ones in this namespace.
+/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace.
 ///
 /// # Errors
 /// Another process holds the lock, or a kernel query fails.
 pub fn gc() -> Result<Vec<Freed>, Error> {
     let place = StateDir::here()?;
     let mut freed = elsewhere(&place);
-    // A detach killed at its very end leaves a lock file and nothing else.
+    // A detach killed at its last step leaves only a lock file.
     if !place.is_there() && place.pinned()?.is_empty() {
         return Ok(freed);
     }
@@ -60,7 +60,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
 fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
     match record.state {
         _ if record.boot_id != boot_id() => Some("of an earlier boot"),
-        _ if !is_here => Some("the interface is gone"),
+        _ if !is_here => Some("the interface was removed"),
         State::Attached => None,
         State::Attaching => Some("attaching it was interrupted"),
         State::Detaching => Some("detaching it was interrupted"),
@@ -91,9 +91,9 @@ pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees attachments of other namespaces that are gone, or whose interface is.
+/// Frees attachments of other namespaces if the namespace or the interface was removed.
 ///
-/// Never waits and never fails: whatever cannot be checked is left for the next call.
+/// Never waits and never fails: attachments that cannot be checked are left for the next call.
 pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
     let places = StateDir::all().unwrap_or_default();
@@ -119,7 +119,7 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
         let why = if record.boot_id != boot_id {
             "of an earlier boot"
         } else if is_gone(place, &record, my_inode) {
-            "its network namespace or interface is gone"
+            "its network namespace or interface was removed"
         } else {
             continue;
         };
@@ -137,12 +137,12 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
     Ok(freed)
 }
 
-/// Whether the interface of a record of another namespace is certainly gone.
+/// Whether the interface of a record of another namespace was certainly removed.
 fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
     // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
     let bound = record.owed.iter().filter_map(|owed| match owed {
-        UndoStep::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
+        UndoStep::Link { pin } => Bound::read_with_interface(&pins.join(pin), pin),
         _ => None,
     });
     let bound: Vec<_> = bound.collect();
@@ -153,7 +153,7 @@ fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     if record.state == State::Attached && !bound.is_empty() {
         return true;
     }
-    // An inode number is reused only after its namespace is gone.
+    // An inode number is reused only after its namespace was removed.
     record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
 }
 
@@ -171,7 +171,7 @@ pub(super) fn reclaim(
     links: &[Link],
     journals: &mut Journals,
 ) -> Result<Vec<UndoStep>, Error> {
-    moved_here(place, netlink, link)?;
+    free_previous_namespace(place, netlink, link)?;
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
@@ -204,7 +204,7 @@ pub(super) fn reclaim(
 ///
 /// # Errors
 /// Another process holds the lock of that namespace.
-fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
@@ -221,7 +221,7 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
             };
             let pins = place.pins(ifindex);
             let is_here = record.owed.iter().any(|owed| match owed {
-                UndoStep::Link { pin } => Bound::look(&pins.join(pin), pin)
+                UndoStep::Link { pin } => Bound::read(&pins.join(pin), pin)
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });

@@ -75,12 +75,12 @@ mod tests {
             let ((to_one, one), (to_two, two)) = (channel(), channel());
             vec![(1, to_two, one), (2, to_one, two)]
         };
-        let meet = |(number, other, own): Job| {
+        let exchange = |(number, other, own): Job| {
             other.send(number).ok()?;
             own.recv_timeout(Duration::from_secs(5)).ok()
         };
-        assert_eq!(run_on(2, jobs(), meet), [Some(2), Some(1)]);
-        assert_eq!(run_on(8, jobs(), meet), [Some(2), Some(1)]);
+        assert_eq!(run_on(2, jobs(), exchange), [Some(2), Some(1)]);
+        assert_eq!(run_on(8, jobs(), exchange), [Some(2), Some(1)]);
     }
 
     #[test]

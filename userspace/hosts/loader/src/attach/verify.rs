@@ -57,7 +57,7 @@ impl Sweep {
         Ok(Self { place: StateDir::here()?, netlink, links, qdiscs })
     }
 
-    /// Whether the interface of an attachment still exists, under whatever name.
+    /// Whether the interface of an attachment still exists, under any name.
     #[must_use]
     pub fn is_alive(&self, info: &Info) -> bool {
         self.place.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
@@ -104,7 +104,7 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     }
 }
 
-/// Rejects an attachment that runs with pins on a BPF file system this process does not see.
+/// Rejects an attachment that runs with pins on a BPF file system that this process cannot access.
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
@@ -167,7 +167,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
         };
         let link = sweep.link(ifindex);
         let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
-        let gone = link.is_none().then(|| format!("interface {ifindex} is gone"));
+        let gone = link.is_none().then(|| format!("interface {ifindex} was removed"));
         let part = |name: &str| Part {
             name: name.to_owned(),
             iface: iface.clone(),
@@ -242,7 +242,7 @@ fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
 
 /// Verifies that a link attaches its program to its interface.
 fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
-    let Some(link) = Bound::look(path, pin) else {
+    let Some(link) = Bound::read(path, pin) else {
         return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
     };
     let (program_id, link_id) = (Some(link.program_id), Some(link.id));

@@ -63,17 +63,17 @@ mod tests {
         let packets = |of: [u64; 2]| set(|set| (set.hot[0].packets, set.hot[1].packets) = of.into());
         let mut settling = Settling::new(packets([1, 1]));
         assert!(!settling.read(&packets([1, 2])), "the second is busy");
-        assert!(!settling.read(&packets([2, 3])), "both are, and the first was seen already");
+        assert!(!settling.read(&packets([2, 3])), "both are busy, but the first was read before");
         assert!(settling.read(&packets([3, 3])));
         assert_eq!(settling.into_set(), packets([1, 3]));
     }
 
     #[test]
     fn locked_flow_is_not_settled() {
-        let held = set(|set| set.hot[7].lock = 5);
+        let locked = set(|set| set.hot[7].lock = 5);
         let free = set(|set| set.hot[7].lock = 4);
-        let mut settling = Settling::new(held);
-        assert!(!settling.read(&held));
+        let mut settling = Settling::new(locked);
+        assert!(!settling.read(&locked));
         assert!(!settling.read(&free));
         assert!(settling.read(&free));
         assert_eq!(settling.into_set(), free);

@@ -127,7 +127,7 @@ impl Netlink {
         let mut options = Encoder::default();
         spec.encode(&mut options);
         self.put_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
-            self.refused(format!("put the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
+            self.refused(format!("install the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
         })
     }
 
@@ -247,7 +247,7 @@ impl Netlink {
 /// The process lacks CAP_NET_ADMIN.
 pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
     // Without options most kinds fail to start (EINVAL); only the kind's existence matters.
-    match netns::in_scratch(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
+    match netns::in_temporary_netns(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
         Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
             // Attribute 1 is a structure or a 32-bit number; here it has one byte.
             let mut refused = Encoder::default();

@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// The first port of an adapter.
 const FIRST_PORT: u8 = 1;
 /// Prefixes of names that concern congestion control.
-const OURS: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
+const PREFIXES: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
 
 /// A line with a value.
 struct Line {
@@ -75,7 +75,9 @@ fn unknown(name: &str, value: &str) -> Option<String> {
         "roce_cc_algorithm" => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
         }
-        _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("unknown parameter {name}")),
+        _ if PREFIXES.iter().any(|start| name.starts_with(start)) => {
+            Some(format!("unknown parameter {name}"))
+        }
         _ => None,
     }
 }

@@ -49,7 +49,7 @@ fn switch_port_imported() {
     assert_eq!(watchdog.action, StormAction::Drop);
     assert_eq!(config.validate(), Ok(()));
 
-    let told: Vec<String> =
+    let unmapped: Vec<String> =
         import.unmapped.iter().map(|u| format!("{}|{} {}", u.table, u.key, u.fields.join(","))).collect();
     for what in [
         "PORT_QOS_MAP|Ethernet4 tc_to_pg_map",
@@ -58,12 +58,12 @@ fn switch_port_imported() {
         "TC_TO_PRIORITY_GROUP_MAP|* ",
         "QUEUE|Ethernet4|8 ",
     ] {
-        assert!(told.iter().any(|line| line == what), "{what} is not in {told:#?}");
+        assert!(unmapped.iter().any(|line| line == what), "{what} is not in {unmapped:#?}");
     }
     assert!(import.unmapped.iter().all(|u| !u.reason.is_empty()));
     // A field shared by several queues is listed once.
-    assert!(!told.iter().any(|line| line.starts_with("SCHEDULER|")), "{told:#?}");
-    assert_eq!(told.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
+    assert!(!unmapped.iter().any(|line| line.starts_with("SCHEDULER|")), "{unmapped:#?}");
+    assert_eq!(unmapped.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn value_without_counterpart_is_listed() {
             "/PORT/Ethernet4/speed",
             json!("1600000"),
             "PORT|Ethernet4 speed",
-            "a speed in Mbit/s is 1 to 800000 here",
+            "is out of range: 1 to 800000 (a speed in Mbit/s)",
         ),
         (
             "/SCHEDULER/dwrr.roce/type",
@@ -175,9 +175,9 @@ fn value_without_counterpart_is_listed() {
             "/SCHEDULER/dwrr.roce/weight",
             json!("200"),
             "SCHEDULER|dwrr.roce weight",
-            "`200`: a weight is 1 to 100",
+            "`200` is out of range: 1 to 100 (a weight)",
         ),
-        ("/SCHEDULER/dwrr.bulk/pir", json!("200000000000"), "SCHEDULER|dwrr.bulk pir", "bytes per second is"),
+        ("/SCHEDULER/dwrr.bulk/pir", json!("200000000000"), "SCHEDULER|dwrr.bulk pir", "(bytes per second)"),
         (
             "/WRED_PROFILE/ROCE/green_min_threshold",
             json!("-1"),
@@ -191,10 +191,15 @@ fn value_without_counterpart_is_listed() {
             "`101`",
         ),
         ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn is unchanged"),
-        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is not a number"),
-        ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
-        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),
-        ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11`: a number is 0 to 7 here"),
+        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is neither a number"),
+        (
+            "/DSCP_TO_TC_MAP/LEAF/64",
+            json!("0"),
+            "DSCP_TO_TC_MAP|LEAF 64",
+            "is out of range: 0 to 63 (a DSCP)",
+        ),
+        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8` is out of range: 0 to 7"),
+        ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11` is out of range: 0 to 7"),
         ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action is unchanged"),
         (
             "/PFC_WD/Ethernet4/detection_time",
@@ -412,9 +417,9 @@ fn pfc_imported_as_supported() {
     assert_eq!(config.pfc.map(|pfc| pfc.queue), [0, 1, 2, 4, 4, 3, 6, 7]);
     let watchdog = config.watchdog().unwrap();
     assert_eq!((watchdog.restoration_ns, watchdog.action), (800_000_000, StormAction::Forward));
-    let told: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.key.as_str())).collect();
+    let unmapped: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.key.as_str())).collect();
     for row in [("PORT_QOS_MAP", "Ethernet4"), ("PFC_WD", "GLOBAL"), ("PFC_WD", "Ethernet4")] {
-        assert!(told.contains(&row), "{told:?}");
+        assert!(unmapped.contains(&row), "{unmapped:?}");
     }
     // Nothing is imported from another port; without PFC nothing is exported.
     let (config, _) = imported(&read(SAMPLE), "Ethernet0", Config::DEFAULT);
@@ -437,15 +442,16 @@ fn lossless_group_is_paused() {
         "lossless": { "pool": "p", "size": "19456", "xon": "18000", "xoff": "160000", "static_th": "60000", "xon_offset": "2496" },
     });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
-    let asked = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
+    let pfc = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
     let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
-    assert_eq!(asked, [off, off, off, on, on, off, off, off]);
+    assert_eq!(pfc, [off, off, off, on, on, off, off, off]);
     // Priorities of the port without a group are off.
     let mut had = Config::DEFAULT;
     (had.pfc[6].tx, had.pfc[6].rx, had.scalars.pfc_wd_detection_time_ns) = (1, 1, 200_000_000);
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", had).0.pfc[6].tx, 0);
-    let told = import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
-    assert_eq!(told.fields, ["xon_offset"]);
+    let unmapped =
+        import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
+    assert_eq!(unmapped.fields, ["xon_offset"]);
     // Without any group, or a watchdog, the parameters are unchanged, and listed.
     let mut none = db.clone();
     for table in ["BUFFER_PG", "PFC_WD"] {
@@ -498,7 +504,7 @@ proptest! {
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
         schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
-        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), asks in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
+        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), buffers in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
         watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
     ) {
         let mut config = Config::DEFAULT;
@@ -517,7 +523,7 @@ proptest! {
         for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {
             (of.rx, of.queue) = (rx, queue);
         }
-        for (of, (tx, xoff, xon, headroom)) in config.pfc.iter_mut().zip(asks).filter(|(_, (tx, ..))| *tx == 1) {
+        for (of, (tx, xoff, xon, headroom)) in config.pfc.iter_mut().zip(buffers).filter(|(_, (tx, ..))| *tx == 1) {
             (of.tx, of.xoff, of.xon, of.headroom) = (tx, xoff, xon.min(xoff), headroom);
         }
         let (detection_ms, restoration_ms, action) = watchdog;

@@ -278,7 +278,7 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
         let tables = known.attached.tables?;
         let evicted = known.seen.egress(Stat::RpFlowEvicted);
         // Ended flows keep their slots until these are needed: only evictions of active flows matter.
-        if !known.seen.lately || evicted == 0 || tables.rp_active * 4 < tables.capacity {
+        if !known.seen.is_between_readings || evicted == 0 || tables.rp_active * 4 < tables.capacity {
             return None;
         }
         let evidence = format!(

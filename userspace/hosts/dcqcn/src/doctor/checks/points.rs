@@ -36,7 +36,7 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
         let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
         let suppressed = seen.ingress(Stat::NpCnpSuppressed);
         // A few marks may all be within the interval of a CNP before the first reading.
-        if marked == 0 || sent != 0 || (seen.lately && suppressed == marked) {
+        if marked == 0 || sent != 0 || (seen.is_between_readings && suppressed == marked) {
             return None;
         }
         let evidence = format!(
@@ -68,7 +68,7 @@ pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `cnp-lost`: each mark is answered, or counted by the reason why not.
+/// `cnp-lost`: each mark is answered, or counted with the reason for not answering it.
 pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
     /// Fewer may be between the hooks.
     const MANY: u64 = 10;
@@ -213,7 +213,7 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `port-unanswered`: a switch's marks must come back as CNPs, if it sees all of the traffic.
+/// `port-unanswered`: a switch's marks must come back as CNPs if all of the traffic passes through it.
 pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     /// Marks whose CNPs may still be on their way.
     const MANY: u64 = 100;

@@ -130,7 +130,7 @@ fn recorded_hosts_have_their_fault_and_no_other() {
 }
 
 #[test]
-fn attachments() {
+fn attachment_faults_are_found() {
     let finding = planted("nothing-attached", Severity::Warning, |s| s.attachments.clear());
     assert!(finding.fix.unwrap().contains("dcqcn attach eth0"));
     planted("interface-gone", Severity::Error, |s| s.attachments[0].alive = false);
@@ -152,7 +152,7 @@ fn attachments() {
 }
 
 #[test]
-fn traffic() {
+fn traffic_faults_are_found() {
     planted("no-roce", Severity::Warning, |s| {
         let attached = &mut s.attachments[0];
         (attached.before, attached.after) = (Some(Counts::default()), Some(Counts::default()));
@@ -220,7 +220,7 @@ fn dscps_of_two_directions_are_compared() {
 }
 
 #[test]
-fn notification_and_reaction() {
+fn np_and_rp_faults_are_found() {
     planted("np-off", Severity::Warning, |s| set(s, "np_enable", "off"));
     planted("rp-off", Severity::Warning, |s| set(s, "rp_enable", "off"));
     planted("ce-no-cnp", Severity::Error, |s| {

@@ -69,11 +69,11 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
 /// rate, and a virtual queue that drains at that rate stays empty while the real one fills.
 pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
     /// Percent of the rate; header bytes that shapers and links count differently are less.
-    const KEPT: u64 = 97;
+    const MIN_PERCENT: u64 = 97;
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
         let Some(shaper) = &link.shaper else { continue };
-        let served_bps = shaper.served_bps().filter(|bps| *bps / KEPT < shaper.rate_bps / 100);
+        let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
         if served_bps.is_none() && shaper.burst_ns >= Shaping::SAFE_BURST_NS {
             continue;
         }
@@ -242,7 +242,7 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
         for tc in known.marking_classes() {
             let seen = flows(snapshot);
             let bottleneck = bottleneck(&known.config, tc, seen, frame_bytes);
-            let Bottleneck { config, flows: wanted, .. } = bottleneck;
+            let Bottleneck { config, flows: flows_expected, .. } = bottleneck;
             let (Some(most), Some(point)) = (most_flows(bottleneck), fluid::fixed_point(&bottleneck)) else {
                 continue;
             };
@@ -256,10 +256,10 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
                 most => format!("with {most} flows at most"),
             };
             let what = format!(
-                "class {tc} settles below Kmax {limit}; with {wanted} the queue oscillates around Kmax"
+                "class {tc} settles below Kmax {limit}; with {flows_expected} the queue oscillates around Kmax"
             );
             let evidence = format!(
-                "{wanted} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
+                "{flows_expected} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
                  have the parameters that are set here",
                 if seen == 0 { "assumed" } else { "seen" },
                 ppm(needed_ppm),

@@ -25,7 +25,7 @@ pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened>
     let infos = match attach::list() {
         Ok(infos) => infos,
         Err(error) => {
-            notes.essential("what is attached", &error, AS_ROOT);
+            notes.essential("the attachments", &error, AS_ROOT);
             return Vec::new();
         }
     };
@@ -176,7 +176,7 @@ fn is_jited(id: u32) -> Result<bool, ProgramError> {
 /// Other programs that process packets before the project's own.
 fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
     let others = attach::others(info).unwrap_or_else(|error| {
-        notes.minor(&format!("programs of others on {}", info.iface), &error, AS_ROOT);
+        notes.minor(&format!("other programs on {}", info.iface), &error, AS_ROOT);
         Vec::new()
     });
     let before = others.iter().filter(|other| other.is_before);

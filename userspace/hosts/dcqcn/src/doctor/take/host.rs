@@ -21,12 +21,12 @@ pub(super) fn take(notes: &mut Notes) -> Host {
             None
         }
     };
-    let xdp = program(ProgramType::Xdp, "whether the kernel runs XDP programs");
-    let tc = program(ProgramType::SchedClassifier, "whether the kernel runs TC programs");
+    let xdp = program(ProgramType::Xdp, "the kernel's support for XDP programs");
+    let tc = program(ProgramType::SchedClassifier, "the kernel's support for TC programs");
     let mut qdisc = |kind: &str| match kernel_has_qdisc(kind) {
         Ok(present) => Some(present),
         Err(error) => {
-            notes.minor(&format!("whether the kernel has the {kind} qdisc"), &error, AS_ROOT);
+            notes.minor(&format!("the kernel's support for the {kind} qdisc"), &error, AS_ROOT);
             None
         }
     };

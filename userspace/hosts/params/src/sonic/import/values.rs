@@ -47,7 +47,8 @@ impl<'a> Reader<'a> {
         if number == Number::Outside {
             let text = row.text(field)?.unwrap_or_default();
             let (low, high) = range.into_inner();
-            let reason = format!("`{text}`: {what} is {low} to {high} here; the parameter is unchanged");
+            let reason =
+                format!("`{text}` is out of range: {low} to {high} ({what}); the parameter is unchanged");
             self.unmapped(row.table(), row.key(), [field], reason);
         }
         Ok(number)
@@ -136,7 +137,7 @@ impl<'a> Reader<'a> {
             match entries.get_mut(index) {
                 Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
                 None => {
-                    let reason = format!("{what} is 0 to {} here", len - 1);
+                    let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
                     self.unmapped(map.table(), map.key(), [field], reason);
                 }
             }
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
     pub(super) fn numbers_of(&mut self, row: &Row<'a>, text: &str) -> Vec<usize> {
         let numbers = numbers(text);
         if numbers.is_none() {
-            let reason = format!("`{text}` is not a number as in `3`, or several as in `3-4`");
+            let reason = format!("`{text}` is neither a number, as in `3`, nor a range, as in `3-4`");
             self.unmapped(row.table(), row.key(), [], reason);
         }
         numbers.unwrap_or_default()

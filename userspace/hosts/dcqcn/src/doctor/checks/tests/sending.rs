@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn pacing() {
+fn pacing_faults_are_found() {
     planted("pacer-none", Severity::Warning, |s| s.attachments[0].pacer = "none".into());
     planted("pacer-gone", Severity::Error, |s| {
         link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
@@ -56,7 +56,7 @@ fn pacing() {
 }
 
 #[test]
-fn thresholds() {
+fn threshold_faults_are_found() {
     let wred = |key: &'static str, value: &'static str| {
         move |s: &mut Snapshot| {
             marking(s);
@@ -174,7 +174,7 @@ fn oscillation_region_detected() {
 }
 
 #[test]
-fn links() {
+fn link_faults_are_found() {
     planted("link-down", Severity::Error, |s| link(s).up = false);
     planted("mtu-small", Severity::Info, |s| link(s).mtu = 1_500);
     let finding = planted("mtu-differs", Severity::Warning, |s| {
@@ -310,7 +310,7 @@ fn honoured_pauses_reported() {
 }
 
 #[test]
-fn rdma_devices() {
+fn rdma_device_faults_are_found() {
     let hardware = || Rdma { name: "mlx5_0".into(), hardware: Some(true), ..rxe0() };
     let finding = planted("rdma-no-role", Severity::Warning, |s| {
         s.rdma = vec![rxe0()];
@@ -480,7 +480,7 @@ fn host_faults_found() {
         link(s).irqs = (41..45).map(|irq| (irq, vec![2])).collect();
     });
     let unread = |essential| Unread {
-        what: "what is attached".into(),
+        what: "the attachments".into(),
         why: "permission denied".into(),
         next: "run doctor as root".into(),
         essential,
