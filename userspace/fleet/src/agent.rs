@@ -116,9 +116,10 @@ impl Agent {
             failing.extend(self.apply(order).await);
         }
         let order = latest.order.as_ref();
-        let still = |pending: &&Pending| order.is_some_and(|order| pending.is_of(order.want.target.version));
+        let still =
+            |pending: &&Pending| order.is_some_and(|order| pending.concerns(order.desired.target.version));
         failing.extend(self.pending.as_ref().filter(still).and_then(|pending| pending.why.clone()));
-        let interfaces = match self.daemon.look().await {
+        let interfaces = match self.daemon.poll().await {
             Ok((status, health)) => {
                 self.check_config(&status, order);
                 failing.extend(complaints(&status));
@@ -145,18 +146,18 @@ impl Agent {
 
     /// The version to request from the daemon now, unless it is active or waits for a retry.
     fn due(&self, latest: &LatestOrder) -> Option<u64> {
-        let target = &latest.order.as_ref()?.want.target;
-        let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
-        let waits = |pending: &Pending| pending.is_of(target.version) && pending.at > Instant::now();
+        let target = &latest.order.as_ref()?.desired.target;
+        let is_done = |tried: &Tried| tried.concerns(target) && tried.error.is_none();
+        let waits = |pending: &Pending| pending.concerns(target.version) && pending.at > Instant::now();
         let is_due = !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits);
         is_due.then_some(target.version)
     }
 
     /// Requests the configuration from the daemon. Returns the error if the daemon is unreachable.
     async fn apply(&mut self, order: &Order) -> Option<String> {
-        let target = order.want.target.clone();
+        let target = order.desired.target.clone();
         let version = target.version;
-        let (by, why) = (&order.want.by, &order.want.why);
+        let (by, why) = (&order.desired.by, &order.desired.why);
         match self.daemon.apply(order).await {
             ApplyResult::InForce { changed } => {
                 if changed {
@@ -167,7 +168,7 @@ impl Agent {
             }
             ApplyResult::Refused(error) => {
                 // Log the first rejection only: the order is retried for as long as it exists.
-                if self.tried.as_ref().is_none_or(|tried| !tried.is_of(&target)) {
+                if self.tried.as_ref().is_none_or(|tried| !tried.concerns(&target)) {
                     tracing::error!(
                         version,
                         error,
@@ -190,9 +191,10 @@ impl Agent {
     /// longer allow it, or another program may have applied another one.
     fn check_config(&mut self, status: &Status, order: Option<&Order>) {
         let Some(order) = order else { return };
-        let target = &order.want.target;
+        let target = &order.desired.target;
         let expected = order.text.as_ref().map(|_| daemon::name(target.version));
-        let is_done = self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none());
+        let is_done =
+            self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none());
         if is_done && status.config != expected {
             tracing::warn!(
                 found = status.config,

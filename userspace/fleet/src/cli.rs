@@ -138,7 +138,7 @@ impl fmt::Display for NotCoordinated {
 impl std::error::Error for NotCoordinated {}
 
 /// The operator, as `user@host`, for records and logs.
-fn who() -> String {
+fn author() -> String {
     let user = env::var("SUDO_USER")
         .ok()
         .or_else(|| User::from_uid(Uid::current()).ok().flatten().map(|user| user.name));

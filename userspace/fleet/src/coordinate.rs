@@ -14,7 +14,7 @@ use anyhow::Result;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::record::{Outcome, Version, Want};
+use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, State, next};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
@@ -148,14 +148,14 @@ impl<'a> Coordinator<'a> {
         let tick = Event::Tick { elapsed_ms, hosts: &snapshot.hosts, revision: snapshot.revision };
         let (rollout, effects) = next(rollout, tick);
         let changed = differing(&stored.steps, &rollout.steps);
-        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_is_like(&stored);
+        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_equals(&stored);
         if is_quiet && stored_at.elapsed() < STORE_PERIOD {
             self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at });
             return Ok(());
         }
-        let wants = wants(&rollout, &effects);
+        let desired_configs = desired_configs(&rollout, &effects);
         // After an error or another coordinator's step, the state is read again.
-        let Some(revision) = self.store.keep(&rollout, &changed, &wants, revision).await? else {
+        let Some(revision) = self.store.keep(&rollout, &changed, &desired_configs, revision).await? else {
             return Ok(());
         };
         messages(&effects).for_each(|line| (self.print)(line));
@@ -184,9 +184,9 @@ impl<'a> Coordinator<'a> {
         let is_new = |host: &&String| {
             snapshot.hosts.contains_key(*host)
                 && snapshot.members.contains_key(*host)
-                && match snapshot.wants.get(*host) {
+                && match snapshot.desired_configs.get(*host) {
                     None => !snapshot.ordered.contains_key(*host),
-                    Some(want) => want.target.group.is_none(),
+                    Some(desired) => desired.target.group.is_none(),
                 }
         };
         let new: Vec<&String> = snapshot.names.iter().filter(is_new).collect();
@@ -194,21 +194,22 @@ impl<'a> Coordinator<'a> {
             return Ok(());
         }
         let Some(head) = self.head(revision).await? else { return Ok(()) };
-        let busy = snapshot.wants.iter().filter(|(host, want)| {
+        let busy = snapshot.desired_configs.iter().filter(|(host, desired)| {
             let report = snapshot.hosts.get(*host).map(|seen| &seen.report);
-            want.target.version == head.version
-                && report
-                    .is_some_and(|report| !report.has(&want.target) && report.refusal(&want.target).is_none())
+            desired.target.version == head.version
+                && report.is_some_and(|report| {
+                    !report.has(&desired.target) && report.refusal(&desired.target).is_none()
+                })
         });
-        let mut room = head.policy.max_unavailable.saturating_sub(busy.count());
+        let mut capacity = head.policy.max_unavailable.saturating_sub(busy.count());
         for host in new {
             let group = snapshot.members.get(host).and_then(|member| head.group_of(host, &member.labels));
-            let Some(group) = group.filter(|_| room > 0) else { continue };
-            room -= 1;
+            let Some(group) = group.filter(|_| capacity > 0) else { continue };
+            capacity -= 1;
             let target = head.target(Some(group));
-            let want = Want { target, by: head.by.clone(), why: head.why.clone() };
+            let desired = DesiredConfig { target, by: head.by.clone(), why: head.why.clone() };
             let known = snapshot.ordered.get(host).copied().unwrap_or(0);
-            if self.store.order(host, &want, known, revision).await? {
+            if self.store.order(host, &desired, known, revision).await? {
                 (self.print)(&format!("version {} for the new host {host}", head.version));
             }
         }
@@ -228,20 +229,21 @@ impl<'a> Coordinator<'a> {
 }
 
 /// The orders among some effects.
-fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
+fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, DesiredConfig)> {
     let why = match &rollout.phase {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
         Phase::Forward(_) | Phase::Done => rollout.why.clone(),
     };
     // The daemon accepts at most 1,000 characters.
     let why: String = why.chars().take(1_000).collect();
-    let want = |effect: &Effect| match effect {
-        Effect::Send { host, target } => {
-            Some((host.clone(), Want { target: target.clone(), by: rollout.by.clone(), why: why.clone() }))
-        }
+    let desired = |effect: &Effect| match effect {
+        Effect::Send { host, target } => Some((
+            host.clone(),
+            DesiredConfig { target: target.clone(), by: rollout.by.clone(), why: why.clone() },
+        )),
         Effect::Say(_) => None,
     };
-    effects.iter().filter_map(want).collect()
+    effects.iter().filter_map(desired).collect()
 }
 
 /// Number of hosts of a rollout by state.

@@ -330,7 +330,7 @@ rpg_gd = 12
     #[test]
     fn config_errors_reported() {
         let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
-        for (text, says) in [
+        for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
             ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without a name"),
@@ -345,7 +345,7 @@ rpg_gd = 12
             (&format!("{interface}{interface}"), "is defined twice"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 

@@ -174,7 +174,7 @@ fn queue(samples: &VecDeque<Health>) -> u64 {
 
 /// 99th percentile of the depth of the deepest queue, in percent of its Kmax, over the samples of the data plane.
 fn queue_p99(samples: &VecDeque<Health>) -> u64 {
-    let mut samples = [0; QUEUE_BINS];
+    let mut bins = [0; QUEUE_BINS];
     let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return 0 };
     for (name, now) in &last.interfaces {
         let same = |before: &&Counts| before.attached_at_ns == now.attached_at_ns;
@@ -182,10 +182,10 @@ fn queue_p99(samples: &VecDeque<Health>) -> u64 {
         for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
             let before = before.queue_samples.get(place).copied().unwrap_or(0);
             // A smaller counter was reset: the interface was reattached, or the daemon restarted.
-            samples[place] += now.checked_sub(before).unwrap_or(*now);
+            bins[place] += now.checked_sub(before).unwrap_or(*now);
         }
     }
-    percentile(&samples)
+    percentile(&bins)
 }
 
 /// 99th percentile of a histogram. The last bucket has no upper bound and is taken as twice the bound before it.

@@ -395,11 +395,11 @@ impl Rollout {
         let (count, seconds) = (lost.len(), self.policy.patience_ms / 1_000);
         let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
         // A lost host may still report, for example while its daemon is busy.
-        let says = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
-        let says = says.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
+        let suffix = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
+        let suffix = suffix.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
         Err(format!(
             "{count} hosts have not responded for {seconds} s since their change ({some}): no canary may be lost, and \
-             max_unavailable = {most} limits the others{says}"
+             max_unavailable = {most} limits the others{suffix}"
         ))
     }
 
@@ -420,7 +420,7 @@ impl Rollout {
             forward.control = Control::of(&self.steps, wave, hosts);
         }
         let (clock_ms, busy) = (self.clock_ms, self.count(State::is_unavailable));
-        let mut room = self.policy.max_unavailable.saturating_sub(busy);
+        let mut capacity = self.policy.max_unavailable.saturating_sub(busy);
         let (mut sent, mut waits) = (0, false);
         let is_watched = self.policy.soak_ms > 0 && self.policy.gate.limits.contains_key(THROUGHPUT);
         let may_wait = is_watched && forward.waited_ms < BASELINE_MS;
@@ -431,14 +431,14 @@ impl Rollout {
             match hosts.get(&step.host) {
                 // A host that was already away does not count towards `max_unavailable`.
                 None => step.state = State::Away,
-                Some(_) if room == 0 => continue,
+                Some(_) if capacity == 0 => continue,
                 // Wait for samples: a loss of throughput is not detectable without a baseline.
                 Some(seen) if may_wait && !gate::has_baseline(&seen.report.rates) => {
                     waits = true;
                     continue;
                 }
                 Some(seen) => {
-                    room -= 1;
+                    capacity -= 1;
                     step.state = State::Sent { at_ms: clock_ms };
                     step.before = Some(seen.report.rates.clone());
                     step.complaints.clone_from(&seen.report.failing);
@@ -556,7 +556,7 @@ fn name_of(wave: usize) -> String {
 
 impl Rollout {
     /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
-    pub(crate) fn phase_is_like(&self, kept: &Self) -> bool {
+    pub(crate) fn phase_equals(&self, kept: &Self) -> bool {
         match (&self.phase, &kept.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {
                 let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);

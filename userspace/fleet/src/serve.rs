@@ -51,7 +51,7 @@ pub(crate) struct Options {
     /// Name of this host.
     pub(crate) host: String,
     /// Author recorded for changes of a rollout.
-    pub(crate) who: String,
+    pub(crate) author: String,
 }
 
 /// Serves the page until it is dropped, with `store` also for that fleet.
@@ -59,7 +59,7 @@ pub(crate) struct Options {
 /// # Errors
 /// Listening on the address fails, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
-    let Options { listen, control, allow_write, names, host, who } = options;
+    let Options { listen, control, allow_write, names, host, author } = options;
     let is_own = |ip: IpAddr| ip.is_loopback();
     ensure!(
         allow_write.is_none() || is_own(listen.ip()),
@@ -72,13 +72,13 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let board = Arc::new(Board::new());
     board.publish("host", json!(host));
     board.publish("writable", json!(token.is_some()));
-    let soon = ControlClient::new(&control, SOON);
+    let query_client = ControlClient::new(&control, SOON);
     let state = PageState {
         board: Arc::clone(&board),
-        soon: soon.clone(),
+        query_client: query_client.clone(),
         change: ControlClient::new(&control, CHANGE),
         store: store.clone(),
-        who,
+        author,
     };
     let fleet = async {
         match store {
@@ -91,7 +91,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let guard = Arc::new(Guard { names, token });
     tokio::select! {
         ended = http::serve(listener, answers::router(state), guard) => match ended? {},
-        () = host::follow(Arc::clone(&board), soon) => Ok(()),
+        () = host::follow(Arc::clone(&board), query_client) => Ok(()),
         () = fleet => Ok(()),
     }
 }

@@ -76,7 +76,7 @@ impl Status {
             lines: rollout.lines,
         });
         let host = |host: &String| {
-            let want = snapshot.wants.get(host);
+            let desired = snapshot.desired_configs.get(host);
             let report = snapshot.hosts.get(host).map(|seen| &seen.report);
             let is_there = report.is_some();
             let Report { tried, applying, interfaces, mut failing, rates } =
@@ -89,8 +89,8 @@ impl Status {
             failing.extend(unreadable.map(|(_, error)| error.clone()));
             Host {
                 host: host.clone(),
-                wanted: want.map(|want| want.target.version),
-                group: want.and_then(|want| want.target.group.clone()),
+                wanted: desired.map(|desired| desired.target.version),
+                group: desired.and_then(|desired| desired.target.group.clone()),
                 has,
                 is_there,
                 applying,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use crate::record::{Outcome, Version, Want};
+use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
@@ -169,13 +169,13 @@ impl Store {
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
         // A retry after a lost response fails the comparison, but finds its own version.
-        let has_begun = self.txn(txn).await?.succeeded()
+        let has_started = self.txn(txn).await?.succeeded()
             || self.version(version.version).await.is_ok_and(|kept| kept == *version);
-        match has_begun {
+        match has_started {
             true => self.delete_other_steps(&rollout.id).await?,
             false => self.delete(&prefix).await?,
         }
-        Ok(has_begun)
+        Ok(has_started)
     }
 
     /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
@@ -199,14 +199,14 @@ impl Store {
         &mut self,
         rollout: &Rollout,
         changed: &[&Step],
-        wants: &[(String, Want)],
+        desired_configs: &[(String, DesiredConfig)],
         seen: i64,
     ) -> Result<Option<i64>> {
         let prefix = self.steps_key(&rollout.id);
-        let ordered: BTreeSet<&str> = wants.iter().map(|(host, _)| host.as_str()).collect();
+        let ordered: BTreeSet<&str> = desired_configs.iter().map(|(host, _)| host.as_str()).collect();
         let mut puts = vec![put(self.rollout_key(), rollout)?];
-        for (host, want) in wants {
-            puts.push(put(self.host_key(host, "want"), want)?);
+        for (host, desired) in desired_configs {
+            puts.push(put(self.host_key(host, "want"), desired)?);
         }
         puts.extend(self.outcome(rollout)?);
         let (decided, observed): (Vec<&Step>, Vec<&Step>) =
@@ -251,10 +251,16 @@ impl Store {
     }
 
     /// Writes an order outside a rollout, unless the order changed since revision `known`, or the rollout since `seen`.
-    pub(crate) async fn order(&mut self, host: &str, want: &Want, known: i64, seen: i64) -> Result<bool> {
+    pub(crate) async fn order(
+        &mut self,
+        host: &str,
+        desired: &DesiredConfig,
+        known: i64,
+        seen: i64,
+    ) -> Result<bool> {
         let key = self.host_key(host, "want");
         let is_same = Compare::mod_revision(key.clone(), CompareOp::Equal, known);
-        let txn = Txn::new().when([self.unchanged(seen), is_same]).and_then([put(key, want)?]);
+        let txn = Txn::new().when([self.unchanged(seen), is_same]).and_then([put(key, desired)?]);
         Ok(self.txn(txn).await?.succeeded())
     }
 
@@ -300,7 +306,7 @@ impl Store {
     ///
     /// # Errors
     /// etcd does not respond. The inner error: the order is unreadable.
-    pub(crate) async fn want(&mut self, host: &str) -> Result<(Result<Option<Want>>, i64)> {
+    pub(crate) async fn desired(&mut self, host: &str) -> Result<(Result<Option<DesiredConfig>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok((answer.kvs().first().map(read).transpose(), revision))

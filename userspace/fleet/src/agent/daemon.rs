@@ -6,7 +6,7 @@ use std::time::Duration;
 use dcqcn_control_api::{Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb};
 
 use super::order::Order;
-use crate::record::Want;
+use crate::record::DesiredConfig;
 use crate::request::send;
 
 /// Time limit for queries.
@@ -21,7 +21,7 @@ pub(super) enum ApplyResult {
     InForce { changed: bool },
     /// The daemon rejected it.
     Refused(String),
-    /// Transient error: the daemon asks for a retry.
+    /// Transient error: the daemon requests a retry.
     Busy(String),
     /// The daemon does not respond.
     Unreachable(String),
@@ -34,18 +34,18 @@ pub(super) fn name(version: u64) -> String {
 
 /// Client of this host's daemon, with a time limit per kind of request.
 pub(super) struct DaemonClient {
-    soon: ControlClient,
+    query_client: ControlClient,
     change: ControlClient,
 }
 
 impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
-        Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
+        Self { query_client: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
     /// Forwards an order. The daemon ignores a configuration that is already active.
     pub(super) async fn apply(&self, order: &Order) -> ApplyResult {
-        let Order { want: Want { target, by, why }, text } = order;
+        let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
         let verb = match text {
             None => Verb::Release(Release { by, why }),
@@ -64,8 +64,8 @@ impl DaemonClient {
 
     /// Queries the daemon's status and counters.
     pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
-        let status = send(&self.soon, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let health = send(&self.soon, Verb::Health {}).await.map_err(|error| error.to_string())?;
+        let status = send(&self.query_client, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let health = send(&self.query_client, Verb::Health {}).await.map_err(|error| error.to_string())?;
         Ok((status, health))
     }
 }
@@ -95,7 +95,7 @@ mod tests {
         });
         let [by, why] = ["ada", "to try"].map(String::from);
         let target = Target { version: 7, ..Target::default() };
-        let order = Order { want: Want { target, by, why }, text: Some(String::new()) };
+        let order = Order { desired: DesiredConfig { target, by, why }, text: Some(String::new()) };
         let result = DaemonClient::new(&path).apply(&order).await;
         assert!(matches!(&result, ApplyResult::Busy(why) if why.contains("user 7")), "{result:?}");
     }

@@ -73,13 +73,14 @@ impl Rival {
     /// Records that a report under lease `own` replaced one under lease `before`. Returns whether this reveals another agent.
     fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
         let last = self.own.replace(own);
-        let is_others = |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
-        let is_new = before.is_some_and(is_others);
-        let was_seen = self.seen.is_some();
+        let is_foreign =
+            |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
+        let is_new = before.is_some_and(is_foreign);
+        let had_lease = self.seen.is_some();
         if is_new {
             self.seen = Some(Instant::now());
         }
-        is_new && !was_seen
+        is_new && !had_lease
     }
 
     /// The complaint about another agent; cleared once that has not written for `patience`.

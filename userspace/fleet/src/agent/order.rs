@@ -7,7 +7,7 @@ use etcd_client::WatchOptions;
 use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
-use crate::record::{Target, Want, hash};
+use crate::record::{DesiredConfig, Target, hash};
 use crate::store::Store;
 
 /// Maximum silence of a watch before the order is read again.
@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_secs(1);
 /// An order with the text of its configuration; `None` if only the host's own file applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
-    pub(super) want: Want,
+    pub(super) desired: DesiredConfig,
     pub(super) text: Option<String>,
 }
 
@@ -62,13 +62,13 @@ async fn once(
     sender: &Sender<LatestOrder>,
     period: &Sender<Option<Duration>>,
 ) -> Result<()> {
-    let (want, revision) = store.want(host).await?;
+    let (desired, revision) = store.desired(host).await?;
     // An unreadable order is a complaint of this host; an etcd error is only retried.
     let known = sender.borrow().order.clone();
-    let order = match want {
-        Ok(Some(want)) => match known.clone().filter(|order| order.want.target == want.target) {
-            Some(order) => Ok(Some(Order { want, ..order })),
-            None => text(store, &want.target).await?.map(|text| Some(Order { want, text })),
+    let order = match desired {
+        Ok(Some(desired)) => match known.clone().filter(|order| order.desired.target == desired.target) {
+            Some(order) => Ok(Some(Order { desired, ..order })),
+            None => text(store, &desired.target).await?.map(|text| Some(Order { desired, text })),
         },
         Ok(None) => Ok(None),
         Err(error) => Err(error),

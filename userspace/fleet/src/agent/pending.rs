@@ -32,13 +32,13 @@ impl Pending {
         (first, longest): Pauses,
         why: Option<String>,
     ) -> Self {
-        let before = before.filter(|before| before.is_of(version));
+        let before = before.filter(|before| before.concerns(version));
         let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, longest));
         Self { version, at: Instant::now() + pause, pause, why }
     }
 
     /// Returns whether the retry is for `version`.
-    pub(super) const fn is_of(&self, version: u64) -> bool {
+    pub(super) const fn concerns(&self, version: u64) -> bool {
         self.version == version
     }
 }

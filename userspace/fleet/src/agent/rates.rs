@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_a_minute_and_restarts_on_change() {
+    fn window_of_a_minute_restarts_on_change() {
         let mut window = Window::default();
         assert_eq!(window.rates(), Rates::default());
         for second in 0..=100 {

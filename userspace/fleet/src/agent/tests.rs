@@ -9,7 +9,7 @@ use std::thread;
 use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 
 use super::*;
-use crate::record::{Target, Want};
+use crate::record::{DesiredConfig, Target};
 
 /// A mock daemon.
 #[derive(Default)]
@@ -65,9 +65,9 @@ fn target(version: u64) -> Target {
     Target { version, group: Some("all".into()), hash: Some(format!("{version:016x}")) }
 }
 
-fn want(version: u64) -> LatestOrder {
-    let want = Want { target: target(version), by: "ada".into(), why: "to try".into() };
-    LatestOrder { order: Some(Order { want, text: Some(format!("of {version}")) }), problem: None }
+fn desired(version: u64) -> LatestOrder {
+    let desired = DesiredConfig { target: target(version), by: "ada".into(), why: "to try".into() };
+    LatestOrder { order: Some(Order { desired, text: Some(format!("of {version}")) }), problem: None }
 }
 
 /// Makes a scheduled retry due.
@@ -87,19 +87,19 @@ async fn refused_version_is_retried_and_reported() {
     let mut agent = agent(&path);
     daemon.lock().unwrap().refusal = Some(Answer::of::<Applied>(Err("no space left".into())));
     for _ in 0..3 {
-        assert_eq!(agent.step(want(4)).await.tried, tried(4, Some("no space left")));
+        assert_eq!(agent.step(desired(4)).await.tried, tried(4, Some("no space left")));
     }
     assert_eq!(daemon.lock().unwrap().orders, 1, "backoff");
     let_time_pass(&mut agent);
-    assert_eq!(agent.step(want(4)).await.tried, tried(4, Some("no space left")));
+    assert_eq!(agent.step(desired(4)).await.tried, tried(4, Some("no space left")));
     assert_eq!(daemon.lock().unwrap().orders, 2);
     // Another version is requested immediately.
-    agent.step(want(5)).await;
+    agent.step(desired(5)).await;
     assert_eq!(daemon.lock().unwrap().orders, 3);
     daemon.lock().unwrap().refusal = None;
     let_time_pass(&mut agent);
     for _ in 0..3 {
-        assert_eq!(agent.step(want(5)).await.tried, tried(5, None));
+        assert_eq!(agent.step(desired(5)).await.tried, tried(5, None));
     }
     assert_eq!(daemon.lock().unwrap().orders, 4, "it is active");
 }
@@ -110,20 +110,20 @@ async fn version_number_with_other_content_is_applied() {
     let path = dir.path().join("control");
     let daemon = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    agent.step(want(4)).await;
-    let mut other = want(4);
-    other.order.as_mut().unwrap().want.target.hash = Some("0".into());
+    agent.step(desired(4)).await;
+    let mut other = desired(4);
+    other.order.as_mut().unwrap().desired.target.hash = Some("0".into());
     agent.step(other).await;
     assert_eq!(daemon.lock().unwrap().orders, 2);
 }
 
 #[tokio::test]
-async fn unreadable_order_is_a_complaint_of_its_host() {
+async fn unreadable_order_reported_by_its_host() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let _fake = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    let latest = LatestOrder { problem: Some("cannot read".into()), ..want(4) };
+    let latest = LatestOrder { problem: Some("cannot read".into()), ..desired(4) };
     let report = agent.step(latest).await;
     assert_eq!((report.tried, report.failing), (tried(4, None), vec!["cannot read".to_owned()]));
 }
@@ -134,20 +134,20 @@ async fn busy_daemon_is_retried_and_reported() {
     let path = dir.path().join("control");
     let daemon = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    assert_eq!(agent.step(want(4)).await.tried, tried(4, None));
+    assert_eq!(agent.step(desired(4)).await.tried, tried(4, None));
     daemon.lock().unwrap().refusal = Some(Answer::again("a trial is pending".into()));
-    let report = agent.step(want(5)).await;
+    let report = agent.step(desired(5)).await;
     assert_eq!(report.tried, tried(4, None), "a transient error is not a rejection");
     let orders = daemon.lock().unwrap().orders;
     // The retry is not due: no further request.
     agent.pending.as_mut().unwrap().at += Duration::from_secs(600);
-    let again = agent.step(want(5)).await;
+    let again = agent.step(desired(5)).await;
     assert_eq!((daemon.lock().unwrap().orders, &again.failing), (orders, &report.failing));
     assert!(again.failing[0].contains("a trial is pending"), "{again:?}");
     // The active version is ordered again.
-    assert!(agent.step(want(4)).await.failing.is_empty());
+    assert!(agent.step(desired(4)).await.failing.is_empty());
     daemon.lock().unwrap().refusal = None;
     let_time_pass(&mut agent);
-    let done = agent.step(want(5)).await;
+    let done = agent.step(desired(5)).await;
     assert_eq!((done.tried, done.failing), (tried(5, None), Vec::new()));
 }

@@ -51,8 +51,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Returns whether a name is valid as part of an etcd key.
 fn is_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain)
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)
 }
 
 impl AgentArgs {

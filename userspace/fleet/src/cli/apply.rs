@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use super::who;
+use super::author;
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Group, MOST_UNAVAILABLE, differences, parse};
 use crate::measure::example;
@@ -172,12 +172,12 @@ impl Existing {
             let former = rollout.steps.iter().map(|step| step.former.version);
             former.chain([rollout.version])
         });
-        let wants = snapshot.wants.values().map(|want| want.target.version);
+        let desired_configs = snapshot.desired_configs.values().map(|desired| desired.target.version);
         let tried =
             snapshot.hosts.values().filter_map(|seen| Some(seen.report.tried.as_ref()?.target.version));
         // Ignore absurd numbers, so that a faulty host cannot exhaust them.
         let bound = tried.filter(|version| *version < 1 << 32);
-        Ok(rollout.chain(wants).chain(bound).fold(self.last, u64::max) + 1)
+        Ok(rollout.chain(desired_configs).chain(bound).fold(self.last, u64::max) + 1)
     }
 }
 
@@ -192,7 +192,7 @@ async fn begin(
     ensure!(why.chars().count() <= 500, "--why has {} characters; the limit is 500", why.chars().count());
     let snapshot = store.snapshot().await?;
     refuse_second(&snapshot)?;
-    let (by, at, version) = (who(), rfc3339(SystemTime::now()), existing.next(&snapshot)?);
+    let (by, at, version) = (author(), rfc3339(SystemTime::now()), existing.next(&snapshot)?);
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
         ensure!(
@@ -201,7 +201,7 @@ async fn begin(
         );
         next.policy.max_unavailable = most;
     }
-    let mut rollout = plan(&next, &snapshot.members, &snapshot.wants, &snapshot.hosts);
+    let mut rollout = plan(&next, &snapshot.members, &snapshot.desired_configs, &snapshot.hosts);
     let plan = Plan::new(&next, existing, &rollout, &snapshot);
     if dry_run {
         return out.show(&plan);
@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::file::{Labels, Policy};
-    use crate::record::{Report, Target, Tried, Want};
+    use crate::record::{DesiredConfig, Report, Target, Tried};
     use crate::rollout::Seen;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(existing.next(&snapshot).unwrap(), 3);
         let target = |version: u64| Target { version, ..Target::default() };
         let [by, why] = [const { String::new() }; 2];
-        snapshot.wants.insert("h1".into(), Want { target: target(7), by, why });
+        snapshot.desired_configs.insert("h1".into(), DesiredConfig { target: target(7), by, why });
         assert_eq!(existing.next(&snapshot).unwrap(), 8, "its version was deleted");
         for (version, expected) in [(9, 10), (u64::MAX, 8)] {
             let tried = Some(Tried { target: target(version), error: None });

@@ -12,7 +12,7 @@ use dcqcn_support::cli::Output;
 use serde::Serialize;
 
 use super::apply::{execute, interrupted};
-use super::{NotCoordinated, who};
+use super::{NotCoordinated, author};
 use crate::coordinate::{self, Coordinator, Until};
 use crate::rollout::Event;
 use crate::store::Store;
@@ -109,20 +109,20 @@ pub(super) struct PruneArgs {
 impl PauseArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
         // No check for a coordinator: without one the rollout does not proceed either.
-        edit(store, out, Event::Pause { by: &who() }).await.map(drop)
+        edit(store, out, Event::Pause { by: &author() }).await.map(drop)
     }
 }
 
 impl ResumeArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
-        let mut store = edit(store, out, Event::Resume { by: &who() }).await?;
+        let mut store = edit(store, out, Event::Resume { by: &author() }).await?;
         ensure_coordinated(&mut store, "resume the rollout").await
     }
 }
 
 impl AbortArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let by = who();
+        let by = author();
         let event = Event::Abort { by: &by, why: &self.why };
         if !self.wait {
             let mut store = edit(store, out, event).await?;
@@ -160,7 +160,8 @@ impl PruneArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
         let snapshot = store.snapshot().await?;
-        let mut used: BTreeSet<u64> = snapshot.wants.values().map(|want| want.target.version).collect();
+        let mut used: BTreeSet<u64> =
+            snapshot.desired_configs.values().map(|desired| desired.target.version).collect();
         let tried = snapshot.hosts.values().filter_map(|seen| seen.report.tried.as_ref());
         used.extend(tried.map(|tried| tried.target.version));
         used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{host, who};
+use super::{author, host};
 use crate::serve::{self, Options};
 use crate::store::Store;
 
@@ -51,7 +51,7 @@ impl ServeArgs {
 
     pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
         let Self { listen, control, allow_write, names, .. } = self;
-        let who = format!("{}, by the page", who());
-        serve::run(Options { listen, control, allow_write, names, host: host(), who }, store).await
+        let author = format!("{}, by the page", author());
+        serve::run(Options { listen, control, allow_write, names, host: host(), author }, store).await
     }
 }

@@ -131,7 +131,7 @@ pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> V
         }
     }
     if let Some(reason) =
-        gate.limits.get(THROUGHPUT).and_then(|limit| exceeds_in_sum(&changed, gate, *limit, left))
+        gate.limits.get(THROUGHPUT).and_then(|limit| sum_exceeds(&changed, gate, *limit, left))
     {
         return Verdict::Bad(reason);
     }
@@ -149,7 +149,7 @@ pub(super) fn has_baseline(rates: &Rates) -> bool {
 }
 
 /// Tests the sum of throughput over the changed hosts: bursts hide a loss on one host, and average out over many.
-fn exceeds_in_sum(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
+fn sum_exceeds(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
     let (mut hosts, mut before_sum, mut now_sum, mut variance) = (0_u32, 0.0, 0.0, 0.0);
     let least = limit.times * left;
     for (step, now) in changed {

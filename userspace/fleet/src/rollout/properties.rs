@@ -152,10 +152,10 @@ proptest! {
         (0..14).for_each(|_| fleet.apply_orders());
         for (name, host) in &fleet.hosts {
             let step = fleet.stored.steps.iter().find(|step| step.host == *name).unwrap();
-            let wanted = host.want.clone().unwrap_or_default();
+            let desired_target = host.desired.clone().unwrap_or_default();
             let expected = if is_done { &step.target } else { &step.former };
-            prop_assert_eq!(&wanted, expected, "{} of {:?}", name, step);
-            prop_assert!(host.has.as_ref().is_none_or(|has| has.is_of(&wanted)));
+            prop_assert_eq!(&desired_target, expected, "{} of {:?}", name, step);
+            prop_assert!(host.has.as_ref().is_none_or(|has| has.concerns(&desired_target)));
         }
         // No wave began before every host of the previous wave was ordered to change; canaries roll back first.
         for step in fleet.stored.steps.iter().filter(|step| fleet.ordered_at(&step.host).is_some()) {

@@ -63,7 +63,7 @@ pub(super) struct Host {
     /// Marks per million with version 2.
     pub(super) marks: u64,
     pub(super) failing: Vec<String>,
-    pub(super) want: Option<Target>,
+    pub(super) desired: Option<Target>,
     pub(super) has: Option<Tried>,
     /// Delay before it applies an order, in turns.
     pub(super) slow: usize,
@@ -166,16 +166,23 @@ impl SimulatedFleet {
     }
 
     /// Steps one coordinator from its own state; written only if that is the latest, and unless it dies first.
-    pub(super) fn tick(&mut self, who: usize, elapsed_ms: u64, hosts: &Hosts, revision: i64, dies: bool) {
-        let (state, at) = self.known[who].clone();
+    pub(super) fn tick(
+        &mut self,
+        coordinator: usize,
+        elapsed_ms: u64,
+        hosts: &Hosts,
+        revision: i64,
+        dies: bool,
+    ) {
+        let (state, at) = self.known[coordinator].clone();
         let (state, effects) = next(state, Event::Tick { elapsed_ms, hosts, revision });
         if at != self.stored_at || dies {
             // The compare-and-swap fails, and it reads the state again.
-            self.known[who] = (self.stored.clone(), self.stored_at);
+            self.known[coordinator] = (self.stored.clone(), self.stored_at);
             return;
         }
         self.write(state, effects);
-        self.known[who] = (self.stored.clone(), self.stored_at);
+        self.known[coordinator] = (self.stored.clone(), self.stored_at);
     }
 
     pub(super) fn operate(&mut self, event: Event<'_>) {
@@ -190,7 +197,7 @@ impl SimulatedFleet {
         for effect in effects {
             let Effect::Send { host: name, target } = effect else { continue };
             let host = self.hosts.get_mut(&name).unwrap();
-            host.want = Some(target.clone());
+            host.desired = Some(target.clone());
             host.due = host.slow;
             orders.push((name, target));
         }
@@ -201,11 +208,11 @@ impl SimulatedFleet {
     pub(super) fn apply_orders(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
-            if let Some(want) = host.want.as_ref().filter(|_| host.due == 0) {
-                let goes_back = host.refuses_back > 0 && want.version == 0;
+            if let Some(desired) = host.desired.as_ref().filter(|_| host.due == 0) {
+                let goes_back = host.refuses_back > 0 && desired.version == 0;
                 host.refuses_back -= usize::from(goes_back);
-                let refuses = goes_back || host.refuses && want.version == 2;
-                host.has = Some(Tried { target: want.clone(), error: refuses.then(|| "no".into()) });
+                let refuses = goes_back || host.refuses && desired.version == 2;
+                host.has = Some(Tried { target: desired.clone(), error: refuses.then(|| "no".into()) });
             }
         }
         self.report();
@@ -225,10 +232,10 @@ impl SimulatedFleet {
 
     /// Index of the step in which a host was first ordered version 2.
     pub(super) fn ordered_at(&self, host: &str) -> Option<usize> {
-        let is_of = |orders: &Vec<(String, Target)>| {
+        let concerns = |orders: &Vec<(String, Target)>| {
             orders.iter().any(|(name, target)| name == host && target.version == 2)
         };
-        self.orders.iter().position(is_of)
+        self.orders.iter().position(concerns)
     }
 
     pub(super) fn host(&mut self, name: &str) -> &mut Host {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::simulated::{Dialect, Host, SimulatedFleet, healthy, policy, rates, version};
 use super::*;
 use crate::measure::{Reading, THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::{Member, Tried, Version, Want};
+use crate::record::{DesiredConfig, Member, Tried, Version};
 
 #[test]
 fn canaries_of_each_group_come_first() {
@@ -34,7 +34,7 @@ fn degraded_canary_rolls_back_with_metrics() {
                     limit 1750 ([gate] marks = { times = 1.5, plus = 1000 })";
     assert_eq!((outcome.is_done, outcome.reason.as_str()), (false, expected));
     let changed: Vec<&String> =
-        fleet.hosts.iter().filter(|(_, host)| host.want.is_some()).map(|(name, _)| name).collect();
+        fleet.hosts.iter().filter(|(_, host)| host.desired.is_some()).map(|(name, _)| name).collect();
     assert_eq!(changed, ["a01", "b00"], "no other host got an order");
     assert!(fleet.hosts.values().all(|host| host.has.as_ref().is_none_or(|tried| tried.target.version == 0)));
 }
@@ -191,7 +191,7 @@ fn long_outage_in_each_phase_is_harmless() {
 }
 
 #[test]
-fn host_without_baseline_is_waited_for() {
+fn rollout_waits_for_baseline() {
     let unknown = Reading { value: 1_666, spread: UNKNOWN_SPREAD };
     let mut begun = rates(500);
     begun.of.insert(THROUGHPUT.into(), unknown);
@@ -298,7 +298,7 @@ fn outage_does_not_count_as_soak() {
 }
 
 #[test]
-fn old_complaint_does_not_excuse_a_new_one() {
+fn old_error_does_not_hide_new_error() {
     let mut hosts = healthy(9);
     hosts[1].failing = vec!["a rival agent".into()];
     let mut fleet = SimulatedFleet::new(hosts, policy(1, 4, 2));
@@ -314,7 +314,7 @@ fn old_complaint_does_not_excuse_a_new_one() {
 }
 
 #[test]
-fn harm_on_all_hosts_is_not_the_change() {
+fn harm_on_all_hosts_does_not_roll_back() {
     let mut fleet = canaries(9);
     for _ in 0..4 {
         fleet.apply_orders();
@@ -344,7 +344,7 @@ fn away_hosts_are_ordered_fifty_at_a_time() {
     let mut fleet = SimulatedFleet::new(std::iter::repeat_with(away).take(120).collect(), policy(1, 200, 2));
     for ordered in [50, 100, 120] {
         fleet.step(1_000);
-        assert_eq!(fleet.hosts.values().filter(|host| host.want.is_some()).count(), ordered);
+        assert_eq!(fleet.hosts.values().filter(|host| host.desired.is_some()).count(), ordered);
         let expected = format!("canaries, 0 of 120 hosts changed, {ordered} away");
         assert_eq!(fleet.stored.status(), expected);
     }
@@ -356,7 +356,7 @@ fn away_host_is_ordered_for_its_return() {
     hosts[4].is_away = true;
     let mut fleet = SimulatedFleet::new(hosts, policy(1, 2, 1));
     assert!(fleet.run().is_done);
-    assert_eq!(fleet.host("a04").want.as_ref().unwrap().version, 2);
+    assert_eq!(fleet.host("a04").desired.as_ref().unwrap().version, 2);
 }
 
 #[test]
@@ -440,8 +440,8 @@ fn unchanged_text_is_not_rolled_out() {
     let group = &version.groups[0];
     let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 1, ..version.target(Some(group)) };
-    let wants = BTreeMap::from([("a1".to_owned(), Want { target, by, why })]);
-    let rollout = plan(&version, &members, &wants, &BTreeMap::new());
+    let desired_configs = BTreeMap::from([("a1".to_owned(), DesiredConfig { target, by, why })]);
+    let rollout = plan(&version, &members, &desired_configs, &BTreeMap::new());
     assert_eq!(rollout.steps.iter().map(|step| step.host.as_str()).collect::<Vec<_>>(), ["a2"]);
     let none = plan(&Version::none(), &members, &BTreeMap::new(), &BTreeMap::new());
     assert!(none.is_over());
@@ -481,8 +481,8 @@ fn rejected_rollback_blocks_no_other_host() {
         };
         assert_eq!(back("a04") - back("a01"), 1, "{refuses}: the next wave does not wait for it");
         let lines = &fleet.stored.lines;
-        let said = lines.iter().filter(|line| *line == "a01 cannot roll back to version 0: no").count();
-        assert_eq!(said, usize::from(refuses > 0), "{lines:?}");
+        let failures = lines.iter().filter(|line| *line == "a01 cannot roll back to version 0: no").count();
+        assert_eq!(failures, usize::from(refuses > 0), "{lines:?}");
         let unheard = [state, away].iter().filter(|state| **state == State::Unheard).count();
         assert!(lines.last().unwrap().contains(&format!("; {unheard} have not")), "{lines:?}");
     }

@@ -37,13 +37,13 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
     /// Client of the daemon for queries.
-    pub(super) soon: ControlClient,
+    pub(super) query_client: ControlClient,
     /// Client of the daemon for changes.
     pub(super) change: ControlClient,
     /// The fleet, with `--fleet`.
     pub(super) store: Option<Store>,
     /// Author recorded for changes of a rollout.
-    pub(super) who: String,
+    pub(super) author: String,
 }
 
 #[derive(Clone)]
@@ -113,7 +113,7 @@ fn stream(handler: Handler, view: Option<View>) -> Response {
 /// Values and descriptions of parameters.
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Response {
     let state = Arc::clone(&handler.state);
-    Handler::alone(&handler.reading, async move { explained(&state.soon, interface).await }).await
+    Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
 }
 
 async fn explained(client: &ControlClient, interface: String) -> Response {
@@ -152,11 +152,11 @@ async fn undo(State(handler): State<Handler>, body: Body) -> Response {
     settle(&handler, body, false).await
 }
 
-async fn settle(handler: &Handler, body: Body, is_kept: bool) -> Response {
+async fn settle(handler: &Handler, body: Body, is_confirmed: bool) -> Response {
     match read(body).await {
         Ok(waiting) => {
             let state = Arc::clone(&handler.state);
-            let settle = async move { done(write::settle(&state.change, waiting, is_kept).await) };
+            let settle = async move { done(write::settle(&state.change, waiting, is_confirmed).await) };
             Handler::alone(&handler.changing, settle).await
         }
         Err(refusal) => refusal.into_response(),
@@ -180,15 +180,15 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
     let Some(mut store) = handler.state.store.clone() else {
         return refused(StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into());
     };
-    let who = &handler.state.who;
+    let author = &handler.state.author;
     let why = match &command {
         Command::Abort { why } => why.chars().take(MAX_REASON_CHARS).collect(),
         Command::Pause | Command::Resume => String::new(),
     };
     let edited = store.edit(match &command {
-        Command::Pause => Event::Pause { by: who },
-        Command::Resume => Event::Resume { by: who },
-        Command::Abort { .. } => Event::Abort { by: who, why: &why },
+        Command::Pause => Event::Pause { by: author },
+        Command::Resume => Event::Resume { by: author },
+        Command::Abort { .. } => Event::Abort { by: author, why: &why },
     });
     done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
 }

@@ -43,12 +43,12 @@ pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
 async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
     let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
     let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
-    let (asked, others) = watched.split_at(watched.len().min(MOST_WATCHED));
+    let (sampled, others) = watched.split_at(watched.len().min(MOST_WATCHED));
     let too_many = || {
-        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", asked.join(", "))
+        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", sampled.join(", "))
     };
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
-    for name in asked {
+    for name in sampled {
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
         match send::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(snapshot) => _ = busiest.insert(name.clone(), Ok(snapshot.busiest)),

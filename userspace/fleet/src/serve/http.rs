@@ -61,7 +61,7 @@ pub(super) struct Guard {
 pub(super) type Refusal = (StatusCode, String);
 
 impl Guard {
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    fn accepts_host(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -106,7 +106,7 @@ impl Guard {
 /// Middleware: checks every request, and adds security headers to every response.
 async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let refused = if guard.knows(headers) {
+    let refused = if guard.accepts_host(headers) {
         match *request.method() {
             Method::GET | Method::HEAD => Ok(()),
             _ => guard.admits(headers).await,
@@ -207,12 +207,12 @@ mod tests {
             "10.0.0.1",
             "Fleet.example.com:443",
         ] {
-            assert!(guard.knows(&headers(&[("host", known)])), "{known}");
+            assert!(guard.accepts_host(&headers(&[("host", known)])), "{known}");
         }
         for other in
             ["evil.example.com:9320", "", "127.0.0.1.evil.example.com", "localhost.evil.example.com:9320"]
         {
-            assert!(!guard.knows(&headers(&[("host", other)])), "{other}");
+            assert!(!guard.accepts_host(&headers(&[("host", other)])), "{other}");
         }
     }
 }

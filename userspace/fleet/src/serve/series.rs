@@ -101,7 +101,7 @@ pub(super) struct Track {
     /// Reason why the busiest QPs are unknown; empty if they are known.
     unknown: String,
     /// Clients must redraw: the last change cannot be expressed as an appended point.
-    is_anew: bool,
+    sends_whole: bool,
 }
 
 impl Track {
@@ -118,7 +118,7 @@ impl Track {
         self.points.extend(gap.map(|last| Point { t: last + gap_s, values: Vec::new() }));
         let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
         let is_other = !columns.is_empty() && self.columns != columns;
-        self.is_anew = is_other || gap.is_some() || self.points.is_empty();
+        self.sends_whole = is_other || gap.is_some() || self.points.is_empty();
         if is_other {
             self.columns = columns;
         }
@@ -147,13 +147,13 @@ impl Track {
         let before = self.charted.len();
         let remains = |charted: &ChartedQp| busiest.iter().take(CHART_RANK).any(|qp| charted.is(qp));
         self.charted.retain(remains);
-        self.is_anew |= self.charted.len() != before;
+        self.sends_whole |= self.charted.len() != before;
         for qp in busiest {
             if !self.charted.iter().any(|charted| charted.is(qp)) {
                 if self.charted.len() >= CHART_QPS {
                     continue;
                 }
-                self.is_anew = true;
+                self.sends_whole = true;
                 let (address, qpn) = (qp.address.clone(), qp.qpn);
                 self.charted.push(ChartedQp { address, qpn, rates: VecDeque::new() });
             }
@@ -171,8 +171,8 @@ impl Track {
 
     /// The last point, or the complete series if clients must redraw.
     pub(super) fn latest(&self) -> Value {
-        let from = if self.is_anew { 0 } else { self.points.len().saturating_sub(1) };
-        self.message(from, self.is_anew)
+        let from = if self.sends_whole { 0 } else { self.points.len().saturating_sub(1) };
+        self.message(from, self.sends_whole)
     }
 
     fn message(&self, from: usize, is_whole: bool) -> Value {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriber_gets_history_then_seconds() {
+    fn subscriber_gets_history_then_updates() {
         let mut track = Track::default();
         for second in 0..1_000 {
             track.add(

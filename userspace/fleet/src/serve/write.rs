@@ -147,10 +147,10 @@ pub(super) struct PendingChange {
 pub(super) async fn settle(
     client: &ControlClient,
     waiting: PendingChange,
-    is_kept: bool,
+    is_confirmed: bool,
 ) -> Result<Applied, String> {
     let confirm = Confirm { name: waiting.name };
-    let verb = if is_kept { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
+    let verb = if is_confirmed { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
     send(client, verb).await.map_err(|error| error.to_string())
 }
 

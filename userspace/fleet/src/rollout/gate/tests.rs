@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::measure::{Reading, default_limits};
 use crate::record::{Report, Target};
-use crate::rollout::fleet::{policy, rates};
+use crate::rollout::simulated::{policy, rates};
 use crate::rollout::{Forward, Phase, Seen};
 
 /// A healthy minute with `packets` data packets.
