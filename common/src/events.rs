@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn flooding_kind_evicts_no_other_kind() {
+    fn flood_evicts_only_its_own_kind() {
         let mut log = Box::new(EventLog::EMPTY);
         let flood =
             (0..10_000).filter(|n| enter(&mut log, 10_000_000, event(EventKind::RateCut, 5, *n))).count();
@@ -352,13 +352,13 @@ mod tests {
                 });
             }
             let reader = scope.spawn(move || {
-                let (mut read, mut gone) = (vec![], 0);
+                let (mut read, mut lost) = (vec![], 0);
                 for number in 1..=2 * EACH {
                     loop {
                         // SAFETY: the log outlives the scope.
                         match unsafe { read_entry(raw.0, number) } {
                             Found::Event(event) => read.push(event),
-                            Found::Gone => gone += 1,
+                            Found::Gone => lost += 1,
                             Found::NotYet => {
                                 thread::yield_now();
                                 continue;
@@ -367,7 +367,7 @@ mod tests {
                         break;
                     }
                 }
-                assert_eq!(read.len() as u64 + gone, 2 * EACH);
+                assert_eq!(read.len() as u64 + lost, 2 * EACH);
                 read
             });
             reader.join()

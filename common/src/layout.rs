@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn pair_sources_named_most_trusted_first() {
+    fn pair_sources_listed_most_trusted_first() {
         assert_eq!(PairSource::ALL.map(PairSource::label), ["static", "rdma", "cm", "datagram"]);
         assert!(PairSource::ALL.is_sorted());
     }

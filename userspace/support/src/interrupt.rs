@@ -97,7 +97,7 @@ impl Interrupt {
     /// Sleeps for `time` or until the exit is requested, and returns whether it was.
     ///
     /// # Errors
-    /// The kernel refuses to wait.
+    /// The wait fails.
     pub fn sleep(&self, time: Duration) -> Result<bool> {
         self.wait(None, time)
     }
@@ -134,7 +134,7 @@ impl Drop for Interrupt {
 /// file.
 ///
 /// # Errors
-/// The kernel refuses to wait.
+/// The wait fails.
 pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     loop {
         // Errors and hang-ups are always reported.

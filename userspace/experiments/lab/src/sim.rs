@@ -314,11 +314,11 @@ impl<const PRESET: usize> RunArgs<PRESET> {
 fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     let Setting { key, text } = setting;
     let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
-    let says = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
+    let sets_key = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
     ensure!(
         !of_groups
             || setup.roce_groups.is_empty()
-            || !setup.roce_groups.iter().all(|group| says(&group.settings)),
+            || !setup.roce_groups.iter().all(|group| sets_key(&group.settings)),
         "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
     );
     setup.set(key, text)?;

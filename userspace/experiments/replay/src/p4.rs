@@ -65,7 +65,7 @@ pub trait Target {
     /// Sends a packet to a port.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel rejects it.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
     /// The next packet that leaves by a port within this time.
@@ -254,15 +254,15 @@ impl<T: Target> SwitchEngine<T> {
             self.set_clock(now_ns / 1_000)?;
         }
         let after = self.fates()?;
-        let is_answered_at_once =
+        let answers_immediately =
             is_fast && out.as_deref().is_some_and(|out| is_answerable(out) && out != packet);
-        let marked = after.marked - before.marked + u64::from(is_answered_at_once);
-        let mut beside = Vec::new();
+        let marked = after.marked - before.marked + u64::from(answers_immediately);
+        let mut extra = Vec::new();
         for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
             let sent = self.target.get_mut().receive(from, RECEIVE_TIMEOUT * RECEIVE_RETRIES)?;
-            beside.push(sent.ok_or_else(lost)?);
+            extra.push(sent.ok_or_else(lost)?);
         }
-        Ok(Passed { out, beside })
+        Ok(Passed { out, extra })
     }
 
     fn is_waiting(&mut self) -> Result<bool, p4::Error> {
@@ -304,7 +304,7 @@ struct Passed {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
     /// Emitted packets.
-    beside: Vec<Vec<u8>>,
+    extra: Vec<Vec<u8>>,
 }
 
 struct Fates {

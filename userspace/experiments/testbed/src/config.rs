@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn default_valid_bad_fields_named() {
+    fn bad_fields_of_config_rejected() {
         IncastConfig::default().validate().unwrap();
         let refused = |config: IncastConfig| config.validate().unwrap_err().to_string();
         assert!(

@@ -311,7 +311,7 @@ impl Attached for Hosts {
         let config = match &self.switch {
             SwitchSide::Linux { port, .. } => &port.params.config,
             SwitchSide::Bmv2(switch) => &switch.config,
-            // The presumed settings.
+            // A foreign switch cannot be queried: its settings are given.
             SwitchSide::Unseen => &self.presumed,
         };
         let wred = &config.wred[ROCE_TC];

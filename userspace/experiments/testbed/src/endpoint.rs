@@ -80,7 +80,7 @@ pub struct QueuePair {
     /// IP address of the receiver.
     pub receiver_address: IpAddr,
     /// Ethernet address of the receiver's next hop to the sender.
-    pub(super) way_back: [u8; 6],
+    pub(super) reply_mac: [u8; 6],
     /// First PSN.
     pub(super) first_psn: Psn,
     /// UDP source port of both directions.
@@ -95,7 +95,7 @@ impl QueuePair {
             receiver_qpn: 0,
             sender_address: from.address,
             receiver_address: to.address,
-            way_back: to.gateway_mac,
+            reply_mac: to.gateway_mac,
             first_psn: Psn::default(),
             udp_src_port: 0xc000,
         }
@@ -110,7 +110,7 @@ impl QueuePair {
     /// Template of acknowledgements.
     fn back(&self, receiver: &Host) -> Path {
         let (src, dst) = (self.receiver_address, self.sender_address);
-        self.path(receiver, self.way_back, (src, dst), self.sender_qpn)
+        self.path(receiver, self.reply_mac, (src, dst), self.sender_qpn)
     }
 
     fn path(&self, host: &Host, next_hop: [u8; 6], between: (IpAddr, IpAddr), dest_qpn: u32) -> Path {

@@ -32,7 +32,7 @@ use incast::Switch;
 use ports::of_ports;
 use wire::Wire;
 
-pub use report::{Check, Outcome, QualifyReport, Taken};
+pub use report::{CaseDuration, Check, Outcome, QualifyReport};
 
 /// A part of the test plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -159,7 +159,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
             Err(why) => vec![Check::of(case, "can be run", "yes".into(), format!("{why:#}"), false)],
         };
         report.checks.extend(checks);
-        report.cases.push(Taken { case, seconds: begun.elapsed().as_secs_f64() });
+        report.cases.push(CaseDuration { case, seconds: begun.elapsed().as_secs_f64() });
         if interrupt.has_come() {
             break;
         }

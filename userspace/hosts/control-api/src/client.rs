@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((version.dcqcn.as_str(), version.protocol), ("0.1.0", 1));
         let refused = answered("{\"v\":1,\"error\":\"no\"}\n").unwrap_err();
         assert!(refused.is_refusal() && refused.to_string() == "no", "{refused}");
-        for (answer, says) in [
+        for (answer, expected) in [
             ("", "unexpected end"),
             ("{\"v\":1", "unexpected end"),
             ("hello\n", "cannot parse"),
@@ -158,7 +158,7 @@ mod tests {
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
         ] {
             let error = answered(answer).unwrap_err();
-            assert!(!error.is_refusal() && error.to_string().contains(says), "{error}");
+            assert!(!error.is_refusal() && error.to_string().contains(expected), "{error}");
         }
     }
 

@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,80}") {
+        fn arbitrary_text_parsed_or_rejected(text in "\\PC{0,80}") {
             let _ = serde_json::from_str::<Question>(&text);
             let _ = serde_json::from_str::<Answer>(&text);
         }

@@ -273,7 +273,7 @@ fn free_interfaces(
             )));
         }
         taken.push(link.index);
-        find::refuse_taken(place, netlink, &link, links, journals)?;
+        find::check_unattached(place, netlink, &link, links, journals)?;
         inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
     }
     Ok(inherited)
@@ -286,11 +286,11 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     let netlink = Netlink::connect()?;
     let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
+        find::check_unattached(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
-    let steps = plan.steps.iter().map(UndoStep::intention).collect();
+    let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }
 

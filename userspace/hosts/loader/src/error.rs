@@ -194,14 +194,14 @@ pub enum Error {
     /// The requested rate exceeds the link's.
     #[error(
         "link_rate = {} exceeds the {} link of {iface}; lower it",
-        Quantity(*asked_bps, Unit::BitsPerSecond),
+        Quantity(*requested_bps, Unit::BitsPerSecond),
         Quantity(*link_bps, Unit::BitsPerSecond)
     )]
     AboveLink {
         /// Interface.
         iface: String,
         /// Requested rate, bit/s.
-        asked_bps: u64,
+        requested_bps: u64,
         /// Link rate, bit/s.
         link_bps: u64,
     },

@@ -78,11 +78,11 @@ impl PfcSender {
         // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
         // the other order it would be attributed to an older packet of another port.
         let stats = queues::stats(netlink, ifindex, &config)?;
-        let mut came = BTreeMap::new();
+        let mut received = BTreeMap::new();
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
-            came.extend(maps.ingress_bytes(ifindex)?.map(|came| (ifindex, came)));
+            received.extend(maps.ingress_bytes(ifindex)?.map(|received| (ifindex, received)));
         }
-        self.history.push(&came);
+        self.history.push(&received);
         let mut sent = 0;
         for (priority, of) in enabled_priorities {
             let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;
@@ -93,7 +93,7 @@ impl PfcSender {
                 let share = self.history.share(port.ifindex, queue, depth_bytes);
                 let pauses = self.pauses.entry((port.ifindex, priority)).or_default();
                 // Do not resume a neighbour while its share is not fully known.
-                let is_kept = !share.is_all && pauses.is_paused();
+                let is_kept = !share.is_complete && pauses.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
                 let until_ns = match pauses.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
@@ -142,7 +142,7 @@ impl PfcSender {
         self.ports_read_ns = Some(now_ns);
         let link_rate_bps = config.scalars.link_rate_bps;
         let links = netlink.links()?;
-        let others = links.iter().filter(|link| link.index != egress && can_be_asked(link));
+        let others = links.iter().filter(|link| link.index != egress && supports_pause(link));
         let mut ports = Vec::new();
         for link in others.take(MOST_PORTS) {
             let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
@@ -151,10 +151,10 @@ impl PfcSender {
             ports.push(Port { ifindex: link.index, mac, rate_bps });
         }
         let is_gone = |ifindex: u32| !ports.iter().any(|port: &Port| port.ifindex == ifindex);
-        for gone in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
-            maps.forget(gone)?;
-            self.history.forget(gone);
-            self.pauses.retain(|(ifindex, _), _| *ifindex != gone);
+        for removed in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
+            maps.forget(removed)?;
+            self.history.forget(removed);
+            self.pauses.retain(|(ifindex, _), _| *ifindex != removed);
         }
         for ifindex in ports.iter().map(|port| port.ifindex).chain([0]) {
             maps.count_separately(ifindex)?;
@@ -165,7 +165,7 @@ impl PfcSender {
 }
 
 /// Whether a PFC frame sent out of this interface reaches exactly one neighbour.
-fn can_be_asked(link: &Link) -> bool {
+fn supports_pause(link: &Link) -> bool {
     let is_stacked = link.kind.as_deref().is_some_and(|kind| STACKED.contains(&kind));
     link.up && link.is_ethernet() && !is_stacked
 }

@@ -253,7 +253,7 @@ mod tests {
                     [wred.3]\nkmn = 1\n\n[dscp_to_tc]\n26 = 9\n[tc_to_queue]\n1 = []\n[wred]\nkmin = 1\n";
         let refused = parse("b.toml", text).unwrap_err().to_string();
         let lines: Vec<&str> = refused.lines().collect();
-        for (line, says) in lines.iter().zip([
+        for (line, expected) in lines.iter().zip([
             "b.toml:1: unknown key `rol`: did you mean `role`?",
             "b.toml:3: unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
             "b.toml:4: rpg_time_reset = `55` has no unit",
@@ -263,7 +263,7 @@ mod tests {
             "b.toml:13: tc_to_queue.1 is array",
             "b.toml:15: unknown parameter `wred.kmin`",
         ]) {
-            assert!(line.starts_with(says), "{line}\n{says}");
+            assert!(line.starts_with(expected), "{line}\n{expected}");
         }
         assert_eq!(lines.len(), 8, "{refused}");
     }
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn misplaced_keys_report_position() {
-        for (text, says) in [
+        for (text, expected) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
             ("pacer = 'fqq'", "c:1: `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
@@ -308,13 +308,13 @@ mod tests {
             ("\nrole = ", "c:2: "),
         ] {
             let refused = parse("c", text).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(
+        fn arbitrary_text_parsed_or_rejected(
             text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
         ) {
             let _ = parse("d", &text);

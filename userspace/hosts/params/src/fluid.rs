@@ -159,21 +159,21 @@ impl Model {
     pub(super) fn terms(&self, p: f64, rate: f64) -> Terms {
         // (1-p)^x - 1 and (1-p)^x, without losing the digits of a small p.
         let log = (-p).ln_1p();
-        let power_less_one = |x: f64| (x * log).exp_m1();
+        let power_minus_one = |x: f64| (x * log).exp_m1();
         let power = |x: f64| (x * log).exp();
         // Frequency, per packet, of `x` packets without a mark, and of F such runs in a row.
         let runs = |x: f64| {
             if x == 0.0 {
                 return (0.0, 0.0);
             }
-            let once = if p == 0.0 { 1.0 / x } else { p * power(x) / -power_less_one(x) };
+            let once = if p == 0.0 { 1.0 / x } else { p * power(x) / -power_minus_one(x) };
             (once, once * power(self.threshold * x))
         };
         let (b, c) = runs(self.byte_counter);
         let (d, e) = runs(self.increase_period * rate);
         Terms {
-            cnp: -power_less_one(self.cnp_interval * rate),
-            alpha: -power_less_one(self.alpha_period * rate),
+            cnp: -power_minus_one(self.cnp_interval * rate),
+            alpha: -power_minus_one(self.alpha_period * rate),
             increases: b + d,
             additive: c + e,
         }

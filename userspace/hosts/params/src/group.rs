@@ -44,7 +44,7 @@ const LINK: [&str; 8] = [
 ];
 
 /// Parameters of [`Group::Rp`] that describe the interface, not the algorithm.
-const RP_OF_THE_SITE: [&str; 7] = [
+const SITE_SPECIFIC_RP: [&str; 7] = [
     "rp_enable",
     "cnp_consume",
     "rpg_max_rate",
@@ -75,7 +75,7 @@ impl Key {
         match self {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
-            Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
+            Self::Scalar(spec) => self.group() == Group::Rp && !SITE_SPECIFIC_RP.contains(&spec.key),
             Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) | Self::Pfc(..) => false,
         }
     }
@@ -155,7 +155,7 @@ mod tests {
             let name = key.to_string();
             assert!(RP.iter().any(|prefix| name.starts_with(prefix)), "which group has {name}?");
         }
-        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&RP_OF_THE_SITE) {
+        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&SITE_SPECIFIC_RP) {
             assert!(name.parse::<Key>().is_ok(), "{name}");
         }
     }

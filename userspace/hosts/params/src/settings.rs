@@ -40,7 +40,7 @@ pub struct Found {
     pub other_host: bool,
 }
 
-/// Reason why settings are not a configuration.
+/// Reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The profile does not support the link.

@@ -45,7 +45,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         // A packet sent by the host itself has no port to return to.
         let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
         self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
-        let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
+        let Passed { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),
             None => outcome(Verdict::Drop, packet.to_vec()),
@@ -58,7 +58,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
             departure_ns: 0,
             emitted: Vec::new(),
         };
-        outcome.emitted = beside.into_iter().map(sent).collect();
+        outcome.emitted = extra.into_iter().map(sent).collect();
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
         let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);

@@ -104,7 +104,7 @@ impl<'a> Sender<'a> {
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<SenderReport> {
         schedule.wait_for_start();
         while !schedule.is_over() {
-            self.take_in(schedule)?;
+            self.receive_batch(schedule)?;
             for qp in &mut self.qps {
                 qp.requester.on_timer(monotonic_ns());
                 if self.pauses.until_ns > monotonic_ns() {
@@ -126,7 +126,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Passes all received frames to their QPs.
-    fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
+    fn receive_batch(&mut self, schedule: &Schedule<'_>) -> Result<()> {
         self.pauses.receive()?;
         while let Some(frame) = self.receive.receive()? {
             let Ok(received) = Received::parse(frame) else { continue };

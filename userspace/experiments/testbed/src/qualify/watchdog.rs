@@ -97,10 +97,10 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
 
 /// Path of `dcqcn`.
 fn daemon() -> Option<std::path::PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
+    let sibling = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|directory| directory.join("dcqcn"));
-    beside.into_iter().chain(on_path).find(|program| program.is_file())
+    sibling.into_iter().chain(on_path).find(|program| program.is_file())
 }
 
 /// `dcqcn run` on a host; killed on drop.
@@ -169,15 +169,15 @@ impl Storm {
 
 /// Observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+struct Observation {
     /// Whether a packet before the storm arrived immediately.
     free: bool,
     /// Whether a single pause delayed one.
-    holds: bool,
+    delays: bool,
     /// Time from the first pause of the storm to the first packet that arrived immediately.
     detected: Option<Duration>,
     /// Whether a pause had no effect after half the restoration time.
-    still_off: bool,
+    still_ignored: bool,
     /// Whether a pause had an effect after the restoration time.
     restored: bool,
 }
@@ -226,21 +226,21 @@ impl Probe {
         Ok(None)
     }
 
-    fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Seen> {
+    fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Observation> {
         let free = !self.is_held()?;
-        let holds = storm.during(|| self.is_held())?;
+        let delays = storm.during(|| self.is_held())?;
         // Delayed packets have left, and the watchdog has sampled.
         thread::sleep(PAUSE + STARTUP_ALLOWANCE);
         let detected = storm.during(|| self.detected(detection + 2 * STARTUP_ALLOWANCE))?;
         thread::sleep(restoration / 2);
-        let still_off = !storm.during(|| self.is_held())?;
+        let still_ignored = !storm.during(|| self.is_held())?;
         thread::sleep(restoration + detection);
         let restored = storm.during(|| self.is_held())?;
-        Ok(Seen { free, holds, detected, still_off, restored })
+        Ok(Observation { free, delays, detected, still_ignored, restored })
     }
 }
 
-impl Seen {
+impl Observation {
     fn checks(&self, detection: Duration, restoration: Duration) -> Vec<Check> {
         let case = Case::Watchdog;
         let ms = |time: Duration| render::ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -252,7 +252,7 @@ impl Seen {
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
         vec![
             is("a packet before the storm leaves immediately", self.free),
-            is("a pause delays one", self.holds),
+            is("a pause delays a packet", self.delays),
             Check::of(
                 case,
                 "a storm is detected after",
@@ -260,7 +260,7 @@ impl Seen {
                 found,
                 in_time,
             ),
-            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_off),
+            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_ignored),
             is(
                 &format!("pauses take effect again {} after the storm", ms(restoration + detection)),
                 self.restored,
@@ -277,9 +277,14 @@ mod tests {
     #[test]
     fn late_or_missing_watchdog_detected() {
         let ms = Duration::from_millis;
-        let right =
-            Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };
-        let failed = |seen: Seen| {
+        let right = Observation {
+            free: true,
+            delays: true,
+            detected: Some(ms(220)),
+            still_ignored: true,
+            restored: true,
+        };
+        let failed = |seen: Observation| {
             let checks = seen.checks(ms(200), ms(400));
             checks
                 .into_iter()
@@ -290,9 +295,9 @@ mod tests {
         let none: Vec<String> = failed(right);
         assert!(none.is_empty(), "{none:?}");
         for detected in [None, Some(ms(20)), Some(ms(2_000))] {
-            let failed: Vec<_> = failed(Seen { detected, ..right });
+            let failed: Vec<_> = failed(Observation { detected, ..right });
             assert_eq!(failed, ["a storm is detected after"], "{detected:?}");
         }
-        assert_eq!(failed(Seen { still_off: false, ..right }).len(), 1);
+        assert_eq!(failed(Observation { still_ignored: false, ..right }).len(), 1);
     }
 }

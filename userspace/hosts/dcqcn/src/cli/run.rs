@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::metrics;
-use super::targets::called;
+use super::targets::resolve_altname;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_daemon::daemon::config::{Config, DEFAULT_PATH, LogFormat};
@@ -91,7 +91,7 @@ impl RunArgs {
             let config = Config::load(file.path())?;
             (Source::File(file), config)
         } else {
-            (Source::Ifaces(ifaces.into_iter().map(called).collect()), Config::default())
+            (Source::Ifaces(ifaces.into_iter().map(resolve_altname).collect()), Config::default())
         };
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
         daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)

@@ -25,7 +25,7 @@ pub(super) const ALL: &[Check] = &[
     attached::attached,
     attached::alive,
     attached::programs,
-    attached::others_first,
+    attached::earlier_programs,
     attached::interpreted,
     attached::generic_xdp,
     traffic::roce_seen,

@@ -126,11 +126,11 @@ fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(
 fn restore<'a>(
     place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
-    is_noted: bool,
+    is_journaled: bool,
 ) {
     for ((attachment, record), change) in open {
         let mut undone = put(attachment, &change.old);
-        if is_noted && undone.is_ok() {
+        if is_journaled && undone.is_ok() {
             undone = place.store(record.info.ifindex).write(record);
         }
         if let Err(error) = undone {
@@ -176,7 +176,7 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
     }
     failpoint::step("parameters are active");
     // The parameters are active even if this fails; the depths are then wrong for a few seconds.
-    if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
+    if let Err(error) = attachment.maps.preserve_depths(&before, &params, monotonic_ns()) {
         tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve virtual queue depths");
     }
     Ok(())

@@ -89,9 +89,9 @@ fn detach_found(
     }
     let settled = undo::rollback(place, netlink, record)?;
     if options.force && !settled.left.is_empty() {
-        let given_up: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
+        let abandoned: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
         undo::abandon(place, ifindex)?;
-        return Ok([settled.done, given_up].concat());
+        return Ok([settled.done, abandoned].concat());
     }
     settled.result(iface)
 }

@@ -264,7 +264,7 @@ impl Journals {
 /// # Errors
 /// [`Error::AlreadyAttached`], [`Error::InlinePeer`] or [`Error::Earlier`], or the interface's journal
 /// cannot be read.
-pub(super) fn refuse_taken(
+pub(super) fn check_unattached(
     place: &StateDir,
     netlink: &Netlink,
     link: &Link,

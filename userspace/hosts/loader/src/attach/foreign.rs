@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_lower_priority_numbers_come_first() {
+    fn filters_ordered_by_priority_number() {
         let filters = [filter(Some("cil_from_netdev"), 1), filter(Some("dcqcn_egress"), 5), filter(None, 9)];
         let others = on_clsact("egress", &filters, "dcqcn_egress");
         let found: Vec<_> = others.iter().map(|other| (other.name.as_str(), other.is_before)).collect();

@@ -9,7 +9,7 @@ use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::undo::{Reach, rollback, settle_in};
+use super::undo::{Reach, rollback, settle_with};
 use super::{Error, foreign, verify};
 
 /// Result of freeing one attachment.
@@ -73,7 +73,7 @@ fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Resul
         rollback(place, netlink, record)?
     } else {
         let ifindex = record.info.ifindex;
-        settle_in(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
+        settle_with(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
     };
     let done = settled.done.clone();
     let problem = settled.result(&iface).err().map(|error| error.to_string());
@@ -98,7 +98,7 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
     let places = StateDir::all().unwrap_or_default();
     for place in places.iter().filter(|place| place.cookie != here.cookie) {
-        match elsewhere_in(place) {
+        match free_in_other_namespaces(place) {
             Ok(more) => freed.extend(more),
             Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "namespace skipped"),
         }
@@ -106,7 +106,7 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     freed
 }
 
-fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
+fn free_in_other_namespaces(place: &StateDir) -> Result<Vec<Freed>, Error> {
     let Some(_lock) = place.try_lock()? else {
         return Ok(Vec::new());
     };
@@ -125,7 +125,7 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
         };
         let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
         let journal = Journal::resume(record, place.store(ifindex));
-        let settled = settle_in(journal, &place.pins(ifindex), Reach::Gone);
+        let settled = settle_with(journal, &place.pins(ifindex), Reach::Gone);
         let done = settled.done.clone();
         let problem = settled.result(&iface).err().map(|error| error.to_string());
         tracing::info!(iface, netns_cookie, why, problem, "freed");
@@ -176,8 +176,8 @@ pub(super) fn reclaim(
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
         // The caller found that this attachment is not complete.
-        let of_it = (ifindex == link.index).then_some("its programs are no longer on their hooks");
-        let why = reason(record, is_here).or(of_it)?;
+        let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
+        let why = reason(record, is_here).or(without_programs)?;
         verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
     };
     let due: Vec<_> = journals.records().filter_map(due).collect();
@@ -233,7 +233,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             let _lock = place.lock()?;
             if let Ok(Some(record)) = place.read(ifindex) {
                 let journal = Journal::resume(record, place.store(ifindex));
-                let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
+                let problem = settle_with(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
                 tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }

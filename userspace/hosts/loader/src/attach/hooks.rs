@@ -87,7 +87,7 @@ pub(super) fn replace_filter(
         program: hook,
         iface: link.name.clone(),
         source,
-        next: "; the program attached before stays",
+        next: "; the previous program stays attached",
     };
     let Some((program, attach_type, parent)) = tc_hook(hook) else {
         return Ok(false);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_does_all_jobs_in_turn() {
+    fn one_thread_runs_all_jobs_in_order() {
         assert_eq!(run_on(1, vec![3, 1, 2], |job| job * 10), [30, 10, 20]);
         assert_eq!(run_on(4, Vec::<u32>::new(), |job| job), [0; 0]);
     }

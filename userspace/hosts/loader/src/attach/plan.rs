@@ -252,8 +252,8 @@ fn is_bridge(master: &Link) -> bool {
 /// Native XDP redirects only the packet's bytes. Some software interfaces deliver VLAN tags outside the
 /// packet, whatever their own features, because those of the sender decide.
 fn inline_mode(requested: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
-    const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
-    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
+    const TAG_IN_METADATA: [&str; 4] = ["veth", "netkit", "bond", "team"];
+    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_IN_METADATA.contains(&kind.as_str()));
     let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
         return requested;
     };
@@ -343,13 +343,13 @@ fn link_rate(
         let specified = settings.link_rate_bps();
         notes.push(match specified {
             Some(bps) if bps > rate_bps => format!(
-                "link rate {} as given, above the {} of the {shaper} shaper on {}, which still applies: flows start \
+                "link rate {} as specified, above the {} of the {shaper} shaper on {}, which still applies: flows start \
                  faster than it sends",
                 show(bps),
                 show(rate_bps),
                 link.name
             ),
-            Some(bps) => format!("link rate {} as given", show(bps)),
+            Some(bps) => format!("link rate {} as specified", show(bps)),
             None => format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name),
         });
         if burst_ns < Shaping::SAFE_BURST_NS {
@@ -368,11 +368,11 @@ fn link_rate(
     let speed = link.speed_bps.filter(|_| overhead.is_some());
     let overhead_bytes = speed.and(overhead).unwrap_or(0);
     match (specified, speed) {
-        (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
-            Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps })
+        (Some(requested_bps), Some(link_bps)) if requested_bps > link_bps => {
+            Err(Error::AboveLink { iface: link.name.clone(), requested_bps, link_bps })
         }
         (Some(bps), _) => {
-            notes.push(format!("link rate {} as given", show(bps)));
+            notes.push(format!("link rate {} as specified", show(bps)));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
         (None, Some(bps)) => {

@@ -152,7 +152,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             program,
             iface,
             source,
-            next: "; the program attached before stays",
+            next: "; the previous program stays attached",
         }
     };
     failpoint::step("the new programs are verified");

@@ -39,11 +39,11 @@ pub(super) fn rollback(
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let pins = place.pins(info.ifindex);
     let store = place.store(info.ifindex);
-    Ok(settle_in(Journal::resume(record, store), &pins, reach))
+    Ok(settle_with(Journal::resume(record, store), &pins, reach))
 }
 
 /// As [`rollback`], with journal, pins and reach as arguments.
-pub(super) fn settle_in<S: Store<Error = Error>>(
+pub(super) fn settle_with<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
     reach: Reach<'_>,

@@ -52,10 +52,10 @@ mod tests {
 
     #[test]
     fn unlocked_set_read_twice() {
-        let at_rest = set(|set| set.hot[3].packets = 7);
-        let mut settling = Settling::new(at_rest);
-        assert!(settling.read(&at_rest));
-        assert_eq!(settling.into_set(), at_rest);
+        let unlocked = set(|set| set.hot[3].packets = 7);
+        let mut settling = Settling::new(unlocked);
+        assert!(settling.read(&unlocked));
+        assert_eq!(settling.into_set(), unlocked);
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Log {
     /// Reads entry `number`, counted from 1.
     pub(super) fn entry(&self, number: u64) -> Found {
         // SAFETY: as above.
-        unsafe { events::entry(self.at.as_ptr(), number) }
+        unsafe { events::read_entry(self.at.as_ptr(), number) }
     }
 
     /// All entries, oldest first.

@@ -49,7 +49,7 @@ impl Reader {
                     if missed != 0 {
                         entries.push(Entry::Missed(std::mem::take(&mut missed)));
                     }
-                    let left_out = self.left_out_since(&event);
+                    let left_out = self.missed_since(&event);
                     entries.push(Entry::Event { event, left_out });
                 }
                 Found::Gone => missed += 1,
@@ -70,7 +70,7 @@ impl Reader {
         entries
     }
 
-    fn left_out_since(&mut self, event: &Event) -> u64 {
+    fn missed_since(&mut self, event: &Event) -> u64 {
         let Some(last) = self.left_out.get_mut(event.kind as usize) else {
             return 0;
         };

@@ -41,7 +41,7 @@ const PRUNE_NS: u64 = 1_000_000_000;
 /// Such flows were cut while no loop ran, or while the ring was full.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// Classes removed per batch.
-const PRUNED_AT_ONCE: usize = 64;
+const PRUNE_BATCH: usize = 64;
 /// Idle time after which a flow's class is removed.
 const IDLE_NS: u64 = 30_000_000_000;
 
@@ -342,7 +342,7 @@ impl Classes {
             .filter_map(|class| flow_minor(class.handle))
             .collect();
         unused.retain(|minor| empty.contains(minor));
-        for some in unused.chunks(PRUNED_AT_ONCE) {
+        for some in unused.chunks(PRUNE_BATCH) {
             let mut batch = Batch::new(self.ifindex);
             for minor in some {
                 if is_used(maps, *minor)? {

@@ -27,7 +27,7 @@ pub(super) struct Share {
     /// Lower bound, bytes.
     pub(super) bytes: u64,
     /// Whether `bytes` is the whole share: no packet in the queue is older than the history.
-    pub(super) is_all: bool,
+    pub(super) is_complete: bool,
 }
 
 /// Samples by queue, newest at the back.
@@ -35,10 +35,11 @@ pub(super) struct Share {
 pub(super) struct History([VecDeque<Sample>; CLASSES]);
 
 impl History {
-    pub(super) fn push(&mut self, came: &BTreeMap<u32, IngressBytes>) {
+    pub(super) fn push(&mut self, ingress: &BTreeMap<u32, IngressBytes>) {
         for (queue, samples) in self.0.iter_mut().enumerate() {
-            let bytes = |came: &IngressBytes| came.get(queue).copied().unwrap_or(0);
-            let sample: Sample = came.iter().map(|(ifindex, came)| (*ifindex, bytes(came))).collect();
+            let bytes = |ingress: &IngressBytes| ingress.get(queue).copied().unwrap_or(0);
+            let sample: Sample =
+                ingress.iter().map(|(ifindex, ingress)| (*ifindex, bytes(ingress))).collect();
             // A long-stalled queue must not lose the history of its backlog.
             if samples.back() == Some(&sample) {
                 continue;
@@ -67,24 +68,24 @@ impl History {
     pub(super) fn share(&self, ifindex: u32, queue: usize, depth_bytes: u64) -> Share {
         let Some((samples, last)) = self.0.get(queue).and_then(|samples| Some((samples, samples.back()?)))
         else {
-            return Share { bytes: 0, is_all: depth_bytes == 0 };
+            return Share { bytes: 0, is_complete: depth_bytes == 0 };
         };
         let then = total(last).checked_sub(depth_bytes);
         let mut after = last;
         for sample in samples.iter().rev() {
             let (low, high) = (total(sample), total(after));
             if let Some(then) = then.filter(|then| low <= *then) {
-                let came = of(after, ifindex).saturating_sub(of(sample, ifindex));
+                let ingress = of(after, ifindex).saturating_sub(of(sample, ifindex));
                 // Interpolate: between two samples all ports are assumed to be evenly mixed.
-                let late =
-                    u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
-                let by_then = of(sample, ifindex) + u64::try_from(late).unwrap_or(came);
-                return Share { bytes: of(last, ifindex).saturating_sub(by_then), is_all: true };
+                let late = u128::from(ingress) * u128::from(then - low)
+                    / u128::from(high.saturating_sub(low).max(1));
+                let sent_before = of(sample, ifindex) + u64::try_from(late).unwrap_or(ingress);
+                return Share { bytes: of(last, ifindex).saturating_sub(sent_before), is_complete: true };
             }
             after = sample;
         }
         // The rest cannot be attributed any more.
-        Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_all: false }
+        Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_complete: false }
     }
 }
 
@@ -95,18 +96,18 @@ mod tests {
     use super::*;
 
     fn sample(ports: &[(u32, u64)]) -> BTreeMap<u32, IngressBytes> {
-        let came = |bytes| {
-            let mut came = IngressBytes::default();
-            came[3] = bytes;
-            came
+        let ingress = |bytes| {
+            let mut ingress = IngressBytes::default();
+            ingress[3] = bytes;
+            ingress
         };
-        ports.iter().map(|(ifindex, bytes)| (*ifindex, came(*bytes))).collect()
+        ports.iter().map(|(ifindex, bytes)| (*ifindex, ingress(*bytes))).collect()
     }
 
     fn shares(history: &History, depth_bytes: u64) -> (u64, u64, bool) {
         let (one, two) = (history.share(1, 3, depth_bytes), history.share(2, 3, depth_bytes));
-        assert_eq!(one.is_all, two.is_all);
-        (one.bytes, two.bytes, one.is_all)
+        assert_eq!(one.is_complete, two.is_complete);
+        (one.bytes, two.bytes, one.is_complete)
     }
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
         // More than the history covers, and more than ever arrived.
         assert_eq!(shares(&history, 5_000), (500, 3_500, false));
         assert_eq!(shares(&history, 9_000), (500, 3_500, false));
-        assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_all: true });
+        assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_complete: true });
     }
 
     #[test]
@@ -133,9 +134,9 @@ mod tests {
         history.push(&sample(&[(1, 0), (2, 0)]));
         history.push(&sample(&[(1, 800), (2, 200)]));
         for busy in 0..3 * HISTORY as u64 {
-            let mut came = sample(&[(1, 800), (2, 200)]);
-            came.values_mut().for_each(|came| came[0] = busy);
-            history.push(&came);
+            let mut ingress = sample(&[(1, 800), (2, 200)]);
+            ingress.values_mut().for_each(|ingress| ingress[0] = busy);
+            history.push(&ingress);
         }
         assert_eq!(shares(&history, 1_000), (800, 200, true));
     }
@@ -153,7 +154,7 @@ mod tests {
         // The first port is removed: its backlog is taken for older bytes.
         history.forget(1);
         history.push(&sample(&[(2, 450), (3, 500)]));
-        assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_all: true });
+        assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_complete: true });
         assert_eq!(history.share(1, 3, 50).bytes, 0);
     }
 
@@ -175,8 +176,8 @@ mod tests {
                 history.push(&sample(&[(1, totals[0]), (2, totals[1])]));
                 let waits = |port| queue.iter().filter(|of| **of == port).count() as u64;
                 let depth = queue.len() as u64;
-                let (one, two, is_all) = shares(&history, depth);
-                prop_assert!(is_all);
+                let (one, two, is_complete) = shares(&history, depth);
+                prop_assert!(is_complete);
                 // Exact except for arrivals between two samples, whose order is unknown.
                 prop_assert!(one.abs_diff(waits(1)) <= 50 && two.abs_diff(waits(2)) <= 50);
                 prop_assert!((one + two).abs_diff(depth) <= 1);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbour_paused_while_any_port_needs() {
+    fn neighbour_paused_until_last_port_ends() {
         let mut holds = Holds::default();
         let of = (3, 3);
         assert_eq!(holds.set(of, 1, Some(80 * MS), 0), 80 * MS);

@@ -149,7 +149,7 @@ impl Netlink {
     /// If another process has replaced ours, its qdisc stays.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn restore_qdisc(
         &self,
         ifindex: u32,
@@ -168,7 +168,7 @@ impl Netlink {
             _ => {}
         }
         let put = |parent, saved: &SavedQdisc| {
-            self.put_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
+            self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
                 .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
@@ -207,7 +207,7 @@ impl Netlink {
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
             return Ok(());
         };
-        self.put_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
+        self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
             self.refused(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
         })
     }
@@ -245,7 +245,9 @@ impl Netlink {
 fn rehearse(root: &Qdisc) -> Result<Option<String>> {
     let netlink = Netlink::connect()?;
     netlink.set_mtu(LOOPBACK, ETHERNET_MTU)?;
-    if let Err(refusal) = netlink.put_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)? {
+    if let Err(refusal) =
+        netlink.send_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)?
+    {
         return Ok(Some(format!("the kernel does not accept the options it reports: {refusal}")));
     }
     let same = netlink.root_qdisc(LOOPBACK)?.is_some_and(|copy| copy.options == root.options);

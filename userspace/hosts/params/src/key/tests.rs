@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn every_key_and_every_default_reads_back() {
+fn every_key_and_default_round_trips() {
     let mut count = 0;
     for key in Key::all() {
         assert_eq!(key.to_string().parse(), Ok(key));
@@ -38,7 +38,7 @@ fn rejected_set_keeps_config() {
     assert_eq!("wred.3.kmax".parse::<Key>().unwrap().text(&config), "1.5MB");
     assert_eq!((config.wred[3].kmax_bytes, config.dscp_to_tc[10]), (1_500_000, 3));
     let before = config;
-    for (key, text, says) in [
+    for (key, text, expected) in [
         ("rpg_ai_rat", "1", "unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
         ("rpg_ai", "1", "did you mean `rpg_ai_rate`?"),
         ("kmin", "1", "unknown parameter `kmin`"),
@@ -60,7 +60,7 @@ fn rejected_set_keeps_config() {
         ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
     ] {
         let message = set(&mut config, key, text).unwrap_err().to_string();
-        assert!(message.contains(says), "{message}");
+        assert!(message.contains(expected), "{message}");
         assert_eq!(config, before, "{key} = {text}");
     }
 }

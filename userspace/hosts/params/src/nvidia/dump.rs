@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, is_rp, known_as};
+use super::{Error, Import, Note, find_entry, is_rp};
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
@@ -37,7 +37,7 @@ impl Import {
             let chosen = port.filter(|port| of_ports.contains_key(port)).unwrap_or(first);
             let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
-            match known_as(&name) {
+            match find_entry(&name) {
                 Some(known) if value.is_empty() => {
                     self.notes.push(Note { file: at, reason: format!("{} has no value", known.name) });
                 }

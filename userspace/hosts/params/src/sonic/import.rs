@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::db::{Database, Error, Number, Row};
 use crate::{Assignment, Key};
-use values::{Marking, drops_at_once, ect};
+use values::{Marking, drops_non_ect, ect};
 
 /// Result of an import for a port.
 #[derive(Clone, Debug, Default)]
@@ -418,7 +418,7 @@ impl<'a> Reader<'a> {
             })
             .collect();
         let drops = ["green_min_threshold", "green_drop_probability"];
-        let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
+        let is_early = ecn && ect(profile) && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.unmapped("WRED_PROFILE", profile.key(), drops, reason);

@@ -103,7 +103,7 @@ fn sample_with(path: &str, value: Value) -> String {
 
 #[test]
 fn errors_name_table_key_and_format() {
-    for (path, value, says) in [
+    for (path, value, expected) in [
         (
             "/PORT/Ethernet4/speed",
             json!("fast"),
@@ -144,13 +144,14 @@ fn errors_name_table_key_and_format() {
     ] {
         let refused =
             import(&read(&sample_with(path, value)), "Ethernet4", &Config::DEFAULT).unwrap_err().to_string();
-        assert!(refused.starts_with("config_db.json: ") && refused.contains(says), "{path}: {refused}");
+        assert!(refused.starts_with("config_db.json: ") && refused.contains(expected), "{path}: {refused}");
     }
     let refused = import(&read(SAMPLE), "Ethernet5", &Config::DEFAULT).unwrap_err().to_string();
     assert!(refused.contains("PORT|Ethernet5: no such port: expected one as in Ethernet0"), "{refused}");
-    for (text, says) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")] {
+    for (text, expected) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")]
+    {
         let refused = Database::parse("x.json", text.as_bytes()).unwrap_err().to_string();
-        assert!(refused.starts_with("x.json: ") && refused.contains(says), "{refused}");
+        assert!(refused.starts_with("x.json: ") && refused.contains(expected), "{refused}");
     }
     let missing = Database::read(std::path::Path::new("/nonexistent.json")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent.json: "), "{missing}");
@@ -287,7 +288,7 @@ fn buffer_group_contradiction_is_refused() {
 }
 
 #[test]
-fn voq_keys_of_own_card_are_read() {
+fn voq_keys_of_own_card_parsed() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
     let rows = db["QUEUE"].as_object().unwrap().clone();
@@ -543,7 +544,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_is_read_or_refused(
+    fn arbitrary_value_parsed_or_rejected(
         table in "(PORT|asic0|DEVICE_METADATA|QUEUE|PFC_WD|BUFFER_PG|BUFFER_PROFILE|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
         key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
         field in "(wred_profile|pfc_enable|pfc_to_queue_map|detection_time|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",

@@ -32,10 +32,10 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// `interface-gone`.
+/// `interface-dead`.
 pub(super) fn alive(snapshot: &Snapshot) -> Vec<Finding> {
-    let gone = snapshot.attachments.iter().filter(|attached| !attached.alive);
-    gone.map(|attached| {
+    let dead = snapshot.attachments.iter().filter(|attached| !attached.alive);
+    dead.map(|attached| {
         let iface = &attached.iface;
         Finding::error(
             "interface-gone",
@@ -89,9 +89,9 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// `others-first`: a program that ends the chain hides packets from those after it.
-pub(super) fn others_first(snapshot: &Snapshot) -> Vec<Finding> {
-    let behind = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
-    behind
+pub(super) fn earlier_programs(snapshot: &Snapshot) -> Vec<Finding> {
+    let preceded = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
+    preceded
         .map(|attached| {
             let (iface, before) = (&attached.iface, attached.before_ours.join(", "));
             Finding::warning(

@@ -145,7 +145,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// A parent as `tc` wants it.
+/// A parent in `tc` syntax.
 fn place(parent: &str) -> String {
     if parent == "root" { parent.to_owned() } else { format!("parent {parent}") }
 }
@@ -212,7 +212,7 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
         }
         let what = format!("the backlog in fq was scheduled at older rates: cuts act {} late", time(wait_ns));
         let evidence = format!(
-            "{} wait in fq, the {} active flows have {} together; rpg_time_reset {}",
+            "{} queued in fq, total rate of the {} active flows {}; rpg_time_reset {}",
             size(waiting_bytes),
             tables.rp_active,
             rate(tables.rp_rate_bps),

@@ -106,15 +106,16 @@ fn healthy_host_has_no_findings() {
     marking(&mut snapshot);
     let none: BTreeSet<_> = found(&snapshot).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
     assert_eq!(none, BTreeSet::new());
-    let fine: Vec<_> = examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
-    let ids: Vec<_> = fine.iter().map(|finding| finding.id).collect();
+    let healthy_findings: Vec<_> =
+        examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
+    let ids: Vec<_> = healthy_findings.iter().map(|finding| finding.id).collect();
     for id in ["programs-running", "roce-seen", "loop-closed"] {
         assert!(ids.contains(&id), "{ids:?}");
     }
 }
 
 #[test]
-fn recorded_hosts_have_their_fault_and_no_other() {
+fn recordings_show_only_their_own_fault() {
     use Severity::{Error, Warning};
     for (name, faults) in [
         ("not-ect", &[("not-ect", Error)][..]),
@@ -201,7 +202,7 @@ fn traffic_faults_are_found() {
 }
 
 #[test]
-fn dscps_of_two_directions_are_compared() {
+fn different_dscps_per_direction_found() {
     let two_ports = |second_class: u8| {
         let mut snapshot = healthy();
         marking(&mut snapshot);

@@ -18,8 +18,8 @@ const MAX_FLOWS: u64 = 1 << 16;
 
 /// Bytes of a full RoCE frame: the largest InfiniBand path MTU that fits the interface's.
 fn frame_bytes(mtu: u32) -> u64 {
-    let room = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
-    [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= room).unwrap_or(256)
+    let max_payload = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
+    [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= max_payload).unwrap_or(256)
         + HEADERS_BYTES
 }
 
@@ -86,7 +86,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
             burst_bytes(shaper.burst_ns),
             time(shaper.burst_ns),
             served_bps.map_or_else(
-                || "no shortfall was observed".to_owned(),
+                || "no shortfall observed".to_owned(),
                 |bps| format!(
                     "packets waited in {} of {} samples, and it sent {}",
                     shaper.waiting,
@@ -96,7 +96,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
             )
         );
         // Double a burst that was observed to be too small.
-        let wanted_ns = match served_bps {
+        let min_burst_ns = match served_bps {
             Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
             None => GOOD_BURST_NS,
         };
@@ -104,8 +104,8 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
         let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
         let fix = format!(
             "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
-            burst_bytes(wanted_ns),
-            time(wanted_ns),
+            burst_bytes(min_burst_ns),
+            time(min_burst_ns),
             known.iface,
             drains.collect::<Vec<_>>().join(" ")
         );
@@ -252,11 +252,11 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
             let pmax_ppm = config.wred.get(tc).map_or(0, |wred| wred.pmax_ppm);
             let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
             let limit = match most {
-                0 => "with no number of flows".to_owned(),
-                most => format!("with {most} flows at most"),
+                0 => "for no number of flows".to_owned(),
+                most => format!("for up to {most} flows"),
             };
             let what = format!(
-                "class {tc} settles below Kmax {limit}; with {flows_expected} the queue oscillates around Kmax"
+                "class {tc} settles below Kmax {limit}; with {flows_expected} flows the queue oscillates around Kmax"
             );
             let evidence = format!(
                 "{flows_expected} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \

@@ -8,7 +8,7 @@ use crate::doctor::tunnel;
 
 /// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
-    let look = |known: super::Known<'_>| {
+    let check = |known: super::Known<'_>| {
         let seen = &known.seen;
         let others = seen.all(Stat::NotRoce);
         let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
@@ -27,7 +27,7 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
         };
         finding.on(known.iface)
     };
-    known(snapshot).map(look).collect()
+    known(snapshot).map(check).collect()
 }
 
 /// `unparsed-headers`.

@@ -70,11 +70,11 @@ pub(super) fn without_roce(opened: &[Opened]) -> impl Iterator<Item = &str> {
     silent.map(|of| of.attached.iface.as_str())
 }
 
-/// Completes the reading; `looked_ns` is the time of the first one.
-pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> Vec<Attached> {
+/// Completes the reading; `first_read_ns` is the time of the first one.
+pub(super) fn second(opened: Vec<Opened>, first_read_ns: u64, notes: &mut Notes) -> Vec<Attached> {
     let close = |Opened { mut attached, maps }| {
         if let Some(maps) = maps
-            && let Err(error) = read(&mut attached, &maps, looked_ns)
+            && let Err(error) = read(&mut attached, &maps, first_read_ns)
         {
             notes.essential(&format!("maps of {}", attached.iface), &error, AS_ROOT);
         }
@@ -83,7 +83,7 @@ pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> 
     opened.into_iter().map(close).collect()
 }
 
-fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), dataplane::Error> {
+fn read(attached: &mut Attached, maps: &Maps, first_read_ns: u64) -> Result<(), dataplane::Error> {
     attached.parameters = Some(snapshot::parameters(&maps.params()?.config));
     attached.after = Some(counts(maps)?);
     let mut tables = Tables::default();
@@ -91,7 +91,7 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
         for flow in set?.hot {
             tables.capacity += 1;
             tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
-            if flow.last_seen_ns() >= looked_ns {
+            if flow.last_seen_ns() >= first_read_ns {
                 tables.rp_active += 1;
                 tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
             }

@@ -29,7 +29,7 @@ pub(super) fn ect(profile: &Row<'_>) -> bool {
 }
 
 /// Whether a profile drops no packets below green_max_threshold.
-pub(super) fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
+pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool, Error> {
     let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
