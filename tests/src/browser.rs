@@ -48,13 +48,13 @@ pub struct Browser {
 impl Browser {
     /// Whether a browser is installed; prints a message if not.
     #[must_use]
-    pub fn is_there(test: &str) -> bool {
+    pub fn available(test: &str) -> bool {
         let path = env::var_os("PATH").unwrap_or_default();
-        let is_there = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
-        if !is_there {
+        let available = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
+        if !available {
             eprintln!("SKIPPED {test}: no chromium on PATH (Debian: chromium)");
         }
-        is_there
+        available
     }
 
     /// Starts it.
@@ -163,7 +163,7 @@ impl Browser {
     }
 
     /// Sets the page's size in pixels, and its colour scheme.
-    pub fn look(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
+    pub fn set_viewport(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", size)?;
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
@@ -217,9 +217,9 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // Orderly, so that its own processes exit with it; killed if that fails.
         self.session = None;
-        let asked = self.call("Browser.close", json!({}));
+        let closed = self.call("Browser.close", json!({}));
         let until = Instant::now() + Duration::from_secs(5);
-        while asked.is_ok() && Instant::now() < until {
+        while closed.is_ok() && Instant::now() < until {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;
             }

@@ -68,7 +68,7 @@ impl Daemon {
 
     /// Waits until the daemon has attached to `iface`.
     pub fn attaches(&mut self, iface: &str) -> Result<()> {
-        self.says(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
+        self.wait_for_log(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
     }
 
     /// Starts another daemon with the same file, after this one has exited.
@@ -98,7 +98,7 @@ impl Daemon {
     }
 
     /// Waits until the log has a line with all of `words`.
-    pub fn says(&mut self, words: &[&str]) -> Result<()> {
+    pub fn wait_for_log(&mut self, words: &[&str]) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
             let log = fs::read_to_string(self.log())?;
@@ -178,14 +178,14 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     })?
 }
 
-/// Waits until `look` returns a value; a temporary error describes the state so far.
+/// Waits until `probe` returns a value; a temporary error describes the state so far.
 ///
 /// # Errors
-/// No value within the time limit, or `look` fails.
-pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
+/// No value within the time limit, or `probe` fails.
+pub fn wait<T>(mut probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match look()? {
+        match probe()? {
             Ok(found) => return Ok(found),
             Err(what) => ensure!(Instant::now() < until, "time-out: {what}"),
         }
@@ -219,7 +219,7 @@ impl Manager {
     }
 
     /// Reads until a message has a line that starts with `word`, and returns that message.
-    pub fn hears(&mut self, word: &str, patience: Duration) -> Result<String> {
+    pub fn wait_for(&mut self, word: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
         while Instant::now() < end {
             let mut datagram = [0; 8_192];

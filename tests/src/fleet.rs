@@ -171,8 +171,8 @@ impl Site {
     /// Runs `dcqcn-fleet` with these arguments, which must succeed, and returns its output.
     pub fn text(&self, words: &[&str]) -> Result<String> {
         let output = self.run(words)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{words:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?}: {errors}");
         Ok(String::from_utf8(output.stdout)?)
     }
 

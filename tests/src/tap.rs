@@ -29,7 +29,7 @@ impl Tap {
     /// Creates the interface in the namespace of a host, with this many queues, and brings it up.
     ///
     /// # Errors
-    /// The kernel has no such interfaces, or refuses.
+    /// The kernel does not support such interfaces, or rejects the request.
     pub fn new(host: &Host, name: &str, queues: usize) -> Result<Self> {
         let open = || (0..queues).map(|_| queue(name)).collect::<Result<Vec<_>>>();
         let tap = Self { queues: host.run(open)?? };

@@ -232,8 +232,8 @@ impl Step {
             engine.set_backlog(queue, &backlog)?;
         }
         let packet = bytes(&self.packet)?;
-        let came_in = hook != Hook::Egress || self.is_forwarded;
-        let meta = Meta { ingress_ifindex: u32::from(came_in), ..Meta::default() };
+        let is_ingress = hook != Hook::Egress || self.is_forwarded;
+        let meta = Meta { ingress_ifindex: u32::from(is_ingress), ..Meta::default() };
         let Outcome { verdict, packet: left, departure_ns, emitted, .. } =
             engine.process(hook, now_ns, &packet, &meta)?;
         self.departure_ns = departure_ns;

@@ -16,11 +16,11 @@ fn programs_verify_with_a_margin() -> Result<()> {
     }
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
-        for (mode, wanted) in
+        for (mode, programs_to_load) in
             [(Mode::Host, &PROGRAMS[1..]), (Mode::Inline, &PROGRAMS[..1]), (Mode::Test, &PROGRAMS[..])]
         {
-            let ebpf = dataplane::load(programs, sizes, mode, None, wanted)?;
-            for name in wanted {
+            let ebpf = dataplane::load(programs, sizes, mode, None, programs_to_load)?;
+            for name in programs_to_load {
                 let info = ebpf.program(name).context("no such program")?.info()?;
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");

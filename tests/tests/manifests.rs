@@ -79,8 +79,8 @@ fn all() -> Result<Vec<Value>> {
 
 /// The manifest of this kind and name.
 fn one(kind: &str, name: &str) -> Result<Value> {
-    let is_it = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
-    all()?.into_iter().find(is_it).with_context(|| format!("no {kind} {name}"))
+    let matches_name = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
+    all()?.into_iter().find(matches_name).with_context(|| format!("no {kind} {name}"))
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn unknown_manifest_field_detected() {
     let mut wrong = one("DaemonSet", "dcqcn").unwrap();
     pod(&mut wrong, "hostNetwork", json!("yes"));
     assert!(strictly(&wrong).unwrap_err().contains("expected a boolean"));
-    let mut of_another = one("DaemonSet", "dcqcn").unwrap();
-    of_another["apiVersion"] = json!("apps/v1beta1");
-    assert!(strictly(&of_another).is_err());
+    let mut mismatched = one("DaemonSet", "dcqcn").unwrap();
+    mismatched["apiVersion"] = json!("apps/v1beta1");
+    assert!(strictly(&mismatched).is_err());
     let mut deep = one("DaemonSet", "dcqcn").unwrap();
     deep["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]["ad"] =
         json!(["BPF"]);
@@ -182,8 +182,8 @@ fn probes_use_the_daemon_port() {
 }
 
 #[test]
-fn kustomizations_are_put_together() {
-    let test = "kustomizations_are_put_together";
+fn kustomizations_build() {
+    let test = "kustomizations_build";
     if Command::new("kubectl")
         .args(["kustomize", "--help"])
         .output()

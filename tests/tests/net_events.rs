@@ -170,7 +170,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
     }
     let pair = Pair::new("events-end")?;
     let audit = tempfile::tempdir()?;
-    for (line, code, says) in [
+    for (line, code, expected) in [
         ("events a0", 3, "a0 is not attached"),
         ("events a9", 1, "no interface \"a9\""),
         ("events --kind rate_cut", 2, "[possible values: flow-paired, rate-cut,"),
@@ -179,7 +179,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
         let mut command = dcqcn(line)?;
         let output = pair.a.run(move || command.output())??;
         let text = String::from_utf8(output.stderr)?;
-        assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
+        assert!(output.status.code() == Some(code) && text.contains(expected), "{line}: {text}");
     }
     assert!(past(&pair.a, "", audit.path())?.is_empty());
     // A command that waits for an attachment sees its events from the start.

@@ -41,7 +41,7 @@ const SIGNALS: [End; 3] =
     [End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGHUP)];
 
 /// Time limit for exiting.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs.
 const ATTEMPTS: u32 = 3;
 
@@ -119,7 +119,7 @@ fn wait_readable(fd: &impl AsFd) -> Result<()> {
 }
 
 /// Waits until the fault-injecting process has created its hosts, and its daemon manages one.
-fn wait_in_the_middle(running: &Running) -> Result<()> {
+fn wait_until_running(running: &Running) -> Result<()> {
     wait(|| {
         let [worker] = children(running.0.id())?[..] else {
             return Ok(Err("no worker".into()));
@@ -176,12 +176,12 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
                 wait_readable(&ours)?;
             }
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
             let drained = thread::spawn(move || drain(ours));
-            let came = Instant::now();
+            let started = Instant::now();
             running.signal(signal)?;
-            let ended = (running.wait()?, came.elapsed());
+            let ended = (running.wait()?, started.elapsed());
             // Reads until the terminal is closed.
             drop(running);
             drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
@@ -193,11 +193,11 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
-            let came = Instant::now();
+            let started = Instant::now();
             drop(ours);
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
         End::Reader => {
             let (reader, writer) = std::io::pipe()?;
@@ -209,11 +209,11 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
-            let came = Instant::now();
+            let started = Instant::now();
             drop(reader);
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
         End::Stuck => {
             let (reader, writer) = std::io::pipe()?;
@@ -221,14 +221,14 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             command.stdout(writer);
             let mut running = Running::spawn(host, command)?;
             wait_full(&reader)?;
-            let came = Instant::now();
+            let started = Instant::now();
             running.signal(Signal::SIGTERM)?;
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
     };
     // A run that was cancelled before its result reports so by its exit code.
-    let called_off = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
-    let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
+    let interrupted = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
+    let codes: &[Option<i32>] = if interrupted { &[Some(0), Some(1)] } else { &[Some(0)] };
     ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
     Ok(took)
 }
@@ -247,7 +247,7 @@ fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
         loop {
             let took = ended(site, &site.pair.a, line, *end).with_context(|| format!("{line}: {end:?}"))?;
             eprintln!("{line}: {end:?}: ended after {} ms", took.as_millis());
-            if took <= AT_ONCE {
+            if took <= EXIT_LIMIT {
                 break;
             }
             ensure!(attempt < ATTEMPTS, "{line}: {end:?}: ended after {} ms", took.as_millis());

@@ -65,7 +65,7 @@ impl State {
         self.marks += packets * if is_worse { 20 * MARKS } else { MARKS } as f64 / 1e6;
     }
 
-    fn go_over(&mut self, held: Option<(String, String)>) -> Applied {
+    fn switch_to(&mut self, held: Option<(String, String)>) -> Applied {
         self.count();
         let changed = self.held != held;
         let name = held.as_ref().map(|(name, _)| name.clone());
@@ -111,7 +111,7 @@ impl MockDaemon {
 
     /// Drops the override, as when the host's file no longer allows it.
     pub fn forget(&self) {
-        self.lock().go_over(None);
+        self.lock().switch_to(None);
     }
 
     /// Name of the active configuration.
@@ -200,9 +200,9 @@ impl MockDaemon {
                 if let Nature::Slow(time) = nature {
                     thread::sleep(time);
                 }
-                Answer::of(Ok(self.lock().go_over(Some((apply.name, apply.text)))))
+                Answer::of(Ok(self.lock().switch_to(Some((apply.name, apply.text)))))
             }
-            (Verb::Release(_), _) => Answer::of(Ok(self.lock().go_over(None))),
+            (Verb::Release(_), _) => Answer::of(Ok(self.lock().switch_to(None))),
             (Verb::Health {}, _) => {
                 let mut state = self.lock();
                 state.count();

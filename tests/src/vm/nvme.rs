@@ -62,7 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
 ///
 /// # Errors
-/// The kernel has no such module, or refuses.
+/// The kernel lacks the module, or rejects the request.
 pub fn prepare(lab: &Lab, all: &[Ends], tos: u8) -> Result<()> {
     sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
     for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
@@ -122,7 +122,7 @@ pub struct Disk {
 /// Connects all initiators to their disks, in the order of [`prepare`].
 ///
 /// # Errors
-/// The kernel refuses, or no disk appears.
+/// The kernel rejects a request, or no disk appears.
 pub fn connect(lab: &Lab, all: &[Ends], transport: Transport) -> Result<Vec<Disk>> {
     (1..).zip(all).map(|(number, ends)| connect_one(lab, number, *ends, transport)).collect()
 }

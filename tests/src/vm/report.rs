@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_include_themselves_and_no_more() {
+    fn bounds_are_inclusive() {
         let mut report = Report::new("none").unwrap();
         report.at_least("x", 1.0, 1.0);
         report.at_most("x", 1.0, 1.0);

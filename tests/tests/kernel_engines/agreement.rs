@@ -98,8 +98,8 @@ fn engines_agree_on_captures_and_loop() {
 }
 
 #[test]
-fn every_opcode_over_every_header() {
-    let Some(mut both) = Both::load("every_opcode_over_every_header", 64, &everything()) else {
+fn engines_agree_on_opcodes_and_headers() {
+    let Some(mut both) = Both::load("engines_agree_on_opcodes_and_headers", 64, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;
@@ -270,8 +270,8 @@ fn engines_agree_on_backlog_age() {
 }
 
 #[test]
-fn every_pacer_and_limit() {
-    let Some(mut both) = Both::load("every_pacer_and_limit", 64, &everything()) else {
+fn engines_agree_on_pacers_and_cnp_limits() {
+    let Some(mut both) = Both::load("engines_agree_on_pacers_and_cnp_limits", 64, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;

@@ -188,8 +188,8 @@ fn beyond_horizon_packets_keep_order() {
 }
 
 #[test]
-fn marks_leave_checksum_and_icrc_right() {
-    let Some(mut both) = Both::load("marks_leave_checksum_and_icrc_right", 64, &marker()) else {
+fn marks_keep_checksum_and_icrc_valid() {
+    let Some(mut both) = Both::load("marks_keep_checksum_and_icrc_valid", 64, &marker()) else {
         return;
     };
     let mut now_ns = START_NS;

@@ -59,8 +59,8 @@ fn originals() -> Vec<Vec<u8>> {
 const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
 
 #[test]
-fn every_length() {
-    let Some(mut both) = Both::load("every_length", 64, &config(PACER_FQ)) else {
+fn engines_agree_on_packet_lengths() {
+    let Some(mut both) = Both::load("engines_agree_on_packet_lengths", 64, &config(PACER_FQ)) else {
         return;
     };
     for len in [0, 1, MAX_PACKET, MAX_PACKET + 1, 70_000] {
@@ -205,7 +205,7 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
 }
 
 /// Verdicts that leave a packet unchanged, at any hook.
-const LEFT_ALONE: [Stat; 10] = [
+const UNHANDLED: [Stat; 10] = [
     Stat::NotRoce,
     Stat::RoceV1,
     Stat::Ipv4Options,
@@ -242,7 +242,7 @@ fn mutated_packets_with_fq() {
         Stat::RpCnpUnknownFlow,
         Stat::RpCnpTooSoon,
     ];
-    let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| LEFT_ALONE.map(|stat| (hook, stat))))
+    let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| UNHANDLED.map(|stat| (hook, stat))))
         .chain(egress.map(|stat| (Hook::Egress, stat)))
         .chain(ingress.map(|stat| (Hook::Ingress, stat)))
         .collect();

@@ -76,8 +76,8 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
 }
 
 #[test]
-fn batch_names_refused_classes() -> Result<()> {
-    if !runnable("batch_names_refused_classes", &["htb"])? {
+fn batch_error_lists_rejected_classes() -> Result<()> {
+    if !runnable("batch_error_lists_rejected_classes", &["htb"])? {
         return Ok(());
     }
     const CLASSES: u16 = 300;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
@@ -50,7 +50,7 @@ fn attach_killed(tc: Tc) -> Result<()> {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
-                    2 => says(&lab.ok("gc")?, "attaching it was interrupted"),
+                    2 => assert_contains(&lab.ok("gc")?, "attaching it was interrupted"),
                     _ => served(&lab, tc, FLOWS)?,
                 }
             }
@@ -205,7 +205,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
     };
     let serves_both = |daemon: &mut Daemon| -> Result<()> {
         ["a0", "b0"].iter().try_for_each(|iface| {
-            daemon.says(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
+            daemon.wait_for_log(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
         })
     };
     let has =
@@ -215,7 +215,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
         let mut daemon = start(Some(n))?;
         let reloaded = serves_both(&mut daemon)
             .and_then(|()| daemon.write(&one(20)))
-            .and_then(|()| daemon.says(&["\"reloaded\""]));
+            .and_then(|()| daemon.wait_for_log(&["\"reloaded\""]));
         let is_over = reloaded.is_ok() && daemon.child.try_wait()?.is_none();
         if is_over {
             daemon.end()?;
@@ -245,7 +245,7 @@ fn reload_killed(tc: Tc) -> Result<()> {
         };
         attachments(2)?;
         daemon.write(&one(20))?;
-        daemon.says(&["\"reloaded\""]).with_context(|| format!("killed at step {n}"))?;
+        daemon.wait_for_log(&["\"reloaded\""]).with_context(|| format!("killed at step {n}"))?;
         daemon.end()?;
         ensure!(has(20), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         attachments(1)?;
@@ -297,7 +297,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     // Space for one journal, but not for its replacement.
     let disk = Small::mount(&lab, 4_096)?;
     let refused = lab.refused(1, &attach)?;
-    says(&refused, "No space left on device");
+    assert_contains(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());
     freed(FLOWS)?;

@@ -56,7 +56,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
-    for (shaper, spec, rate_bps, says) in [
+    for (shaper, spec, rate_bps, note_start) in [
         ("tbf", tbf, 200_000_000, "link rate 200mbit from the tbf"),
         ("htb", htb, 40_000_000, "link rate 40mbit from the htb"),
     ] {
@@ -76,7 +76,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
             netlink.replace_htb_class(index, &class)?;
         }
         let info = pair.a.attach("a0", Role::Switch, &[])?;
-        assert!(info.notes.iter().any(|note| note.starts_with(says)), "{:?}", info.notes);
+        assert!(info.notes.iter().any(|note| note.starts_with(note_start)), "{:?}", info.notes);
         assert_eq!(info.programs, ["egress"]);
         let config = pair.a.attachment("a0")?.maps.params()?.config;
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
@@ -132,8 +132,8 @@ fn real_backlog_decides_marking() -> Result<()> {
 }
 
 #[test]
-fn depth_decides_between_never_and_always() -> Result<()> {
-    if !runnable("depth_decides_between_never_and_always", &[])? {
+fn marking_follows_queue_depth() -> Result<()> {
+    if !runnable("marking_follows_queue_depth", &[])? {
         return Ok(());
     }
     let pair = Pair::new("cp-depth")?;

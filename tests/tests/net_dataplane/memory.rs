@@ -12,7 +12,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::Request;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::command::{Running, cpu_time, dcqcn};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
@@ -23,7 +23,7 @@ use crate::{CNP_TOS, runnable};
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
 
-/// Attaches with tables of the largest size that HTB has classes for and fills that of the reaction point.
+/// Attaches with the largest tables that HTB supports, and fills the RP table.
 fn filled(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     // Flows that were cut twice recover for minutes.
@@ -69,12 +69,12 @@ fn peak_of(process: &Running) -> Option<u64> {
 }
 
 #[test]
-fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
-    if !runnable("maps_and_pacer_are_small_with_all_flows", &["htb"])? {
+fn full_tables_stay_within_memory_limit() -> Result<()> {
+    if !runnable("full_tables_stay_within_memory_limit", &["htb"])? {
         return Ok(());
     }
     let pair = filled("memory")?;
-    let held = Held::by(&pair.a, "a0")?;
+    let held = HeldObjects::by(&pair.a, "a0")?;
     let bytes: u64 = held.maps.values().sum();
     eprintln!("maps for {HTB_MAX_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
     assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");

@@ -81,8 +81,8 @@ fn one_cnp_per_interval() -> Result<()> {
 }
 
 #[test]
-fn nothing_else_is_answered() -> Result<()> {
-    if !runnable("nothing_else_is_answered", &[])? {
+fn other_packets_get_no_cnp() -> Result<()> {
+    if !runnable("other_packets_get_no_cnp", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-none")?;

@@ -93,10 +93,10 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         let data = Roce { v6, ..Roce::default() };
         pair.a.socket("a0")?.send(&data.frame())?;
         let before = flow(&pair, &data)?;
-        let good = data.cnp(None, CNP_TOS);
+        let valid = data.cnp(None, CNP_TOS);
 
         let damaged = |at: usize| {
-            let mut cnp = good.clone();
+            let mut cnp = valid.clone();
             cnp[at] ^= 1;
             cnp
         };
@@ -104,12 +104,12 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         for (at, expected) in [
             (data.bth() + 7, Stat::RpCnpInvalid),
             (data.bth() + 12 + 7, Stat::RpCnpUnknownFlow),
-            (good.len() - 1, Stat::RpCnpInvalid),
+            (valid.len() - 1, Stat::RpCnpInvalid),
         ] {
             assert_eq!(outcome(&pair, &damaged(at))?, expected, "byte {at}");
         }
-        let mut cut = good.clone();
-        cut.truncate(good.len() - 1);
+        let mut cut = valid.clone();
+        cut.truncate(valid.len() - 1);
         let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
@@ -125,10 +125,10 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         }
         assert_eq!(flow(&pair, &data)?, before, "none of them has changed the flow");
 
-        assert_eq!(outcome(&pair, &good)?, Stat::RpCnpHandled);
+        assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpHandled);
         let once = flow(&pair, &data)?;
         for soon in 1..=3 {
-            assert_eq!(outcome(&pair, &good)?, Stat::RpCnpTooSoon);
+            assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpTooSoon);
             let now = flow(&pair, &data)?;
             let cnps = Cnps { ignored: soon, ..once.cnps };
             assert_eq!(now, RpFlow { cnps, ..once }, "a flood cuts once per interval");

@@ -86,11 +86,11 @@ fn other_host_data_not_answered() -> Result<()> {
     let ce = |psn| Roce { ecn: Ecn::CE, psn, ..Roce::default() };
     let mut for_another = ce(1).frame();
     for_another[5] ^= 0x77;
-    let mut for_a_group = ce(2).frame();
-    for_a_group[..6].copy_from_slice(&[0x01, 0x00, 0x5e, 1, 1, 1]);
-    let mut for_all = ce(3).frame();
-    for_all[..6].copy_from_slice(&[0xff; 6]);
-    for frame in [&for_another, &for_a_group, &for_all] {
+    let mut multicast = ce(2).frame();
+    multicast[..6].copy_from_slice(&[0x01, 0x00, 0x5e, 1, 1, 1]);
+    let mut broadcast = ce(3).frame();
+    broadcast[..6].copy_from_slice(&[0xff; 6]);
+    for frame in [&for_another, &multicast, &broadcast] {
         a.send(frame)?;
         b.expect()?;
     }
@@ -98,7 +98,7 @@ fn other_host_data_not_answered() -> Result<()> {
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 3);
     // A box in front of the receivers answers for them, but not for a group.
     pair.b.set("b0", &["np_other_host=on"])?;
-    for frame in [&for_a_group, &for_all, &for_another] {
+    for frame in [&multicast, &broadcast, &for_another] {
         a.send(frame)?;
         b.expect()?;
     }
@@ -132,16 +132,16 @@ fn forwarded_data_not_answered() -> Result<()> {
         Ok(a.drain()?.iter().filter(|frame| frame.len() == cnp.len()).count())
     };
     let own = |dest_qpn, v6| Roce { ecn: Ecn::CE, dest_qpn, v6, ..Roce::default() };
-    let others = |dest_qpn, v6| Roce { dst: 77, ..own(dest_qpn, v6) };
+    let other_host = |dest_qpn, v6| Roce { dst: 77, ..own(dest_qpn, v6) };
     for v6 in [false, true] {
         let before = pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?;
         assert_eq!(answers(&own(0x31, v6))?, 1, "its own are, IPv6 {v6}");
-        assert_eq!(answers(&others(0x32, v6))?, 0, "IPv6 {v6}");
+        assert_eq!(answers(&other_host(0x32, v6))?, 0, "IPv6 {v6}");
         assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, before + 1);
     }
     // A box in front of the receivers, where that is requested.
     pair.b.set("b0", &["np_other_host=on"])?;
-    assert_eq!(answers(&others(0x33, false))?, 1);
+    assert_eq!(answers(&other_host(0x33, false))?, 1);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npati
 
 #[test]
 fn rollout_survives_killed_members() -> Result<()> {
-    if !Etcd::is_there("rollout_survives_killed_members") {
+    if !Etcd::available("rollout_survives_killed_members") {
         return Ok(());
     }
     let mut site = Site::new(3, 4)?;

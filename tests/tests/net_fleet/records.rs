@@ -21,8 +21,8 @@ fn put(site: &Site, key: &str, value: &str) -> Result<()> {
 }
 
 #[test]
-fn unreadable_record_costs_its_host_only() -> Result<()> {
-    if !Etcd::is_there("unreadable_record_costs_its_host_only") {
+fn unreadable_record_affects_only_its_host() -> Result<()> {
+    if !Etcd::available("unreadable_record_affects_only_its_host") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -52,7 +52,7 @@ fn unreadable_record_costs_its_host_only() -> Result<()> {
 
 #[test]
 fn deleted_version_number_is_not_reused() -> Result<()> {
-    if !Etcd::is_there("deleted_version_number_is_not_reused") {
+    if !Etcd::available("deleted_version_number_is_not_reused") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -74,7 +74,7 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
 
 #[test]
 fn resume_and_abort_need_a_coordinator() -> Result<()> {
-    if !Etcd::is_there("resume_and_abort_need_a_coordinator") {
+    if !Etcd::available("resume_and_abort_need_a_coordinator") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -83,16 +83,19 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
     assert!(applied.status.success() && warning.contains("no coordinator is running"), "{warning}");
     for command in ["resume", "abort"] {
         let output = site.run(&[command])?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(3) && said.contains("no coordinator is running"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(3) && message.contains("no coordinator is running"),
+            "{message}"
+        );
     }
     assert!(site.text(&["status"])?.contains("no coordinator is running"));
     Ok(())
 }
 
 #[test]
-fn interrupted_apply_is_no_coordinator() -> Result<()> {
-    if !Etcd::is_there("interrupted_apply_is_no_coordinator") {
+fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
+    if !Etcd::available("interrupted_apply_is_not_a_coordinator") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -102,13 +105,16 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
     site.settle("the canary has the version", |host, daemon| host != "h000" || daemon.name().is_some())?;
     signal(&apply, Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("no coordinator continues it"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains("no coordinator continues it"), "{message}");
     // Immediately: its key does not outlive it.
     assert_eq!(site.run(&["abort"])?.status.code(), Some(3));
     let resumed = site.run(&["resume"])?;
-    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
-    assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
+    let message = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(
+        resumed.status.code() == Some(1) && message.contains("cannot pause or resume version 1"),
+        "{message}"
+    );
     site.text(&["abort", "--wait"])?;
     site.settle("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
     Ok(())
@@ -116,7 +122,7 @@ fn interrupted_apply_is_no_coordinator() -> Result<()> {
 
 #[test]
 fn silent_canary_rolls_back() -> Result<()> {
-    if !Etcd::is_there("silent_canary_rolls_back") {
+    if !Etcd::available("silent_canary_rolls_back") {
         return Ok(());
     }
     let site = Site::new(1, 4)?;
@@ -132,16 +138,16 @@ fn silent_canary_rolls_back() -> Result<()> {
         site.daemons["h000"].be(nature);
         let output =
             site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
         assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
     }
     Ok(())
 }
 
 #[test]
-fn one_group_is_applied_alone() -> Result<()> {
-    if !Etcd::is_there("one_group_is_applied_alone") {
+fn apply_of_one_group_keeps_the_others() -> Result<()> {
+    if !Etcd::available("apply_of_one_group_keeps_the_others") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -155,26 +161,26 @@ fn one_group_is_applied_alone() -> Result<()> {
 }
 
 #[test]
-fn stopped_etcd_is_no_refusal() -> Result<()> {
-    if !Etcd::is_there("stopped_etcd_is_no_refusal") {
+fn stopped_etcd_is_not_a_rejection() -> Result<()> {
+    if !Etcd::available("stopped_etcd_is_not_a_rejection") {
         return Ok(());
     }
     let site = Site::new(1, 1)?;
     site.etcd.signal(0, Signal::SIGSTOP)?;
     let output = site.run(&["status"])?;
     site.etcd.signal(0, Signal::SIGCONT)?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("cannot reach etcd at"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd at"), "{message}");
     Ok(())
 }
 
 #[test]
-fn unreachable_etcd_is_named() -> Result<()> {
+fn unreachable_etcd_reported() -> Result<()> {
     let binary =
         std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
     let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let expected = "cannot reach etcd at http://127.0.0.1:1: no member responds";
-    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    assert!(output.status.code() == Some(1) && message.contains(expected), "{message}");
     Ok(())
 }

@@ -15,7 +15,7 @@ fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn good_change_completes_bad_rolls_back() -> Result<()> {
-    if !Etcd::is_there("good_change_completes_bad_rolls_back") {
+    if !Etcd::available("good_change_completes_bad_rolls_back") {
         return Ok(());
     }
     let mut site = Site::new(1, 5)?;
@@ -26,8 +26,8 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         plan.contains("all: eth* parameters.rpg_gd") && site.text(&["history"])?.contains("no version yet"),
         "{plan}"
     );
-    let said = site.text(&apply(&good, &["--why", "a first try"]))?;
-    assert!(said.contains("version 1 is active: 5 hosts changed, 0 are away"), "{said}");
+    let message = site.text(&apply(&good, &["--why", "a first try"]))?;
+    assert!(message.contains("version 1 is active: 5 hosts changed, 0 are away"), "{message}");
     for daemon in site.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())]);
         assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 12")));
@@ -35,7 +35,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
     // Worse than before, and than unchanged hosts: only the canary was changed.
     let bad = site.run(&apply(&site.file(FAST, "rpg_gd = 15")?, &[]))?;
-    let said = String::from_utf8_lossy(&bad.stderr);
+    let message = String::from_utf8_lossy(&bad.stderr);
     assert_eq!(bad.status.code(), Some(1));
     for words in [
         "version 2 was rolled back: h000 has ",
@@ -43,7 +43,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         "on 4 unchanged hosts ",
         "; limit ",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(message.contains(words), "{words}: {message}");
     }
     assert_eq!(site.daemons["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
     assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().len() == 1));
@@ -60,8 +60,8 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     // A host that returns after the rollout, and a new host.
     site.kill_agent("h004")?;
     site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
-    let said = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
-    assert!(said.contains("4 hosts changed, 1 are away"), "{said}");
+    let message = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
+    assert!(message.contains("4 hosts changed, 1 are away"), "{message}");
     assert_eq!(site.daemons["h004"].name().as_deref(), Some("fleet 1"), "nothing changes without an agent");
     site.begin_agent("h004")?;
     site.add("h005")?;
@@ -91,7 +91,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
 #[test]
 fn one_rollout_at_a_time() -> Result<()> {
-    if !Etcd::is_there("one_rollout_at_a_time") {
+    if !Etcd::available("one_rollout_at_a_time") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -129,7 +129,7 @@ fn one_rollout_at_a_time() -> Result<()> {
 
 #[test]
 fn refused_rollback_is_retried() -> Result<()> {
-    if !Etcd::is_there("refused_rollback_is_retried") {
+    if !Etcd::available("refused_rollback_is_retried") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;

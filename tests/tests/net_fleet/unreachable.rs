@@ -51,7 +51,7 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 #[test]
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let test = "partitioned_host_keeps_config_then_follows";
-    if !runnable(test, &[])? || !Etcd::is_there(test) {
+    if !runnable(test, &[])? || !Etcd::available(test) {
         return Ok(());
     }
     // etcd and h0 on one side of a wire, h1 on the other.
@@ -97,9 +97,9 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     ensure!(apply("11")?.status.success(), "the first version is not applied");
     wire(false)?;
     there(1)?;
-    let said = apply("12")?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    ensure!(said.status.success() && text.contains("1 are away"), "{text} {:?}", said.stderr);
+    let message = apply("12")?;
+    let text = String::from_utf8_lossy(&message.stdout).into_owned();
+    ensure!(message.status.success() && text.contains("1 are away"), "{text} {:?}", message.stderr);
     // The host keeps its configuration, and its agent runs.
     assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
     wire(true)?;
@@ -118,7 +118,7 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if !Etcd::is_there(test) {
+    if !Etcd::available(test) {
         return Ok(());
     }
     if !std::env::split_paths(&path).any(|dir| dir.join("faketime").is_file()) {
@@ -132,9 +132,9 @@ fn clock_skew_changes_nothing() -> Result<()> {
     }
     // Without the library their clocks would not differ, and nothing would be tested.
     let year = |shift: &str| -> Result<String> {
-        let said =
+        let message =
             Command::new("env").args([FAKETIME, &format!("FAKETIME={shift}"), "date", "+%Y"]).output()?;
-        Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+        Ok(String::from_utf8_lossy(&message.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
     site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
@@ -160,7 +160,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
     let test = "duplicate_agents_reported";
-    if !Etcd::is_there(test) {
+    if !Etcd::available(test) {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -172,7 +172,7 @@ fn duplicate_agents_reported() -> Result<()> {
     ensure!(!site.status()?.to_string().contains(complaint), "each host has one agent");
     let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
     let other = Agent(site.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
-    site.wait("h000 says so", |status| Ok(of(status, "h000").contains(complaint)))?;
+    site.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
     ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
     site.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;

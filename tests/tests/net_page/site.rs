@@ -60,11 +60,11 @@ impl Page {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
+        let mut log = BufReader::new(child.stderr.take().context("no pipe")?);
         let mut url = String::new();
-        said.read_line(&mut url)?;
+        log.read_line(&mut url)?;
         // The reader has stopped; further output must not block it.
-        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Ok(Self { child, url: url.trim().to_owned() })
     }
 

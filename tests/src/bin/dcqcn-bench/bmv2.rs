@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::links::CP;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::cpu_time;
 
 /// Name of its metric.
@@ -72,6 +72,6 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         let packets = (WINDOW * windows) as f64;
         rates.push(packets / (busy()? - before).as_secs_f64() / 1e3);
     }
-    bench.add(Figure::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
+    bench.add(Metric::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
     Ok(())
 }

@@ -19,19 +19,19 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::PATIENCE;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::scale;
 
 /// Flows of the dump.
 const FLOWS: u32 = 65_536;
 /// Slots in its table, enough to make overflowing sets rare.
-const PLACES: u32 = 1 << 18;
+const TABLE_FLOWS: u32 = 1 << 18;
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
 /// Class 3 marks every packet, and none.
 const MARK: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
-const LEAVE: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
-/// Packets after a change of which at least one has the new parameters.
+const UNMARKED: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
+/// Packets sent after a change; at least one of them must have the new parameters.
 const ENOUGH: usize = 100;
 
 /// Measures the control plane.
@@ -44,7 +44,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-control")?;
     let request = request("a0", Role::Host, &[RATE])?;
     let flows = if bench.quick { 1_024 } else { FLOWS };
-    let settings = Settings { flows: Some(PLACES), ..request.settings };
+    let settings = Settings { flows: Some(TABLE_FLOWS), ..request.settings };
     pair.a.attach_as(&Request { settings, ..request })?;
     let socket = pair.a.socket("a0")?;
     for qpn in FIRST_QPN..FIRST_QPN + flows {
@@ -66,15 +66,15 @@ fn changes(bench: &mut Bench) -> Result<()> {
         let (first, call) = change(&pair)?;
         seen.push(first.as_secs_f64() * 1e6);
         took.push(call.as_secs_f64() * 1e6);
-        pair.a.set("a0", &LEAVE)?;
+        pair.a.set("a0", &UNMARKED)?;
     }
-    bench.add(Figure::new(
+    bench.add(Metric::new(
         Section::Control,
         "live change: from the call to the first packet with it",
         "us",
         seen,
     ));
-    bench.add(Figure::new(Section::Control, "live change: duration of the call", "us", took));
+    bench.add(Metric::new(Section::Control, "live change: duration of the call", "us", took));
     Ok(())
 }
 
@@ -137,7 +137,7 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
         // A few sets overflow.
         ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn flows` shows {rows} of {flows} flows");
     }
-    bench.add(Figure::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
+    bench.add(Metric::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
     Ok(())
 }
 
@@ -169,9 +169,9 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
     let resident: f64 = resident.context("no VmRSS")?.parse()?;
     ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` exited unexpectedly");
-    let what = |figure: &str| format!("`dcqcn run` next to {flows} QPs: {figure}");
-    bench.add(Figure::new(Section::Control, what("CPU"), "%", vec![cpu]));
-    bench.add(Figure::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
+    let what = |metric: &str| format!("`dcqcn run` next to {flows} QPs: {metric}");
+    bench.add(Metric::new(Section::Control, what("CPU"), "%", vec![cpu]));
+    bench.add(Metric::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::RawSocket;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::Baselines;
 
 /// Rate of the shaped links: far more than one CPU sends.
@@ -167,8 +167,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for (name, against, _, _, _, rates) in wires {
-        let figure = Figure::new(Section::Links, name, "kpps", rates).more_is_better();
-        bench.add(Figure { against: against.map(str::to_owned), ..figure });
+        let metric = Metric::new(Section::Links, name, "kpps", rates).more_is_better();
+        bench.add(Metric { against: against.map(str::to_owned), ..metric });
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use dcqcn_tests::packets::{Roce, v4};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::{
     Baselines, Input, Instance, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of, run,
     runs, switch,
@@ -214,8 +214,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for case in cases {
-        let figure = Figure::new(Section::Packets, case.name, "ns", case.rounds);
-        bench.add(Figure { against: case.against.map(str::to_owned), ..figure });
+        let metric = Metric::new(Section::Packets, case.name, "ns", case.rounds);
+        bench.add(Metric { against: case.against.map(str::to_owned), ..metric });
     }
     Ok(())
 }

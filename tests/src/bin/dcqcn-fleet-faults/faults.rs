@@ -146,7 +146,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.site.daemons[&host].be(Nature::Good);
         Ok(())
     }),
-    harm("aborted, and the coordinator killed while it goes back", |field| {
+    harm("aborted, and the coordinator killed in the rollback", |field| {
         field.until(3)?;
         field.site.text(&["abort", "--why", "a mistake"])?;
         field.end_coordinators()?;
@@ -222,7 +222,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
-    harm("a canary dead while it goes back", |field| {
+    harm("a canary dead during the rollback", |field| {
         let canary = field.canary();
         field.until(3)?;
         field.end_coordinators()?;
@@ -251,7 +251,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         // Replace the agent by a program that writes the records of another version.
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
-        field.be_other_agent(&host)?;
+        field.run_rival_agent(&host)?;
         field.site.begin_agent(&host)
     }),
     Fault {

@@ -114,7 +114,7 @@ impl Field {
 
     /// Writes the records of a host as an agent of another version would, until the rollout has ended: with unknown fields and
     /// metrics, and few known ones.
-    pub(crate) fn be_other_agent(&self, host: &str) -> Result<()> {
+    pub(crate) fn run_rival_agent(&self, host: &str) -> Result<()> {
         let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
         let began = Instant::now();
         while !self.is_over()? {

@@ -82,7 +82,7 @@ impl Fleet {
         self.run(&["apply", file.to_str().context("path is not UTF-8")?]).map(drop)
     }
 
-    fn wait_over(&self) -> Result<Value> {
+    fn wait_until_complete(&self) -> Result<Value> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
             // An etcd member may be too busy to respond.
@@ -182,7 +182,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     wait("every host has the version", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
-    let end = fleet.wait_over()?;
+    let end = fleet.wait_until_complete()?;
     ensure!(
         end["status"].as_str().is_some_and(|status| status.starts_with("done")),
         "the rollout ends with {end}"
@@ -217,7 +217,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
         })
         .collect();
     records.chunks(OPERATIONS).try_for_each(|chunk| fleet.etcd.put(chunk))?;
-    let (wants, _watch) = watch_wants(&fleet.etcd)?;
+    let (orders, _watch) = watch_orders(&fleet.etcd)?;
 
     let mut table = Table::new(&["WHAT", ">MEASURED"]);
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
@@ -231,8 +231,8 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.apply(&interfaces(11))?;
     row("`apply` without --wait", seconds(began));
     let mut has = BTreeMap::new();
-    obey(&fleet.etcd, &wants, &mut has, |has| has.len() == hosts)?;
-    let end = fleet.wait_over()?;
+    obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
+    let end = fleet.wait_until_complete()?;
     ensure!(
         end["status"].as_str().is_some_and(|status| status.starts_with("done")),
         "the rollout ends with {end}"
@@ -244,12 +244,12 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.apply(&interfaces(12))?;
     let changed =
         |has: &BTreeMap<String, u64>, version: u64| has.values().filter(|one| **one == version).count();
-    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 2) >= hosts / 2)?;
+    obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 2) >= hosts / 2)?;
     let began = Instant::now();
     fleet.run(&["abort"])?;
     row("`abort` with half of the hosts changed", seconds(began));
-    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 1) == hosts)?;
-    let end = fleet.wait_over()?;
+    obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
+    let end = fleet.wait_until_complete()?;
     ensure!(
         end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
         "the rollout ends with {end}"
@@ -274,11 +274,11 @@ fn interfaces(gd: u8) -> String {
 }
 
 /// Watches the orders, by host.
-fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
+fn watch_orders(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     let mut command = etcd.watch("/dcqcn/hosts/")?;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
-    let (sender, wants) = channel();
+    let (sender, orders) = channel();
     thread::spawn(move || {
         let mut host = None;
         for line in lines.map_while(Result::ok) {
@@ -292,22 +292,22 @@ fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
             }
         }
     });
-    Ok((wants, Running(child)))
+    Ok((orders, Running(child)))
 }
 
 /// Reports each order as applied, until `is_enough` accepts the versions of the hosts.
 fn obey(
     etcd: &Etcd,
-    wants: &Receiver<(String, Value)>,
+    orders: &Receiver<(String, Value)>,
     has: &mut BTreeMap<String, u64>,
     is_enough: impl Fn(&BTreeMap<String, u64>) -> bool,
 ) -> Result<()> {
     let began = Instant::now();
     while !is_enough(has) {
         ensure!(began.elapsed() < PATIENCE, "orders stop: {} hosts have one", has.len());
-        let Ok(first) = wants.recv_timeout(Duration::from_secs(1)) else { continue };
+        let Ok(first) = orders.recv_timeout(Duration::from_secs(1)) else { continue };
         let mut reports = Vec::new();
-        for (host, want) in [first].into_iter().chain(wants.try_iter().take(OPERATIONS - 1)) {
+        for (host, want) in [first].into_iter().chain(orders.try_iter().take(OPERATIONS - 1)) {
             let version = want["version"].as_u64().context("an order without a version")?;
             let tried = json!({
                 "version": version, "group": want["group"], "hash": want["hash"], "error": null

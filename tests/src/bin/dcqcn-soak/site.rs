@@ -19,7 +19,7 @@ use crate::traffic::Traffic;
 /// Size of the tables of the daemon's attachments, which identifies its maps.
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
-pub(crate) const OTHER_FLOWS: u32 = 1_533;
+pub(crate) const ALTERNATIVE_FLOWS: u32 = 1_533;
 /// Address of the daemon's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
@@ -37,25 +37,25 @@ pub(crate) fn file() -> String {
 pub(crate) struct Harm {
     pub(crate) packets_lost: u64,
     pub(crate) rates_lost: u64,
-    pub(crate) left_behind: u64,
+    pub(crate) leaked: u64,
 }
 
 impl Harm {
     pub(crate) const fn is_none(&self) -> bool {
-        self.packets_lost == 0 && self.rates_lost == 0 && self.left_behind == 0
+        self.packets_lost == 0 && self.rates_lost == 0 && self.leaked == 0
     }
 
     pub(crate) const fn add(&mut self, other: Self) {
         self.packets_lost += other.packets_lost;
         self.rates_lost += other.rates_lost;
-        self.left_behind += other.left_behind;
+        self.leaked += other.leaked;
     }
 }
 
 impl fmt::Display for Harm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { packets_lost, rates_lost, left_behind } = self;
-        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {left_behind} leftovers")
+        let Self { packets_lost, rates_lost, leaked } = self;
+        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {leaked} leftovers")
     }
 }
 
@@ -75,7 +75,7 @@ impl Site {
         let pair = Pair::new("soak")?;
         pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
         let mut daemon = Daemon::start(&pair.a, &file())?;
-        daemon.says(&["begun", "\"task\":\"pacer\""])?;
+        daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
         let traffic = Traffic::start(&pair)?;
         traffic.pass(100)?;
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
@@ -139,13 +139,13 @@ impl Site {
         drop(attachment);
         let flow = flow(&self.pair)?;
         let rates_lost = u64::from(flow.hot.machine.rate_bps != self.rate_bps || flow.cnps.handled != 1);
-        Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
+        Ok(Harm { packets_lost, rates_lost, leaked: self.leaked()? })
     }
 
     /// State outside the daemon's attachments.
-    fn left_behind(&self) -> Result<u64> {
+    fn leaked(&self) -> Result<u64> {
         // Maps are freed a moment after their last user.
-        let others = if freed(OTHER_FLOWS).is_ok() { 0 } else { tables(OTHER_FLOWS) };
+        let others = if freed(ALTERNATIVE_FLOWS).is_ok() { 0 } else { tables(ALTERNATIVE_FLOWS) };
         let served = wait(|| {
             let found = tables(FLOWS);
             Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
@@ -184,8 +184,8 @@ impl Site {
         let journals = pair.a.journals()?;
         drop(pair);
         let _ = freed(FLOWS);
-        let _ = freed(OTHER_FLOWS);
-        Ok(tables(FLOWS) + tables(OTHER_FLOWS) + usize::from(journals.exists()))
+        let _ = freed(ALTERNATIVE_FLOWS);
+        Ok(tables(FLOWS) + tables(ALTERNATIVE_FLOWS) + usize::from(journals.exists()))
     }
 }
 

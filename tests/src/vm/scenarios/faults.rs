@@ -15,7 +15,7 @@ use crate::socket::RawSocket;
 const VICTIM: u8 = 1;
 const PEER: u8 = 2;
 /// An unused address.
-const STRANGER: u8 = 77;
+const UNKNOWN_HOST: u8 = 77;
 /// An unused QP.
 const NO_QP: u32 = 0x00ab_cdef;
 const LINK: &str = "20mbit";
@@ -57,7 +57,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         *last ^= 1;
     }
     let wrong_qp = Roce { dest_qpn: NO_QP, ..genuine.clone() }.cnp(None, 0);
-    let no_peer = Roce { dst: STRANGER, ..genuine.clone() }.cnp(None, 0);
+    let no_peer = Roce { dst: UNKNOWN_HOST, ..genuine.clone() }.cnp(None, 0);
     for (name, frame, counter) in [
         ("wrong ICRC", &bad_icrc, "rp_cnp_invalid"),
         ("a QP that does not exist", &wrong_qp, "rp_cnp_unknown_flow"),
@@ -113,8 +113,9 @@ fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str
         }
         Ok(started.elapsed())
     })??;
-    let rate_bps =
-        flow(lab, qpn)?.and_then(|row| row.get("rate_bps")?.as_f64()).context("the victim's flow is gone")?;
+    let rate_bps = flow(lab, qpn)?
+        .and_then(|row| row.get("rate_bps")?.as_f64())
+        .context("the victim's flow was removed")?;
     let counted = count(&lab.on_host(VICTIM, "counters {}")?, counter)? - before;
     report.row([
         name.to_owned(),
@@ -158,8 +159,8 @@ fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
     report.at_least("flows evicted, counted", evicted as f64, f64::from(NEW_FLOWS - TABLE_FLOWS));
     report.check(
         "the victim's flow",
-        if victim.is_some() { "there" } else { "gone" },
-        "there",
+        if victim.is_some() { "present" } else { "removed" },
+        "present",
         victim.is_some(),
     );
     Ok(())

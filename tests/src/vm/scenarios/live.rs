@@ -16,11 +16,11 @@ const RECEIVER: u8 = 2;
 /// Long enough for all commands under emulation.
 const SECONDS: u32 = 140;
 /// Rate limit of the QP, Mbit/s.
-const HELD: u32 = 10;
+const LIMIT_MBPS: u32 = 10;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
-    if lab::ends_with_a_drop()? {
+    if lab::dies_on_local_drop()? {
         // An fq that exists before the traffic stays when dcqcn attaches and detaches.
         sh(&format!("tc qdisc replace dev {} root fq limit 40000 flow_limit 20000", lab.iface(SENDER)))?;
     }
@@ -31,7 +31,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     thread::sleep(Duration::from_secs(3));
     report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
 
-    let held = f64::from(HELD);
+    let held = f64::from(LIMIT_MBPS);
     let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {
         action().with_context(|| what.to_owned())?;
         thread::sleep(Duration::from_millis(500));
@@ -43,10 +43,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     };
     step("nothing", held, &mut || Ok(()))?;
     step("rpg_max_rate doubled", 2.0 * held, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * HELD)).map(drop)
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * LIMIT_MBPS)).map(drop)
     })?;
     step("rpg_max_rate restored", held, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={HELD}mbit")).map(drop)
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={LIMIT_MBPS}mbit")).map(drop)
     })?;
     step("thresholds changed", held, &mut || {
         lab.on_host(SENDER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
@@ -65,13 +65,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lost = || -> Result<u64> {
         Ok(lab.hw_counter(RECEIVER, "out_of_seq_request")? + lab.hw_counter(SENDER, "completer_retry_err")?)
     };
-    let mut lost_by_it = 0;
+    let mut lost_to_change = 0;
     step("programs replaced", held, &mut || {
         let before = lost()?;
         replace(&lab)?;
         // Loss would show as a gap once later packets arrive.
         thread::sleep(Duration::from_secs(1));
-        lost_by_it = lost()? - before;
+        lost_to_change = lost()? - before;
         Ok(())
     })?;
     step("detached and reattached", held, &mut || {
@@ -81,7 +81,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         thread::sleep(Duration::from_secs(4));
         Ok(())
     })?;
-    report.equals("programs replaced: packets out of sequence", lost_by_it, 0);
+    report.equals("programs replaced: packets out of sequence", lost_to_change, 0);
     let finished = traffic.drain(..).map(perftest::Traffic::finish).collect::<Result<Vec<_>>>()?;
     for outcome in finished {
         let end =
@@ -92,8 +92,9 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 fn attach(lab: &Lab) -> Result<()> {
-    let line =
-        format!("attach {{}} --set link_rate=1gbit --set pacing_credit=5ms --set rpg_max_rate={HELD}mbit");
+    let line = format!(
+        "attach {{}} --set link_rate=1gbit --set pacing_credit=5ms --set rpg_max_rate={LIMIT_MBPS}mbit"
+    );
     lab.on_host(SENDER, &line).map(drop)
 }
 

@@ -29,14 +29,14 @@ const RPING_BYTES: u32 = 32_768;
 
 /// Sources of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum PairKnowledge {
     Hint,
     Static,
     Rdma,
     Cm,
 }
 
-impl Known {
+impl PairKnowledge {
     const ALL: [Self; 4] = [Self::Hint, Self::Static, Self::Rdma, Self::Cm];
 
     fn name(self) -> &'static str {
@@ -50,14 +50,14 @@ impl Known {
 }
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    each(report, &Options::default(), &Known::ALL)
+    each(report, &Options::default(), &PairKnowledge::ALL)
 }
 
 pub(super) fn bridged(report: &mut Report) -> Result<()> {
-    each(report, &Options { bridged: true, ..Options::default() }, &[Known::Rdma])
+    each(report, &Options { bridged: true, ..Options::default() }, &[PairKnowledge::Rdma])
 }
 
-fn each(report: &mut Report, options: &Options, all: &[Known]) -> Result<()> {
+fn each(report: &mut Report, options: &Options, all: &[PairKnowledge]) -> Result<()> {
     let lab = Lab::new(RECEIVER, options)?;
     for host in [SENDER, RECEIVER] {
         lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
@@ -92,9 +92,9 @@ fn decoy(lab: &Lab) -> Result<()> {
     perftest::run(lab, &[flow.clone(), Flow { port: 17_901, ..flow }]).map(drop)
 }
 
-fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
+fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     let mut daemons = Vec::new();
-    if known == Known::Rdma {
+    if known == PairKnowledge::Rdma {
         for host in [SENDER, RECEIVER] {
             daemons.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
         }
@@ -103,7 +103,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let other =
         Flow { traffic_class: OTHER_CLASS, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_100, SECONDS) };
     let congested = Flow { traffic_class: ECT, port: 18_101, ..other.clone() };
-    let (flows, congested_qpn, rping) = if known == Known::Cm {
+    let (flows, congested_qpn, rping) = if known == PairKnowledge::Cm {
         let (rping, qpn) = start_rping(lab)?;
         (perftest::start(lab, &[other])?, qpn, Some(rping))
     } else {
@@ -115,7 +115,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
             "different",
             own != peer,
         );
-        if known == Known::Static {
+        if known == PairKnowledge::Static {
             for host in [SENDER, RECEIVER] {
                 let (near, far) = (lab.address(SENDER), lab.address(RECEIVER));
                 lab.on_host(host, &format!("flows pair add {{}} {near} {own} {peer} --peer {far}"))?;
@@ -154,9 +154,9 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     report.equals(&name("CNPs to the other QP"), other.handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps / 1e6, 19.9);
     report.equals(&name("CNPs without a known flow"), counts.unknown, 0);
-    let (what, wanted) = if known == Known::Hint { ("all", counts.sent) } else { ("none", 0) };
-    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, wanted);
-    if known != Known::Hint {
+    let (what, expected) = if known == PairKnowledge::Hint { ("all", counts.sent) } else { ("none", 0) };
+    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, expected);
+    if known != PairKnowledge::Hint {
         let found = source_of(&pairs, lab, congested_qpn);
         report.check(&name("source of the receiver's pair"), &found, known.name(), found == known.name());
     }
@@ -195,9 +195,9 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
 }
 
 /// Waits until the receiver has the pair from the expected source.
-fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
+fn wait_for_pair(lab: &Lab, known: PairKnowledge, qpn: u32) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
-    while known != Known::Hint
+    while known != PairKnowledge::Hint
         && source_of(&lab.on_host(RECEIVER, "flows pair list {}")?, lab, qpn) != known.name()
     {
         ensure!(

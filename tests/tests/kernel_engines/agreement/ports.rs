@@ -3,10 +3,10 @@
 use super::*;
 
 #[test]
-fn inline_both_ways() {
+fn engines_agree_inline_both_directions() {
     let mut config = everything();
     config.scalars.drop_not_ect = 1;
-    let Some(mut both) = Both::load("inline_both_ways", 8, &config) else {
+    let Some(mut both) = Both::load("engines_agree_inline_both_directions", 8, &config) else {
         return;
     };
     let peer = 77;
