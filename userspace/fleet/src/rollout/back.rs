@@ -31,7 +31,7 @@ impl Rollout {
             self.phase = Phase::RolledBack { reason: reason.clone() };
             let unheard = self.count(|state| state == State::Unheard);
             self.add_message(
-                format!("all hosts ordered to roll back; {unheard} do not respond and will roll back when they return"),
+                format!("all hosts ordered to roll back; {unheard} have not rolled back yet and retry"),
                 effects,
             );
         }
