@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn group_and_reserved_addresses_have_no_host() {
+    fn group_and_reserved_addresses_are_not_hosts() {
         let v4 = |text: &str| mapped(text.parse::<Ipv4Addr>().unwrap().octets());
         let v6 = |text: &str| words(text.parse::<Ipv6Addr>().unwrap().octets());
         for text in

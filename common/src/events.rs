@@ -233,7 +233,7 @@ pub unsafe fn newest(log: *mut EventLog) -> u64 {
 /// As [`newest`].
 #[cfg(not(target_arch = "bpf"))]
 #[must_use]
-pub unsafe fn look(log: *mut EventLog, number: u64) -> Found {
+pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> Found {
     // SAFETY: required of the caller.
     let is_over = move || unsafe { newest(log) } >= number.saturating_add(SLOTS as u64);
     // SAFETY: required of the caller; the remainder keeps the slot inside the log.
@@ -268,7 +268,7 @@ mod tests {
 
     fn find(log: &mut EventLog, number: u64) -> Found {
         // SAFETY: the test owns the log.
-        unsafe { look(log, number) }
+        unsafe { read_entry(log, number) }
     }
 
     fn enter(log: &mut EventLog, interval_ns: u64, event: Event) -> bool {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn flooding_kind_evicts_no_other_kind() {
+    fn flood_evicts_only_its_own_kind() {
         let mut log = Box::new(EventLog::EMPTY);
         let flood =
             (0..10_000).filter(|n| enter(&mut log, 10_000_000, event(EventKind::RateCut, 5, *n))).count();
@@ -343,7 +343,7 @@ mod tests {
     fn reader_never_sees_partial_entry() {
         const EACH: u64 = 100_000;
         struct Raw(*mut EventLog);
-        // SAFETY: only `record` and `look` access it, and they support concurrent use.
+        // SAFETY: only `record` and `read_entry` access it, and they support concurrent use.
         unsafe impl Sync for Raw {}
         let raw = Raw(Box::into_raw(Box::new(EventLog::EMPTY)));
         let raw = &raw;
@@ -360,13 +360,13 @@ mod tests {
                 });
             }
             let reader = scope.spawn(move || {
-                let (mut read, mut gone) = (vec![], 0);
+                let (mut read, mut lost) = (vec![], 0);
                 for number in 1..=2 * EACH {
                     loop {
                         // SAFETY: the log outlives the scope.
-                        match unsafe { look(raw.0, number) } {
+                        match unsafe { read_entry(raw.0, number) } {
                             Found::Event(event) => read.push(event),
-                            Found::Gone => gone += 1,
+                            Found::Gone => lost += 1,
                             Found::NotYet => {
                                 thread::yield_now();
                                 continue;
@@ -375,7 +375,7 @@ mod tests {
                         break;
                     }
                 }
-                assert_eq!(read.len() as u64 + gone, 2 * EACH);
+                assert_eq!(read.len() as u64 + lost, 2 * EACH);
                 read
             });
             reader.join()

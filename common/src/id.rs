@@ -10,7 +10,7 @@ pub struct QpId {
     /// QP number, 24 bits.
     pub qpn: u32,
     /// VLAN IDs of the packets that name the QP, 12 bits each, the inner tag's lowest; 0 = no tag. A pair that the
-    /// controller entered has 0, which matches every VLAN.
+    /// daemon entered has 0, which matches every VLAN.
     pub vlan: u32,
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn vlan_is_both_ids_without_priority_tags() {
+    fn vlan_combines_both_ids_ignores_priority() {
         assert_eq!([tagged(0, 0), tagged(0, 10), tagged(10, 0)], [0, 10, 10]);
         assert_eq!(tagged(tagged(0, 100), 0x1_00a), 100 << 12 | 10);
         assert_eq!(tagged(tagged(tagged(0, 1), 2), 3), 2 << 12 | 3);

@@ -1,4 +1,4 @@
-//! Sizes of the maps, and the entries of the simple ones; shared by the programs, the controller and the reference
+//! Sizes of the maps, and the entries of the simple ones; shared by the programs, the daemon and the reference
 //! engine.
 //!
 //! Plain C structures without implicit padding, here and in [`crate::flow`], [`crate::events`] and [`crate::params`].
@@ -51,7 +51,7 @@ impl Pair {
         Self { qpn, source: source as u32, addr: [0; 4] }
     }
 
-    /// Whether the controller entered it, in which case it matches every VLAN.
+    /// Whether the daemon entered it, in which case it matches every VLAN.
     #[must_use]
     pub const fn is_entered(&self) -> bool {
         self.source <= PairSource::Rdma as u32
@@ -172,7 +172,7 @@ pub struct Active {
     pub slot: u32,
     /// 1 = those parameters classify non-RoCE packets too. If 0, such packets do not read the parameters.
     pub sorts_all: u32,
-    /// When each slot became inactive, CLOCK_MONOTONIC; 0 = never. Used by the controller only.
+    /// When each slot became inactive, CLOCK_MONOTONIC; 0 = never. Used by the daemon only.
     pub left_ns: [u64; PARAMS_SLOTS as usize],
 }
 
@@ -186,7 +186,7 @@ pub struct Queue {
     pub _line: [u64; 7],
 }
 
-/// Backlog of the real qdisc for one traffic class, as last read by the controller. A program that reads one field before an
+/// Backlog of the real qdisc for one traffic class, as last read by the daemon. A program that reads one field before an
 /// update and the other after it uses a depth one polling interval old.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn pair_sources_named_most_trusted_first() {
+    fn pair_sources_listed_most_trusted_first() {
         assert_eq!(PairSource::ALL.map(PairSource::label), ["static", "rdma", "cm", "datagram"]);
         assert!(PairSource::ALL.is_sorted());
     }

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packet_near_undoes_plus(first in any::<u32>(), near in 0x80_0000u64..1 << 40, ahead in -0x80_0000i64..0x80_0000) {
+        fn packet_near_inverts_plus(first in any::<u32>(), near in 0x80_0000u64..1 << 40, ahead in -0x80_0000i64..0x80_0000) {
             let (first, packet) = (Psn::new(first), near.checked_add_signed(ahead).unwrap());
             prop_assert_eq!(first.plus(packet).packet_near(first, near), Some(packet));
         }

@@ -134,7 +134,7 @@ impl Drain {
     /// "Empty at" of a queue whose rate changes at `now_ns` from `before` to this, preserving its bytes; `shared` is
     /// the published state and `shares` the private ones.
     #[must_use]
-    pub fn taking_over(&self, before: &Self, shared: u64, shares: &[Share], now_ns: u64) -> u64 {
+    pub fn carried_over(&self, before: &Self, shared: u64, shares: &[Share], now_ns: u64) -> u64 {
         let now = now_ns << TICK_SHIFT;
         let published = shares.iter().fold(shared, |shared, share| share.published(shared));
         let seen = shares.iter().fold(0, |ticks, share| ticks.max(ahead_ticks(share.empty_at, now)));
@@ -209,7 +209,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn idle_queue_empty_burst_adds_up() {
+    fn burst_accumulates_and_drains() {
         let drain = Drain::new(1_000_000_000);
         let mut empty_at = 0;
         for packet in 0..100 {
@@ -248,14 +248,14 @@ mod tests {
         let now = 1_000_000 << TICK_SHIFT;
         let share = |empty_at, batch_ticks| Share { empty_at, batch_at: now, batch_ticks };
         let at = |shared, shares: &[Share]| {
-            fast.depth_bytes(fast.taking_over(&slow, shared, shares, 1_000_000), 1_000_000)
+            fast.depth_bytes(fast.carried_over(&slow, shared, shares, 1_000_000), 1_000_000)
         };
         let ticks = |bytes| slow.service_ticks(bytes);
         // 40 KB published and 5 KB not, or a share that is ahead of the published state.
         assert!(at(now + ticks(40_000), &[share(0, ticks(5_000)), Share::NONE]).abs_diff(45_000) <= 50);
         assert!(at(0, &[Share::NONE, share(now + ticks(60_000), 0)]).abs_diff(60_000) <= 70);
         assert_eq!(at(0, &[Share::NONE; 2]), 0);
-        assert_eq!(Drain::UNKNOWN.taking_over(&slow, now + ticks(40_000), &[], 1_000_000), now);
+        assert_eq!(Drain::UNKNOWN.carried_over(&slow, now + ticks(40_000), &[], 1_000_000), now);
     }
 
     /// A byte takes a nanosecond.
@@ -274,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn buffer_beyond_longest_queue_is_no_limit() {
+    fn buffer_above_longest_queue_never_limits() {
         let slow = Drain::new(100_000);
         assert_eq!([slow.limited(1 << 29), slow.limited(0)], [slow; 2]);
     }
 
     #[test]
-    fn longest_queue_then_time_wraps() {
+    fn depth_beyond_longest_queue_is_zero() {
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS, 0), MAX_BACKLOG_TICKS / TICKS_PER_BYTE);
         assert_eq!(EXACT.depth_bytes(MAX_BACKLOG_TICKS + 1, 0), 0);
     }
@@ -298,8 +298,8 @@ mod tests {
         let drain = EXACT.shared_by(2, 8_000);
         let kept = drain.enqueue(7, Share::NONE, 1_000_000, 2_000);
         assert_eq!((kept.empty_at, kept.share.batch_ticks), (7, 2_000 * TICKS_PER_BYTE));
-        let told = drain.enqueue(7, kept.share, 1_000_000, 1);
-        assert_eq!(told.empty_at, (1_000_000 << TICK_SHIFT) + 2_001 * TICKS_PER_BYTE);
+        let result = drain.enqueue(7, kept.share, 1_000_000, 1);
+        assert_eq!(result.empty_at, (1_000_000 << TICK_SHIFT) + 2_001 * TICKS_PER_BYTE);
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
             let longest = |drain: &Drain| drain.bytes(MAX_BACKLOG_TICKS);
             let bytes = bytes.min(longest(&before)).min(longest(&after));
             let was = (now_ns << TICK_SHIFT).wrapping_add((bytes * before.ticks_per_byte_q16) >> 16);
-            let is = after.taking_over(&before, was, &[], now_ns);
+            let is = after.carried_over(&before, was, &[], now_ns);
             let depth = after.depth_bytes(is, now_ns);
             // Rounding of the factors: 2.4 parts in 100,000 at 800 Gbit/s, and 3 in 10,000 at 100 kbit/s.
             prop_assert!(depth.abs_diff(bytes) <= 2 + bytes / 1_500, "{bytes} became {depth}");
@@ -364,7 +364,7 @@ mod tests {
 
         /// CPUs in any order, alternately busy and idle, compared with an exact queue.
         #[test]
-        fn cpus_miss_no_more_than_their_batches(
+        fn depth_error_bounded_by_cpu_batches(
             rate in 1_000_000_000u64..=400_000_000_000, cpus in 2usize..6, kmin_bytes in 0u64..2_000_000,
             load_percent in 10u64..300, start_ns in 1u64 << 40..1 << 57,
             packets in proptest::collection::vec((64u64..9_300, 0usize..6, 0u64..100, 0usize..60), 1..1_000),

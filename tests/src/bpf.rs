@@ -43,7 +43,7 @@ pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
         .override_global("EDT_MASK", &mask, true)
         .map_max_entries("EDT", sets)
         .load_file(&path);
-    loaded.with_context(|| format!("cannot load {}; `cargo xtask build` makes it", path.display()))
+    loaded.with_context(|| format!("cannot load {}; `cargo xtask build` creates it", path.display()))
 }
 
 /// Opens the reference pacer in C; `None` if it was not built for lack of clang.
@@ -63,18 +63,18 @@ fn object(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf")).join(name)
 }
 
-/// Maps and programs of one attachment.
+/// Maps and programs of an attachment.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldObjects {
     /// Memory of each map in bytes, by its id.
     pub maps: BTreeMap<u32, u64>,
     /// Ids of the programs that use them.
     pub programs: Vec<u32>,
 }
 
-impl Held {
-    /// The kernel's state of the attachment at `iface`, and state shared within its namespace. This process may have
-    /// nothing else open.
+impl HeldObjects {
+    /// The kernel's state of the attachment at `iface`, and state shared within its namespace. This
+    /// process must not have other maps open.
     ///
     /// # Errors
     /// `iface` is not attached, or the kernel does not report it.

@@ -32,7 +32,7 @@ const OPTIONS: [&str; 12] = [
     "about:blank",
 ];
 
-/// A browser with one page; it ends with it.
+/// A browser with one page, closed on drop.
 pub struct Browser {
     dir: TempDir,
     child: Child,
@@ -48,13 +48,13 @@ pub struct Browser {
 impl Browser {
     /// Whether a browser is installed; prints a message if not.
     #[must_use]
-    pub fn is_there(test: &str) -> bool {
+    pub fn available(test: &str) -> bool {
         let path = env::var_os("PATH").unwrap_or_default();
-        let is_there = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
-        if !is_there {
+        let available = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
+        if !available {
             eprintln!("SKIPPED {test}: no chromium on PATH (Debian: chromium)");
         }
-        is_there
+        available
     }
 
     /// Starts it.
@@ -141,7 +141,7 @@ impl Browser {
         self.wait("document.readyState === 'complete'")
     }
 
-    /// The value of an expression in the page; a promise is waited for.
+    /// The value of an expression in the page; awaits a promise.
     pub fn eval(&mut self, expression: &str) -> Result<Value> {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let result = self.call("Runtime.evaluate", params)?;
@@ -155,7 +155,7 @@ impl Browser {
         while self.eval(&format!("!!({expression})"))? != true {
             if Instant::now() > until {
                 let text = self.eval("document.body.innerText")?;
-                bail!("waited in vain until {expression}: {:?}; the page says {text}", self.complaints);
+                bail!("time-out waiting for {expression}: {:?}; the page shows {text}", self.complaints);
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -163,7 +163,7 @@ impl Browser {
     }
 
     /// Sets the page's size in pixels, and its colour scheme.
-    pub fn look(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
+    pub fn set_viewport(&mut self, width: u32, height: u32, scheme: &str) -> Result<()> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", size)?;
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
@@ -208,7 +208,7 @@ impl Browser {
             "axe.run(document).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map((node) => \
              `${id}: ${node.target.join(' ')}: ${node.failureSummary}`)))",
         )?;
-        let found = found.as_array().context("axe-core finds no list")?;
+        let found = found.as_array().context("axe-core returns no list")?;
         Ok(Some(found.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()))
     }
 }
@@ -217,9 +217,9 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // Orderly, so that its own processes exit with it; killed if that fails.
         self.session = None;
-        let asked = self.call("Browser.close", json!({}));
+        let closed = self.call("Browser.close", json!({}));
         let until = Instant::now() + Duration::from_secs(5);
-        while asked.is_ok() && Instant::now() < until {
+        while closed.is_ok() && Instant::now() < until {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;
             }

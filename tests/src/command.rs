@@ -66,7 +66,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts the command there, with its output to be read here.
+    /// Starts the command on the host, with its output captured.
     ///
     /// # Errors
     /// As [`dcqcn()`], or it does not start.
@@ -76,7 +76,7 @@ impl Running {
         Self::spawn(host, command)
     }
 
-    /// Starts any command there.
+    /// Starts any command on the host.
     pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
         Ok(Self(host.run(move || command.spawn())??))
     }
@@ -86,7 +86,7 @@ impl Running {
         Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
@@ -98,7 +98,7 @@ impl Running {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status);
             }
-            ensure!(Instant::now() < until, "it does not end");
+            ensure!(Instant::now() < until, "the process does not exit");
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -41,12 +41,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with a log of JSON lines.
+    /// Starts the daemon with a log of JSON lines.
     pub fn start(host: &Host, file: &str) -> Result<Self> {
         Self::start_with(host, file, &["--log-format", "json"], &[])
     }
 
-    /// Starts it with options and variables.
+    /// Starts the daemon with options and environment variables.
     pub fn start_with(
         host: &Host,
         file: &str,
@@ -59,19 +59,19 @@ impl Daemon {
         Ok(Self { child, dir })
     }
 
-    /// Starts it with a log of JSON lines, and waits until it has attached to `iface`.
+    /// Starts the daemon with a log of JSON lines, and waits until it has attached to `iface`.
     pub fn serving(host: &Host, file: &str, iface: &str) -> Result<Self> {
         let mut daemon = Self::start(host, file)?;
         daemon.attaches(iface)?;
         Ok(daemon)
     }
 
-    /// Waits until it has attached to `iface`.
+    /// Waits until the daemon has attached to `iface`.
     pub fn attaches(&mut self, iface: &str) -> Result<()> {
-        self.says(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
+        self.wait_for_log(&["\"attached\"", &format!("\"iface\":\"{iface}\"")])
     }
 
-    /// Starts another with the same file, after this one has ended.
+    /// Starts another daemon with the same file, after this one has exited.
     pub fn again(&mut self, host: &Host) -> Result<()> {
         fs::write(self.log(), "")?;
         self.child = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
@@ -98,7 +98,7 @@ impl Daemon {
     }
 
     /// Waits until the log has a line with all of `words`.
-    pub fn says(&mut self, words: &[&str]) -> Result<()> {
+    pub fn wait_for_log(&mut self, words: &[&str]) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
             let log = fs::read_to_string(self.log())?;
@@ -106,19 +106,19 @@ impl Daemon {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon ended ({status}): {log}");
+                bail!("the daemon exited ({status}): {log}");
             }
             ensure!(Instant::now() < until, "no {words:?} in the log: {log}");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Sends it a signal.
+    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
     }
 
-    /// Stops it in order.
+    /// Stops the daemon with SIGTERM.
     pub fn end(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.child.wait()?;
@@ -178,16 +178,16 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     })?
 }
 
-/// Waits until `look` returns a value; a temporary error describes the state so far.
+/// Waits until `probe` returns a value; a temporary error describes the state so far.
 ///
 /// # Errors
-/// No value within the time limit, or `look` fails.
-pub fn wait<T>(mut look: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
+/// No value within the time limit, or `probe` fails.
+pub fn wait<T>(mut probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match look()? {
+        match probe()? {
             Ok(found) => return Ok(found),
-            Err(what) => ensure!(Instant::now() < until, "waited in vain: {what}"),
+            Err(what) => ensure!(Instant::now() < until, "time-out: {what}"),
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -215,11 +215,11 @@ impl Manager {
     /// Value of `NOTIFY_SOCKET` for a client.
     pub fn address(&self) -> Result<String> {
         let path = self.dir.path().join("notify");
-        Ok(path.to_str().context("a path that is no text")?.to_owned())
+        Ok(path.to_str().context("path is not UTF-8")?.to_owned())
     }
 
     /// Reads until a message has a line that starts with `word`, and returns that message.
-    pub fn hears(&mut self, word: &str, patience: Duration) -> Result<String> {
+    pub fn wait_for(&mut self, word: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
         while Instant::now() < end {
             let mut datagram = [0; 8_192];

@@ -1,8 +1,8 @@
-//! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and mock controllers
+//! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and mock daemons
 //! without a data plane.
 
 mod clock;
-mod controller;
+mod daemon;
 mod etcd;
 mod tls;
 
@@ -21,7 +21,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use clock::Clock;
-pub use controller::{Controller, Nature};
+pub use daemon::{MockDaemon, Nature};
 pub use etcd::Etcd;
 pub use tls::Authority;
 
@@ -50,7 +50,7 @@ pub struct Site {
     /// The etcd cluster.
     pub etcd: Etcd,
     /// Controllers by host.
-    pub controllers: BTreeMap<String, Controller>,
+    pub daemons: BTreeMap<String, MockDaemon>,
     /// Agents by host.
     agents: BTreeMap<String, Child>,
 }
@@ -70,8 +70,8 @@ impl Site {
     /// A process does not start, or a host does not report in time.
     pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let (controllers, agents) = (BTreeMap::new(), BTreeMap::new());
-        let mut site = Self { dir, etcd, controllers, agents };
+        let (daemons, agents) = (BTreeMap::new(), BTreeMap::new());
+        let mut site = Self { dir, etcd, daemons, agents };
         for host in 0..hosts {
             site.add(&format!("h{host:03}"))?;
         }
@@ -79,13 +79,13 @@ impl Site {
         Ok(site)
     }
 
-    /// Adds a host with controller and agent.
+    /// Adds a host with daemon and agent.
     ///
     /// # Errors
     /// The agent does not start.
     pub fn add(&mut self, host: &str) -> Result<()> {
-        let controller = Controller::listen(self.dir.path().join(format!("{host}.control")))?;
-        self.controllers.insert(host.to_owned(), controller);
+        let daemon = MockDaemon::listen(self.dir.path().join(format!("{host}.control")))?;
+        self.daemons.insert(host.to_owned(), daemon);
         self.begin_agent(host)
     }
 
@@ -171,8 +171,8 @@ impl Site {
     /// Runs `dcqcn-fleet` with these arguments, which must succeed, and returns its output.
     pub fn text(&self, words: &[&str]) -> Result<String> {
         let output = self.run(words)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{words:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?}: {errors}");
         Ok(String::from_utf8(output.stdout)?)
     }
 
@@ -211,24 +211,24 @@ impl Site {
         }
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(20).collect();
-        anyhow::bail!("waited in vain until {what}: {last}\n{}", tail.join("\n"))
+        anyhow::bail!("time-out waiting until {what}: {last}\n{}", tail.join("\n"))
     }
 
-    /// Waits until every controller satisfies `of`, and returns the elapsed time.
+    /// Waits until every daemon satisfies `of`, and returns the elapsed time.
     ///
     /// # Errors
-    /// A controller does not satisfy `of` in time.
-    pub fn settle(&self, what: &str, of: impl Fn(&str, &Controller) -> bool) -> Result<Duration> {
+    /// A daemon does not satisfy `of` in time.
+    pub fn settle(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            if self.controllers.iter().all(|(host, controller)| of(host, controller)) {
+            if self.daemons.iter().all(|(host, daemon)| of(host, daemon)) {
                 return Ok(began.elapsed());
             }
             thread::sleep(Duration::from_millis(50));
         }
         let names: BTreeMap<&String, Option<String>> =
-            self.controllers.iter().map(|(host, controller)| (host, controller.name())).collect();
-        anyhow::bail!("waited in vain until {what}: {names:?}")
+            self.daemons.iter().map(|(host, daemon)| (host, daemon.name())).collect();
+        anyhow::bail!("time-out waiting until {what}: {names:?}")
     }
 }
 

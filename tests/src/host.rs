@@ -26,7 +26,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host; its name is unique to this process and `test`.
+    /// Creates a host with a name unique to this process and `test`.
     pub fn new(test: &str, name: &str) -> Result<Self> {
         let netns = Netns::create(&format!("dcqcn-test-{}-{test}-{name}", process::id()))?;
         let host = Self { netns };
@@ -103,7 +103,7 @@ impl Host {
     /// The interface does not exist.
     pub fn pins(&self, iface: &str) -> Result<PathBuf> {
         let journals = self.journals()?;
-        let namespace = journals.file_name().context("a directory of its own")?;
+        let namespace = journals.file_name().context("a separate directory")?;
         Ok(PathBuf::from("/run/dcqcn/bpf").join(namespace).join(self.index(iface)?.to_string()))
     }
 
@@ -144,7 +144,7 @@ impl Host {
         Ok(self.run(|| attach::open(iface))??)
     }
 
-    /// The interfaces that have something attached.
+    /// The attached interfaces.
     ///
     /// # Errors
     /// As [`attach::list`].
@@ -254,7 +254,7 @@ pub fn datagram(socket: &UdpSocket) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Host 1 with `a0`, host 2 with `b0`, and a wire between them.
+/// Host 1 with `a0` and host 2 with `b0`, joined by a wire.
 pub struct Pair {
     /// Host 1.
     pub a: Host,
@@ -263,19 +263,19 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Builds it, for an MTU of 4200 bytes.
+    /// Builds the pair with an MTU of 4200 bytes.
     pub fn new(test: &str) -> Result<Self> {
         Self::with_mtu(test, 4_200)
     }
 
-    /// Builds it.
+    /// Builds the pair.
     pub fn with_mtu(test: &str, mtu: u32) -> Result<Self> {
         let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
         join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;
         Ok(pair)
     }
 
-    /// Another wire between the two, down.
+    /// Adds another wire between the two, down.
     pub fn also(&self, near: &str, far: &str) -> Result<()> {
         let near = VethEnd { name: near, netns: None, mac: None };
         let far = VethEnd { name: far, netns: Some(&self.b.netns), mac: None };

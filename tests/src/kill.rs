@@ -9,7 +9,7 @@ use crate::command::dcqcn;
 use crate::lab::Lab;
 
 /// Upper bound of steps.
-const MANY: u32 = 200;
+const MAX_STEPS: u32 = 200;
 
 /// Attach method of TC programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,12 @@ pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
     let mut command = command(lab, tc, line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
     let output = lab.host.run(|| command.output())??;
-    let says = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         return Ok(None);
     }
-    ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {says}", output.status);
-    Ok(Some(says.trim().to_owned()))
+    ensure!(output.status.signal() == Some(9), "{line}, step {n}: {}: {message}", output.status);
+    Ok(Some(message.trim().to_owned()))
 }
 
 /// Kills a command at each of its steps in turn, and finally lets it complete; `before` prepares, and `after` checks
@@ -63,15 +63,15 @@ pub fn at_every_step(
     mut before: impl FnMut() -> Result<()>,
     mut after: impl FnMut(u32) -> Result<()>,
 ) -> Result<u32> {
-    for n in 1..MANY {
+    for n in 1..MAX_STEPS {
         before()?;
-        let says = killed(lab, tc, line, n)?;
-        says.iter().for_each(|says| eprintln!("{line}: {says}"));
-        let was_killed = says.is_some();
+        let message = killed(lab, tc, line, n)?;
+        message.iter().for_each(|message| eprintln!("{line}: {message}"));
+        let was_killed = message.is_some();
         after(n).with_context(|| format!("{line}, killed at step {n}"))?;
         if !was_killed {
             return Ok(n - 1);
         }
     }
-    bail!("{line} does not end")
+    bail!("{line} does not complete")
 }

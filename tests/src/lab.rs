@@ -79,9 +79,9 @@ impl Lab {
     /// Runs a command that fails with `code`, and returns its error output.
     pub fn refused(&self, code: i32, line: &str) -> Result<String> {
         let output = self.run(line)?;
-        let says = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {says}", output.status);
-        Ok(says)
+        let message = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {message}", output.status);
+        Ok(message)
     }
 }
 
@@ -89,6 +89,6 @@ impl Lab {
 ///
 /// # Panics
 /// See above.
-pub fn says(text: &str, what: &str) {
+pub fn assert_contains(text: &str, what: &str) {
     assert!(text.contains(what), "`{what}` is not in:\n{text}");
 }

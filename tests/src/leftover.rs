@@ -49,7 +49,7 @@ pub fn tables(flows: u32) -> usize {
 pub fn freed(flows: u32) -> Result<()> {
     let until = Instant::now() + GRACE;
     while tables(flows) != 0 {
-        ensure!(Instant::now() < until, "{} attachments' maps stay in the kernel", tables(flows));
+        ensure!(Instant::now() < until, "maps of {} attachments remain in the kernel", tables(flows));
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())

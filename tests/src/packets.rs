@@ -42,7 +42,7 @@ pub struct Roce {
     pub source_qpn: u32,
     /// PSN.
     pub psn: u32,
-    /// Bytes behind the extension headers.
+    /// Bytes after the extension headers.
     pub payload: usize,
 }
 
@@ -159,8 +159,7 @@ impl Roce {
         out
     }
 
-    /// The CNP with which the packet's receiver answers it, built by the library: with a hint unless the sender's QPN
-    /// is known.
+    /// The receiver's CNP for the packet, built by the library: with a hint unless the sender's QPN is known.
     #[must_use]
     pub fn cnp(&self, sender_qpn: Option<u32>, tos: u8) -> Vec<u8> {
         let repr = cnp::CnpRepr {
@@ -235,7 +234,7 @@ pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
     }
 }
 
-/// A connection management message from host `src` to host `dst`, between their general services interfaces.
+/// A connection management message from host `src` to host `dst`, from QP1 to QP1.
 #[must_use]
 pub fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
     let datagram = Roce {

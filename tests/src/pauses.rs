@@ -61,9 +61,9 @@ pub fn run(test: &str) -> Result<Held> {
     a.expect()?;
     a.send(&three)?;
     a.send(&other)?;
-    anyhow::ensure!(b.expect()? == other, "the packet of the other queue does not come first");
+    anyhow::ensure!(b.expect()? == other, "the packet of the other queue does not arrive first");
     let other = begun.elapsed();
-    anyhow::ensure!(b.expect()? == three, "the held packet does not come next");
+    anyhow::ensure!(b.expect()? == three, "the paused packet does not arrive next");
     let held = begun.elapsed();
     b.send(&pause(QUANTA))?;
     b.send(&pause(0))?;
@@ -71,7 +71,7 @@ pub fn run(test: &str) -> Result<Held> {
     a.expect()?;
     let begun = Instant::now();
     a.send(&fresh)?;
-    anyhow::ensure!(b.expect()? == fresh, "the packet after XON does not come");
+    anyhow::ensure!(b.expect()? == fresh, "the packet after XON does not arrive");
     let after_xon = begun.elapsed();
     let counters = pair.a.counters("a0", Hook::Ingress)?;
     let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
@@ -90,11 +90,11 @@ impl Held {
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         let is_right = [
-            (self.held >= PAUSE, "what is paused does not wait for the end of the pause"),
-            (self.other < PAUSE, "another queue waits"),
+            (self.held >= PAUSE, "a paused packet does not wait for the end of the pause"),
+            (self.other < PAUSE, "another queue is paused"),
             (self.after_xon < PAUSE, "XON does not end the pause"),
-            (self.counted == 1, "one packet is held"),
-            (self.frames == [3, 0], "three PFC frames came"),
+            (self.counted == 1, "not exactly one packet is counted as paused"),
+            (self.frames == [3, 0], "not exactly three PFC frames are counted"),
             (self.paused >= PAUSE, "the time paused is too short"),
         ];
         is_right.into_iter().filter(|(is_right, _)| !is_right).map(|(_, what)| what).collect()
@@ -125,7 +125,7 @@ const STORM_QUANTA: u16 = 200;
 /// A pause storm detected by host 1's watchdog, and its end. `control` starts the watchdog.
 ///
 /// # Errors
-/// A storm is not found, or does not end, in time.
+/// A storm is not detected, or does not end, in time.
 pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<Watched> {
     let pair = Pair::new(test)?;
     let times = ["pfc_wd_detection_time=200ms", "pfc_wd_restoration_time=400ms"];
@@ -156,7 +156,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
         });
         let seen = (|| {
             while !in_storm()? {
-                anyhow::ensure!(begun.elapsed() < PATIENCE, "the storm is not found");
+                anyhow::ensure!(begun.elapsed() < PATIENCE, "the storm is not detected");
                 send()?;
                 thread::sleep(STORM_PERIOD);
             }
@@ -186,18 +186,18 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
 }
 
 impl Watched {
-    /// Violations, as text; empty if none. A controller may sample a second late, once.
+    /// Violations, as text; empty if none. A daemon may sample a second late, once.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         const LATE: Duration = Duration::from_millis(2_000);
         let is_right = [
             (self.detection >= DETECTION && self.detection < DETECTION + LATE, "the time of detection"),
-            (self.held_in_storm == 0, "something is held in a storm"),
+            (self.held_in_storm == 0, "a packet is delayed in a storm"),
             (
                 self.restoration >= RESTORATION && self.restoration < RESTORATION + LATE,
                 "the time of restoration",
             ),
-            (self.held_afterwards == 1, "a pause after the storm holds nothing"),
+            (self.held_afterwards == 1, "a pause after the storm delays no packet"),
         ];
         is_right.into_iter().filter(|(is_right, _)| !is_right).map(|(_, what)| what).collect()
     }

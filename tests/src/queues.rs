@@ -18,10 +18,10 @@ use crate::socket::PATIENCE;
 
 /// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
-/// The port, and the bytes that all queues together must have sent before shares are computed.
+/// Rate of the port, and bytes that all queues together must send before shares are computed.
 const RATE: &str = "20mbit";
 const ENOUGH_BYTES: u64 = 4_000_000;
-/// Bytes before that, in which turns under previous weights end.
+/// Bytes to skip before that, while turns under previous weights end.
 const SETTLING_BYTES: u64 = 1_000_000;
 /// Senders per queue: enough backlog to last while a busy machine runs none of them.
 const SENDERS: usize = 6;
@@ -44,7 +44,7 @@ pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
 /// Host 1 behind a token bucket, with queues; `None` if the kernel lacks support.
 ///
 /// # Errors
-/// The kernel refuses something else.
+/// The kernel rejects another request.
 pub fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
     let kind = if choice == QueuesChoice::Ets { "ets" } else { "htb" };
     if !runnable(test, &["tbf", kind])? {
@@ -72,20 +72,20 @@ pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
 /// queue. On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 instead of 0.150, for an unknown
 /// reason.
 #[must_use]
-pub fn are_near(choice: QueuesChoice, found: [f64; 3], wanted: [f64; 3]) -> bool {
+pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -> bool {
     let within = if choice == QueuesChoice::Htb { 0.08 } else { 0.05 };
-    let is_near = |(found, wanted): (f64, f64)| match wanted {
+    let is_near = |(found, expected): (f64, f64)| match expected {
         0.0 => found < 0.05,
         1.0 => found > 0.95,
-        wanted => (found / wanted - 1.0).abs() < within,
+        expected => (found / expected - 1.0).abs() < within,
     };
-    found.into_iter().zip(wanted).all(is_near)
+    found.into_iter().zip(expected).all(is_near)
 }
 
 /// Share of the port for each of the queues 0, 1 and 3 while all are backlogged.
 ///
 /// # Errors
-/// The queues do not fill or drain, or the kernel refuses something.
+/// The queues do not fill or drain, or the kernel rejects a request.
 pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     let config = pair.a.attachment("a0")?.maps.params()?.config;
     let stop = AtomicBool::new(false);

@@ -1,3 +1,3 @@
-//! Raw sockets: whole frames out of, and in from, one interface.
+//! Raw sockets that send and receive whole frames at one interface.
 
 pub use dcqcn_replay::frames::{PATIENCE, RawSocket, SILENCE};

@@ -26,10 +26,10 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Creates it in the namespace of a host, with this many queues, and brings it up.
+    /// Creates the interface in the namespace of a host, with this many queues, and brings it up.
     ///
     /// # Errors
-    /// The kernel has no such interfaces, or refuses.
+    /// The kernel does not support such interfaces, or rejects the request.
     pub fn new(host: &Host, name: &str, queues: usize) -> Result<Self> {
         let open = || (0..queues).map(|_| queue(name)).collect::<Result<Vec<_>>>();
         let tap = Self { queues: host.run(open)?? };
@@ -58,7 +58,7 @@ impl Tap {
                 }
             }
             if frames.len() == before {
-                ensure!(Instant::now() < until, "{before} of {count} frames have come");
+                ensure!(Instant::now() < until, "{before} of {count} frames have arrived");
                 thread::sleep(Duration::from_micros(200));
             }
         }

@@ -170,7 +170,7 @@ impl Vector {
         Ok(config)
     }
 
-    /// Runs it through an engine with its configuration, and returns the differences.
+    /// Runs the vector through an engine with its configuration, and returns the differences.
     ///
     /// # Errors
     /// The engine fails, or the vector is invalid.
@@ -224,7 +224,7 @@ impl Step {
             "xdp" => Hook::Xdp,
             "ingress" => Hook::Ingress,
             "egress" => Hook::Egress,
-            other => bail!("no hook is called `{other}`"),
+            other => bail!("unknown hook `{other}`"),
         };
         let now_ns = self.now_us * 1_000;
         let backlog = Backlog { bytes: self.depth_packets * packet_bytes, read_at_ns: now_ns };
@@ -232,8 +232,8 @@ impl Step {
             engine.set_backlog(queue, &backlog)?;
         }
         let packet = bytes(&self.packet)?;
-        let came_in = hook != Hook::Egress || self.is_forwarded;
-        let meta = Meta { ingress_ifindex: u32::from(came_in), ..Meta::default() };
+        let is_ingress = hook != Hook::Egress || self.is_forwarded;
+        let meta = Meta { ingress_ifindex: u32::from(is_ingress), ..Meta::default() };
         let Outcome { verdict, packet: left, departure_ns, emitted, .. } =
             engine.process(hook, now_ns, &packet, &meta)?;
         self.departure_ns = departure_ns;
@@ -242,7 +242,7 @@ impl Step {
             _ if left == packet => Output::Same,
             _ => Output::Changed(hex(&left)),
         };
-        ensure!(emitted.len() <= 1, "{} packets next to it", emitted.len());
+        ensure!(emitted.len() <= 1, "{} further packets", emitted.len());
         self.cnp = emitted.first().map(|cnp| hex(&cnp.packet));
         let after = engine.counters()?;
         self.counters = Stat::ALL

@@ -21,13 +21,13 @@ fn quick_bench_measures_everything() -> Result<()> {
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
     for section in ["packets", "growth", "cpus", "programs", "links", "live", "control"] {
-        let is_there = figures.iter().any(|figure| figure["section"] == section);
+        let available = figures.iter().any(|figure| figure["section"] == section);
         // Only "cpus" may be skipped: it needs two free CPUs.
         let is_excused = section == "cpus"
             && report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| {
                 all.iter().any(|skipped| skipped["what"].as_str().is_some_and(|what| what.contains("CPU")))
             });
-        ensure!(is_there || is_excused, "nothing of section {section}");
+        ensure!(available || is_excused, "nothing of section {section}");
     }
     for figure in figures {
         let median = figure["median"].as_f64().with_context(|| format!("{figure} has no median"))?;

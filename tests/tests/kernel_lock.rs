@@ -69,10 +69,10 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     ensure!(counters.stat[Stat::RoceData as usize] == sent, "{sent} packets: {counters:?}");
     let flows: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
     let [(_, _, flow)] = flows.as_slice() else { return Err(anyhow!("one flow: {flows:?}")) };
-    let passed_by = counters.stat[Stat::TableBusy as usize];
+    let skipped = counters.stat[Stat::TableBusy as usize];
     ensure!(
-        flow.hot.packets + passed_by == sent,
-        "{} counted, {passed_by} passed by, {sent} sent",
+        flow.hot.packets + skipped == sent,
+        "{} counted, {skipped} passed by, {sent} sent",
         flow.hot.packets
     );
     Ok(())
@@ -112,10 +112,10 @@ fn two_cpus_count_every_packet() -> Result<()> {
     );
     let found: Vec<_> = maps.rp_flows().collect::<Result<_, _>>()?;
     let counted: u64 = found.iter().map(|(_, _, flow)| flow.hot.packets).sum();
-    let passed_by = stat[Stat::TableBusy as usize];
+    let skipped = stat[Stat::TableBusy as usize];
     ensure!(
-        found.len() == WAYS && counted + passed_by == sent,
-        "{counted} counted, {passed_by} passed by, {sent} sent"
+        found.len() == WAYS && counted + skipped == sent,
+        "{counted} counted, {skipped} passed by, {sent} sent"
     );
     Ok(())
 }
@@ -145,7 +145,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
         }
         Ok(())
     };
-    let look = || -> Result<()> {
+    let verify = || -> Result<()> {
         for flow in maps.rp_flows() {
             let (_, _, flow) = flow?;
             let bytes = packet(flow.id.receiver.qpn - 0x20).len() as u64;
@@ -157,11 +157,11 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
         // Steps coprime to the number of flows, so that both CPUs visit all flows.
         let threads = [scope.spawn(|| run(5)), scope.spawn(|| run(7))];
         for _ in 0..200 {
-            look()?;
+            verify()?;
         }
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
     })?;
-    look()?;
+    verify()?;
     let stat = maps.counters()?[Hook::Egress.slot()].stat;
     ensure!(stat[Stat::RpFlowEvicted as usize] > u64::from(SHORT_CALLS) / 10, "{stat:?}");
     Ok(())
@@ -188,9 +188,9 @@ fn contended_packet_leaves_after_queued() -> Result<()> {
     let first = departure_ns(egress, &frame)?;
     let second = departure_ns(egress, &frame)?;
     ensure!(first == 0 && second != 0, "{first}, {second}");
-    hold(&mut sets, 1)?;
+    set_lock(&mut sets, 1)?;
     let busy = departure_ns(egress, &frame)?;
-    hold(&mut sets, 0)?;
+    set_lock(&mut sets, 0)?;
     let fourth = departure_ns(egress, &frame)?;
     ensure!((busy, fourth) == (second + gap_ns, second + gap_ns), "{second}, {busy}, {fourth}");
 
@@ -213,7 +213,7 @@ fn rp_sets(program: &SchedClassifier) -> Result<RpSets> {
 }
 
 /// Writes the locks of the set's flows: 1 = held.
-fn hold(sets: &mut RpSets, lock: u32) -> Result<()> {
+fn set_lock(sets: &mut RpSets, lock: u32) -> Result<()> {
     let mut set = sets.get(&0, 0)?;
     for way in 0..WAYS {
         let at = offset_of!(RpSet, hot) + way * size_of::<RpHot>() + offset_of!(RpHot, lock);

@@ -1,11 +1,12 @@
-//! Instructions that the verifier walks, of every object and mode.
+//! Instructions processed by the verifier, for every object and mode.
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::skip::runnable;
 
-/// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels walk up to twice as many as this one.
+/// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels process up to
+/// twice as many as this one.
 const MOST: u32 = 400_000;
 
 #[test]
@@ -15,14 +16,14 @@ fn programs_verify_with_a_margin() -> Result<()> {
     }
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
-        for (mode, wanted) in [
+        for (mode, programs_to_load) in [
             (Mode::Host, &PROGRAMS[1..]),
             (Mode::Inline, &PROGRAMS[..1]),
             (Mode::Marking, &PROGRAMS[2..]),
             (Mode::Test, &PROGRAMS[..]),
         ] {
-            let ebpf = dataplane::load(programs, sizes, mode, None, wanted)?;
-            for name in wanted {
+            let ebpf = dataplane::load(programs, sizes, mode, None, programs_to_load)?;
+            for name in programs_to_load {
                 let info = ebpf.program(name).context("no such program")?.info()?;
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");

@@ -26,7 +26,7 @@ fn strictly(manifest: &Value) -> std::result::Result<(), String> {
         "Service" => typed::<Service>(manifest),
         "Namespace" => typed::<Namespace>(manifest),
         "NetworkPolicy" => typed::<NetworkPolicy>(manifest),
-        other => Err(format!("kind {other:?} is not looked at here: add it")),
+        other => Err(format!("kind {other:?} is not covered by this test: add it")),
     }
 }
 
@@ -34,7 +34,7 @@ fn typed<T: DeserializeOwned + Serialize>(manifest: &Value) -> std::result::Resu
     let read: T = serde_json::from_value(manifest.clone()).map_err(|error| error.to_string())?;
     let back = serde_json::to_value(read).map_err(|error| error.to_string())?;
     match lost(manifest, &back) {
-        Some(path) => Err(format!("the API does not know {path}")),
+        Some(path) => Err(format!("{path} is unknown to the API")),
         None => Ok(()),
     }
 }
@@ -81,8 +81,8 @@ fn all() -> Result<Vec<Value>> {
 
 /// The manifest of this kind and name.
 fn one(kind: &str, name: &str) -> Result<Value> {
-    let is_it = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
-    all()?.into_iter().find(is_it).with_context(|| format!("no {kind} {name}"))
+    let matches_name = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
+    all()?.into_iter().find(matches_name).with_context(|| format!("no {kind} {name}"))
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn unknown_manifest_field_detected() {
     let mut wrong = one("DaemonSet", "dcqcn").unwrap();
     pod(&mut wrong, "hostNetwork", json!("yes"));
     assert!(strictly(&wrong).unwrap_err().contains("expected a boolean"));
-    let mut of_another = one("DaemonSet", "dcqcn").unwrap();
-    of_another["apiVersion"] = json!("apps/v1beta1");
-    assert!(strictly(&of_another).is_err());
+    let mut mismatched = one("DaemonSet", "dcqcn").unwrap();
+    mismatched["apiVersion"] = json!("apps/v1beta1");
+    assert!(strictly(&mismatched).is_err());
     let mut deep = one("DaemonSet", "dcqcn").unwrap();
     deep["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]["ad"] =
         json!(["BPF"]);
@@ -266,8 +266,8 @@ fn chart_has_the_version() {
 }
 
 #[test]
-fn kustomizations_are_put_together() {
-    let test = "kustomizations_are_put_together";
+fn kustomizations_build() {
+    let test = "kustomizations_build";
     if Command::new("kubectl")
         .args(["kustomize", "--help"])
         .output()

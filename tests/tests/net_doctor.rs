@@ -92,8 +92,8 @@ fn switch_healthy_until_congested() -> Result<()> {
 }
 
 #[test]
-fn silent_host_reports_cause() -> Result<()> {
-    if !runnable("silent_host_reports_cause", &[])? {
+fn host_without_cnps_reports_cause() -> Result<()> {
+    if !runnable("host_without_cnps_reports_cause", &[])? {
         return Ok(());
     }
     let pair = Pair::new("doctor-host")?;
@@ -112,8 +112,8 @@ fn silent_host_reports_cause() -> Result<()> {
     assert!(silent.is_superset(&set(&["ce-no-cnp", "pacer-none", "program-missing"])), "{silent:?}");
 
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "rate_reduce_monitor_period=0ns"])?;
-    let stranger = Roce { dest_qpn: 0x99, ..marked.clone() };
-    let unpaired = faults_under(&[stranger.cnp(None, CNP_TOS)], (&pair.b, "b0"), &pair.a)?;
+    let unknown_qp = Roce { dest_qpn: 0x99, ..marked.clone() };
+    let unpaired = faults_under(&[unknown_qp.cnp(None, CNP_TOS)], (&pair.b, "b0"), &pair.a)?;
     assert_eq!(unpaired, set(&["cnp-unpaired", "pacer-none"]));
     Ok(())
 }
@@ -141,7 +141,7 @@ fn short_shaper_burst_reported() -> Result<()> {
     tbf("2000")?;
     let info = pair.a.attach("a0", Role::Switch, &[])?;
     assert!(info.notes.iter().any(|note| note.contains("its burst is 800 us")), "{:?}", info.notes);
-    let (severity, evidence, fix) = found()?.context("nothing was found")?;
+    let (severity, evidence, fix) = found()?.context("doctor reports no finding")?;
     assert_eq!(severity, "info");
     assert!(evidence.contains("tbf of a0: rate 20mbit, burst 2000 bytes, 800us"), "{evidence}");
     assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
@@ -149,7 +149,7 @@ fn short_shaper_burst_reported() -> Result<()> {
     assert_eq!(found()?, None);
     pair.a.command("tc qdisc replace dev a0 root handle 1: htb default 10")?;
     pair.a.command("tc class add dev a0 parent 1: classid 1:10 htb rate 20mbit burst 2000")?;
-    let (_, evidence, _) = found()?.context("nothing was found")?;
+    let (_, evidence, _) = found()?.context("doctor reports no finding")?;
     assert!(evidence.contains("htb class 1:10 of a0: rate 20mbit, burst 2000 bytes"), "{evidence}");
     Ok(())
 }
@@ -177,9 +177,9 @@ fn broken_recordings_are_refused() -> Result<()> {
     let host = Host::new("doctor-from", "a")?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;
-    let refused = |says: &str| -> Result<()> {
+    let refused = |cause: &str| -> Result<()> {
         let (code, output, error) = run(&host, &["--from", path])?;
-        ensure!(code == 1 && output.is_empty() && error.contains(says), "{says}: {code}, {output}{error}");
+        ensure!(code == 1 && output.is_empty() && error.contains(cause), "{cause}: {code}, {output}{error}");
         Ok(())
     };
     refused("--record")?;

@@ -48,7 +48,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["event"].as_str()).collect()
 }
 
-/// Two readers and the controller concurrently: each sees all events.
+/// Two readers and the daemon concurrently: each sees all events.
 #[test]
 fn events_reach_every_reader() -> Result<()> {
     if !runnable("events_reach_every_reader", &[])? {
@@ -58,11 +58,11 @@ fn events_reach_every_reader() -> Result<()> {
     let audit = tempfile::tempdir()?;
     let changes = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
     pair.a.attach("a0", Role::Host, &changes)?;
-    let mut controller = dcqcn("run a0 --log-format json")?;
+    let mut daemon = dcqcn("run a0 --log-format json")?;
     let log = audit.path().join("log");
-    controller.env("DCQCN_LOG", "debug").env("DCQCN_AUDIT", audit.path());
-    controller.stdout(std::process::Stdio::null()).stderr(fs::File::create(&log)?);
-    let mut controller = Running::spawn(&pair.a, controller)?;
+    daemon.env("DCQCN_LOG", "debug").env("DCQCN_AUDIT", audit.path());
+    daemon.stdout(std::process::Stdio::null()).stderr(fs::File::create(&log)?);
+    let mut daemon = Running::spawn(&pair.a, daemon)?;
     wait_for(&log, "events")?;
 
     // The flow is cut before a reader starts, and again afterwards.
@@ -119,8 +119,8 @@ fn events_reach_every_reader() -> Result<()> {
     for words in ["flow-paired: 10.0.0.1 0x000021", "rate-cut: 10.0.0.2 0x000011"] {
         wait_for(&log, words)?;
     }
-    controller.signal(Signal::SIGTERM)?;
-    assert_eq!(controller.wait()?.code(), Some(0));
+    daemon.signal(Signal::SIGTERM)?;
+    assert_eq!(daemon.wait()?.code(), Some(0));
     // A late reader takes no events from other readers.
     let kept = past(&pair.a, "a0 --kind rate-cut", audit.path())?;
     assert_eq!(kinds(&kept), ["rate-cut", "rate-cut"]);
@@ -170,7 +170,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
     }
     let pair = Pair::new("events-end")?;
     let audit = tempfile::tempdir()?;
-    for (line, code, says) in [
+    for (line, code, expected) in [
         ("events a0", 3, "a0 is not attached"),
         ("events a9", 1, "no interface \"a9\""),
         ("events --kind rate_cut", 2, "[possible values: flow-paired, rate-cut,"),
@@ -179,7 +179,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
         let mut command = dcqcn(line)?;
         let output = pair.a.run(move || command.output())??;
         let text = String::from_utf8(output.stderr)?;
-        assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
+        assert!(output.status.code() == Some(code) && text.contains(expected), "{line}: {text}");
     }
     assert!(past(&pair.a, "", audit.path())?.is_empty());
     // A command that waits for an attachment sees its events from the start.

@@ -27,7 +27,7 @@ const FLEET: &str = "\
 [rollout]
 canary = 1
 soak = '2s'
-# No traffic: nothing can be judged.
+# Without traffic there is nothing to evaluate.
 [gate]
 min_judged = 0
 [[group]]
@@ -243,7 +243,7 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 #[test]
 fn image_serves_node_and_rollout() -> Result<()> {
     let test = "image_serves_node_and_rollout";
-    if !runnable(test, &[])? || !Etcd::is_there(test) {
+    if !runnable(test, &[])? || !Etcd::available(test) {
         return Ok(());
     }
     let Some(archive) = std::env::var_os(IMAGE).map(PathBuf::from) else {
@@ -319,8 +319,8 @@ fn image_serves_node_and_rollout() -> Result<()> {
     };
     wait(|| {
         let status = run(&["--json", "status"])?;
-        let is_there = serde_json::from_str::<Value>(&status)?["hosts"][0]["is_there"] == true;
-        Ok(if is_there { Ok(()) } else { Err(status) })
+        let available = serde_json::from_str::<Value>(&status)?["hosts"][0]["is_there"] == true;
+        Ok(if available { Ok(()) } else { Err(status) })
     })?;
     let path = node.dir.path().join("fleet.toml");
     fs::write(&path, FLEET)?;

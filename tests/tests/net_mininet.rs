@@ -100,15 +100,16 @@ fn run(script: &str, arguments: &str) -> Result<()> {
         command.arg("-B").arg(scripts().join(script)).args(arguments.split_whitespace());
         command.args(["--duration", "3s", "--dcqcn"]).arg(binary()?).arg("--dcqcn-lab").arg(lab_binary()?);
         let output = netns.run(|| command.output())??;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{script} {arguments}: {}: {complaint}\n{said}", output.status);
+        ensure!(output.status.success(), "{script} {arguments}: {}: {complaint}\n{printed}", output.status);
         ensure!(Netns::list("dcqcn-net-")?.is_empty(), "namespaces are left over");
-        let taken = said.lines().find_map(|line| line.strip_prefix("h1: took ")).context(said.to_string())?;
-        let mut numbers = taken.split(' ').filter_map(|word| word.parse::<u32>().ok());
+        let duration =
+            printed.lines().find_map(|line| line.strip_prefix("h1: took ")).context(printed.to_string())?;
+        let mut numbers = duration.split(' ').filter_map(|word| word.parse::<u32>().ok());
         let (packets, marked) = (numbers.next(), numbers.next());
-        eprintln!("{script} {arguments}: {packets:?} packets taken, {marked:?} marked");
-        ensure!(packets > Some(0) && marked > Some(0), "{said}");
+        eprintln!("{script} {arguments}: {packets:?} packets accepted, {marked:?} marked");
+        ensure!(packets > Some(0) && marked > Some(0), "{printed}");
         Ok(())
     })
 }

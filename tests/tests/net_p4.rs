@@ -56,7 +56,7 @@ impl Fixture {
 }
 
 #[test]
-fn missing_or_broken_parts_named() -> Result<()> {
+fn missing_or_broken_tools_reported() -> Result<()> {
     let fixture = Fixture::new()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
     let build = format!("p4 build --source {} --out out", source.display());
@@ -147,13 +147,13 @@ fn switch_file_checked_offline() -> Result<()> {
         Ok(command.output()?)
     };
     let output = check("switch.toml", &[])?;
-    let said = String::from_utf8(output.stdout)?;
-    ensure!(output.status.success(), "{said}");
-    ensure!(said.ends_with("a BMv2 switch of 2 ports and 26 table entries\n"), "{said}");
+    let message = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "{message}");
+    ensure!(message.ends_with("a BMv2 switch of 2 ports and 26 table entries\n"), "{message}");
     let report: Value = serde_json::from_slice(&check("switch.toml", &["--json"])?.stdout)?;
     ensure!(report["ports"] == 2, "{report}");
 
-    for (from, to, says) in [
+    for (from, to, expected) in [
         ("number = 2", "number = 1", "number = 1 is given twice"),
         ("host = true", "hots = true", "wrong.toml:15: unknown field `hots`"),
         ("kmin = '10820B'", "kmin = '1MB'", "wred.3.kmin = 1MB is above wred.3.kmax"),
@@ -161,8 +161,8 @@ fn switch_file_checked_offline() -> Result<()> {
     ] {
         fs::write(fixture.path("wrong.toml"), FILE.replace(from, to))?;
         let output = check("wrong.toml", &[])?;
-        let said = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(1) && said.contains(says), "{said}");
+        let message = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1) && message.contains(expected), "{message}");
     }
     Ok(())
 }
@@ -219,7 +219,7 @@ impl Bench {
     }
 
     /// Sends commands to the switch, as another controller would.
-    fn other_controller(&self, commands: &str) -> Result<()> {
+    fn configure_externally(&self, commands: &str) -> Result<()> {
         fs::write(self.fixture.path("commands"), commands)?;
         let mut command = Command::new("sh");
         command.args(["-c", "simple_switch_CLI < commands"]).current_dir(self.fixture.directory.path());
@@ -257,7 +257,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     let audit = fs::read_to_string(bench.fixture.path("audit.jsonl"))?;
     ensure!(audit.lines().count() == 2 && audit.contains("bmv2:9090"), "{audit}");
 
-    bench.other_controller("table_clear wred\n")?;
+    bench.configure_externally("table_clear wred\n")?;
     let refused = bench.refused("p4 set rpg_gd=12")?;
     ensure!(refused.contains("differs from the last push"), "{refused}");
     let mended = bench.json("p4 push --config switch.toml")?;
@@ -288,7 +288,7 @@ fn printed_commands_equal_push() -> Result<()> {
     }
     let bench = Bench::new("p4c")?;
     let commands = bench.ok("p4 commands --config switch.toml")?;
-    bench.other_controller(&commands)?;
+    bench.configure_externally(&commands)?;
     let pushed = bench.json("p4 push --config switch.toml")?;
     ensure!([&pushed["written"], &pushed["modified"], &pushed["deleted"]] == [0, 0, 0], "{pushed}");
     Ok(())

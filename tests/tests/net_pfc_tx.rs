@@ -24,11 +24,11 @@ const NEAR: u8 = 2;
 const FAR: u8 = 4;
 /// Rate of the ports to the receivers.
 const RATE_KBIT: u64 = 2_000;
-/// The shortest pause, and the controller's sampling interval.
+/// The shortest pause, and the daemon's sampling interval.
 const PAUSE: Duration = Duration::from_millis(10);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Frames of a burst: 40 of 1082 bytes are above XOFF, 10 are not.
-const MUCH: usize = 40;
+const BURST_PACKETS: usize = 40;
 const LITTLE: usize = 10;
 
 impl Site {
@@ -79,8 +79,8 @@ fn burst_to(socket: &RawSocket, src: u8, dst: u8, dscp: u8, frames: usize) -> Re
     (0..frames).try_for_each(|_| socket.send(&frame))
 }
 
-/// The quanta of priority 3 in the next PFC frame for it.
-fn heard(socket: &RawSocket) -> Result<u16> {
+/// Receives the next PFC frame, and returns its quanta for priority 3.
+fn next_quanta(socket: &RawSocket) -> Result<u16> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         let frame = socket.expect()?;
@@ -92,8 +92,8 @@ fn heard(socket: &RawSocket) -> Result<u16> {
     anyhow::bail!("no PFC frame")
 }
 
-/// Whether no PFC frame arrives for this time, ignoring others such as the bridge's own.
-fn hears_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
+/// Whether no PFC frame arrives for this time; other frames, such as the bridge's own, are ignored.
+fn receives_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
     let until = Instant::now() + Duration::from_millis(ms);
     while let Some(frame) = socket.receive(until.saturating_duration_since(Instant::now()))? {
         if frame.first_chunk().and_then(PfcRepr::read).is_some() {
@@ -110,21 +110,21 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     }
     let site = Site::new("asking")?;
     let (one, two) = (site.socket(0)?, site.socket(1)?);
-    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
-    // The controller distinguishes ports from its first sample on, and checks once a second whether it is enabled.
+    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
+    // The daemon distinguishes ports from its first sample on, and checks once a second whether it is enabled.
     thread::sleep(Duration::from_millis(2_500));
     let mut delays = Vec::new();
     for round in 0..20 {
         burst(&two, 3, 26, LITTLE)?;
         let begun = Instant::now();
-        burst(&one, 1, 26, MUCH)?;
-        let waits = heard(&one).with_context(|| format!("round {round}"))?;
+        burst(&one, 1, 26, BURST_PACKETS)?;
+        let waits = next_quanta(&one).with_context(|| format!("round {round}"))?;
         delays.push(begun.elapsed());
         // At 100 Mb/s 10 ms are 1954 quanta; nothing that fits its queue needs longer.
         ensure!(waits == 1_954, "{waits}");
         // XOFF may be repeated while the queue empties, which takes 0.2 s.
-        while heard(&one)? != 0 {}
-        ensure!(hears_nothing(&two, 50)?, "round {round}: who sent little is asked to wait");
+        while next_quanta(&one)? != 0 {}
+        ensure!(receives_nothing(&two, 50)?, "round {round}: the sender below XOFF is paused");
     }
     delays.sort_unstable();
     println!(
@@ -133,13 +133,13 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         delays[delays.len() - 1]
     );
     // Other queues are unaffected.
-    burst(&one, 1, 0, MUCH)?;
-    ensure!(hears_nothing(&one, 100)?, "another queue pauses priority 3");
+    burst(&one, 1, 0, BURST_PACKETS)?;
+    ensure!(receives_nothing(&one, 100)?, "another queue pauses priority 3");
     // Neither is this one, once PFC transmission is disabled.
     site.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
-    burst(&one, 1, 26, MUCH)?;
-    ensure!(hears_nothing(&one, 100)?, "a pause that nobody requested");
+    burst(&one, 1, 26, BURST_PACKETS)?;
+    ensure!(receives_nothing(&one, 100)?, "a pause while PFC transmission is disabled");
     Ok(())
 }
 
@@ -151,26 +151,26 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     }
     let site = Site::new("askingtwo")?;
     let one = site.socket(0)?;
-    let _controller = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
+    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
     thread::sleep(Duration::from_millis(2_500));
     for round in 0..5 {
         // Alternating, so that no port is always first.
         let (short, long) = if round % 2 == 0 { (NEAR, FAR) } else { (FAR, NEAR) };
-        burst_to(&one, 1, long, 26, 2 * MUCH)?;
-        burst_to(&one, 1, short, 26, MUCH)?;
+        burst_to(&one, 1, long, 26, 2 * BURST_PACKETS)?;
+        burst_to(&one, 1, short, 26, BURST_PACKETS)?;
         let begun = Instant::now();
-        ensure!(heard(&one)? != 0, "round {round}: told to go on before it was asked to wait");
-        let mut said = Instant::now();
+        ensure!(next_quanta(&one)? != 0, "round {round}: XON before XOFF");
+        let mut sent_at = Instant::now();
         loop {
-            let goes_on = heard(&one)? == 0;
-            // A late controller, on a busy machine, finds the other port's pause expired, and repeats it.
-            if goes_on && (said.elapsed() < PAUSE - LOOK || hears_nothing(&one, 20)?) {
+            let continues = next_quanta(&one)? == 0;
+            // A late daemon, on a busy machine, finds the other port's pause expired, and repeats it.
+            if continues && (sent_at.elapsed() < PAUSE - POLL_INTERVAL || receives_nothing(&one, 20)?) {
                 break;
             }
-            said = Instant::now();
+            sent_at = Instant::now();
         }
         // Backlog above XON of the longer queue, at the port's rate; the first burst leaves immediately.
-        let bytes = (2 * MUCH * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
+        let bytes = (2 * BURST_PACKETS * Roce::default().frame().len()) as u64 - 10_000 - 2_000;
         let empty = Duration::from_millis(bytes * 8 / RATE_KBIT);
         println!(
             "round {round}: on after {:?}, the longer queue is below XON after {empty:?}",
@@ -181,7 +181,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
             "round {round}: on after {:?}, not {empty:?}",
             begun.elapsed()
         );
-        ensure!(hears_nothing(&one, 50)?, "round {round}: asked to wait again with nothing to wait for");
+        ensure!(receives_nothing(&one, 50)?, "round {round}: XOFF with an empty queue");
     }
     Ok(())
 }

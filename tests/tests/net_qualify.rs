@@ -15,8 +15,8 @@ use serde_json::Value;
 fn qualify(options: &str) -> Result<(i32, Value)> {
     let line = format!("qualify {options} --json");
     let output = dcqcn_lab(&line)?.output()?;
-    let says = String::from_utf8_lossy(&output.stderr);
-    let report = serde_json::from_slice(&output.stdout).with_context(|| format!("{line}: {says}"))?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_slice(&output.stdout).with_context(|| format!("{line}: {message}"))?;
     ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
     Ok((output.status.code().context("a signal")?, report))
 }
@@ -98,8 +98,9 @@ fn device_between_ports_qualified() -> Result<()> {
     switch.command("tc qdisc add dev p3 root tbf rate 50mbit burst 10k limit 2m")?;
     let marks = ["wred.3.kmin=20KB", "wred.3.kmax=80KB", "wred.3.pmax=50%"];
     switch.attach("p3", Role::Switch, &[&["link_rate=50mbit"], &marks[..]].concat())?;
-    let said = marks.map(|mark| format!("--set {mark}")).join(" ");
-    let options = format!("qualify --against e1,e2,e3 --link 50mbit --duration 3s --rounds 60 {said} --json");
+    let settings = marks.map(|mark| format!("--set {mark}")).join(" ");
+    let options =
+        format!("qualify --against e1,e2,e3 --link 50mbit --duration 3s --rounds 60 {settings} --json");
     while_busy(3, || {
         let mut command = dcqcn_lab(&format!("{options} --case marking,classes"))?;
         let output = machine.run(move || command.output())??;
@@ -107,7 +108,7 @@ fn device_between_ports_qualified() -> Result<()> {
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
         ensure!(checks(&report, "failed").is_empty(), "{report}");
         ensure!(checks(&report, "passed").len() >= 14, "{report}");
-        ensure!(machine.attached()?.is_empty(), "something is left attached");
+        ensure!(machine.attached()?.is_empty(), "an attachment is left");
         Ok(())
     })?;
     // Thresholds that differ from the bridge's.
@@ -132,8 +133,8 @@ fn missing_parts_skipped_with_reason() -> Result<()> {
 }
 
 #[test]
-fn unusable_ports_named() -> Result<()> {
-    if !runnable("unusable_ports_named", &["tbf"])? {
+fn unusable_ports_reported() -> Result<()> {
+    if !runnable("unusable_ports_reported", &["tbf"])? {
         return Ok(());
     }
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
@@ -146,8 +147,8 @@ fn unusable_ports_named() -> Result<()> {
     ] {
         let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
         let output = machine.run(move || command.output())??;
-        let says = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(1) && says.contains(names), "{ports}: {says}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && message.contains(names), "{ports}: {message}");
         machine.command("ip link show e1")?;
         ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
     }

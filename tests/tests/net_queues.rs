@@ -7,34 +7,34 @@ use dcqcn_common::params::QUEUES_MAJOR;
 use dcqcn_loader::backlog;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::QueuesChoice;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::queues::{CASES, are_near, other, port, shares, stats};
+use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
-fn the_shares_are_the_weights(test: &str, choice: QueuesChoice) -> Result<()> {
+fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
     let Some(pair) = port(test, choice)? else {
         return Ok(());
     };
-    for (name, changes, wanted) in CASES {
+    for (name, changes, expected) in CASES {
         pair.a.set("a0", changes)?;
         let found = shares(&pair)?;
         eprintln!("{name}: queues 0, 1 and 3 have {found:.3?}");
-        assert!(are_near(choice, found, wanted), "{name}: {found:?} and not {wanted:?}");
+        assert!(shares_match(choice, found, expected), "{name}: {found:?}, expected {expected:?}");
     }
     Ok(())
 }
 
 #[test]
 fn ets_shares_follow_weights() -> Result<()> {
-    the_shares_are_the_weights("ets_shares_follow_weights", QueuesChoice::Ets)
+    check_shares("ets_shares_follow_weights", QueuesChoice::Ets)
 }
 
 #[test]
 fn htb_shares_follow_weights() -> Result<()> {
-    the_shares_are_the_weights("htb_shares_follow_weights", QueuesChoice::Htb)
+    check_shares("htb_shares_follow_weights", QueuesChoice::Htb)
 }
 
 /// Frames go to the queue of their DSCP, frames without one to that of DSCP 0, and the host's own ARP to the first
@@ -91,7 +91,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
     let waiting = stats(&pair, &config)?;
     assert!((15_000..=20_000).contains(&waiting[3].backlog_bytes), "{waiting:?}");
     assert!(waiting[3].drops >= 30 && waiting[0].drops == 0, "{waiting:?}");
-    assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "queues go by their backlog");
+    assert!(backlog::feed(&pair.a.netlink()?, index, &mut maps)?, "marking uses the queues' backlog");
     let printed = maps.backlogs()?;
     assert!((10_000..=20_000).contains(&printed[3].bytes) && printed[0].bytes == 0, "{printed:?}");
     // The limit can be raised while packets are queued.
@@ -114,11 +114,11 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let before = shown()?;
         let attach =
             "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
-        says(&lab.ok(&format!("{attach} --dry-run"))?, "dc03:");
+        assert_contains(&lab.ok(&format!("{attach} --dry-run"))?, "dc03:");
         assert_eq!(shown()?, before, "a dry run changes nothing");
         let printed = lab.ok(attach)?;
         let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };
-        says(&printed, &format!("queues {kind}"));
+        assert_contains(&printed, &format!("queues {kind}"));
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
         let status = lab.json("status a0")?;
         let attachment = &status["attachments"][0];
@@ -127,14 +127,14 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let row = report["queues"].as_array().and_then(|rows| rows.iter().find(|row| row["queue"] == 3));
         let row = row.with_context(|| report.to_string())?;
         assert_eq!((&row["scheduler"], &row["weight"]), (&"dwrr".into(), &7.into()));
-        says(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
-        says(&lab.refused(2, "set a0 queues=none")?, "queues cannot be set");
-        says(&lab.refused(1, "set a0 priority_major=1")?, "names the classes of another qdisc");
+        assert_contains(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
+        assert_contains(&lab.refused(2, "set a0 queues=none")?, "queues cannot be set");
+        assert_contains(&lab.refused(1, "set a0 priority_major=1")?, "names the classes of another qdisc");
         // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
-        says(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
-        says(&lab.ok("detach a0")?, "of a0 restored");
+        assert_contains(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
+        assert_contains(&lab.ok("detach a0")?, "of a0 restored");
         assert_eq!(shown()?, before);
         lab.ok(&format!("attach a0 --config {}", file.display()))?;
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
@@ -142,10 +142,13 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert_eq!(shown()?, before);
     }
     lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
-    says(&lab.refused(1, "attach a0 --role switch --queues --flows 64")?, "already has classes (htb 9:)");
+    assert_contains(
+        &lab.refused(1, "attach a0 --role switch --queues --flows 64")?,
+        "already has classes (htb 9:)",
+    );
     lab.host.command("tc qdisc del dev a0 root")?;
     let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
-    says(&lab.refused(1, host)?, "both replace the root qdisc");
+    assert_contains(&lab.refused(1, host)?, "both replace the root qdisc");
     Ok(())
 }
 
@@ -158,7 +161,7 @@ fn removed_queues_reported() -> Result<()> {
     lab.ok("attach a0 --role switch --queues=htb --flows 64 --set link_rate=20mbit")?;
     lab.host.command("tc qdisc del dev a0 root")?;
     let status = lab.ok("status a0")?;
-    says(&status, "queues: expected htb dc03: at root");
+    assert_contains(&status, "queues: expected htb dc03: at root");
     // Parameters without a queue change all the same.
     lab.ok("set a0 queue.3.weight=9")?;
     assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));

@@ -41,7 +41,7 @@ const SIGNALS: [End; 3] =
     [End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGHUP)];
 
 /// Time limit for exiting.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs.
 const ATTEMPTS: u32 = 3;
 
@@ -97,7 +97,7 @@ fn wait_ready(running: &mut Running) -> Result<()> {
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
     loop {
         if let Some(status) = running.0.try_wait()? {
-            bail!("it ended ({status})");
+            bail!("it exited ({status})");
         }
         let status = fs::read_to_string(format!("/proc/{}/status", running.0.id()))?;
         let mask = |field: &str| -> Result<u64> {
@@ -107,19 +107,19 @@ fn wait_ready(running: &mut Running) -> Result<()> {
         if (mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0 {
             return Ok(());
         }
-        ensure!(Instant::now() < until, "it does not look for signals");
+        ensure!(Instant::now() < until, "it does not handle SIGTERM");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it writes nothing");
+    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it prints nothing");
     Ok(())
 }
 
 /// Waits until the fault-injecting process has created its hosts, and its daemon manages one.
-fn wait_in_the_middle(running: &Running) -> Result<()> {
+fn wait_until_running(running: &Running) -> Result<()> {
     wait(|| {
         let [worker] = children(running.0.id())?[..] else {
             return Ok(Err("no worker".into()));
@@ -155,7 +155,7 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
         ensure!(result == 0, "FIONREAD: {}", std::io::Error::last_os_error());
         times = if waiting == last && waiting != 0 { times + 1 } else { 0 };
         last = waiting;
-        ensure!(Instant::now() < until, "{waiting} bytes wait");
+        ensure!(Instant::now() < until, "{waiting} bytes are queued");
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -176,12 +176,12 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
                 wait_readable(&ours)?;
             }
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
             let drained = thread::spawn(move || drain(ours));
-            let came = Instant::now();
+            let started = Instant::now();
             running.signal(signal)?;
-            let ended = (running.wait()?, came.elapsed());
+            let ended = (running.wait()?, started.elapsed());
             // Reads until the terminal is closed.
             drop(running);
             drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
@@ -193,11 +193,11 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
-            let came = Instant::now();
+            let started = Instant::now();
             drop(ours);
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
         End::Reader => {
             let (reader, writer) = std::io::pipe()?;
@@ -209,11 +209,11 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             let mut running = Running::spawn(host, command)?;
             wait_ready(&mut running)?;
             if line.starts_with("dcqcn-soak") {
-                wait_in_the_middle(&running)?;
+                wait_until_running(&running)?;
             }
-            let came = Instant::now();
+            let started = Instant::now();
             drop(reader);
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
         End::Stuck => {
             let (reader, writer) = std::io::pipe()?;
@@ -221,14 +221,14 @@ fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
             command.stdout(writer);
             let mut running = Running::spawn(host, command)?;
             wait_full(&reader)?;
-            let came = Instant::now();
+            let started = Instant::now();
             running.signal(Signal::SIGTERM)?;
-            (running.wait()?, came.elapsed())
+            (running.wait()?, started.elapsed())
         }
     };
     // A run that was cancelled before its result reports so by its exit code.
-    let called_off = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
-    let codes: &[Option<i32>] = if called_off { &[Some(0), Some(1)] } else { &[Some(0)] };
+    let interrupted = line.starts_with("dcqcn-lab") || line.starts_with("dcqcn-soak");
+    let codes: &[Option<i32>] = if interrupted { &[Some(0), Some(1)] } else { &[Some(0)] };
     ensure!(codes.contains(&status.code()), "{line}, {end:?}: {status} {:?}", status.signal());
     Ok(took)
 }
@@ -247,7 +247,7 @@ fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
         loop {
             let took = ended(site, &site.pair.a, line, *end).with_context(|| format!("{line}: {end:?}"))?;
             eprintln!("{line}: {end:?}: ended after {} ms", took.as_millis());
-            if took <= AT_ONCE {
+            if took <= EXIT_LIMIT {
                 break;
             }
             ensure!(attempt < ATTEMPTS, "{line}: {end:?}: ended after {} ms", took.as_millis());
@@ -340,7 +340,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("dcqcn-lab"))
             .collect();
-        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+        ensure!(left.is_empty(), "{end:?}: leftovers {left:?}");
     }
     Ok(())
 }
@@ -361,7 +361,7 @@ fn soak_leaves_nothing_on_signal() -> Result<()> {
             name.contains("-soak") && !Path::new("/proc").join(pid).exists()
         };
         let left: Vec<_> = Netns::list("dcqcn-test-")?.into_iter().filter(is_left).collect();
-        ensure!(left.is_empty(), "{end:?}: {left:?} are left");
+        ensure!(left.is_empty(), "{end:?}: leftovers {left:?}");
         wait(|| {
             let found = SOAKED.map(tables);
             let is_freed = found.iter().zip(before).all(|(found, before)| *found <= before);

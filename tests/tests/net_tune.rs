@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
 use dcqcn_common::params::{Config, Unit};
 use dcqcn_params::Key;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
@@ -33,15 +33,15 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     }
     let lab = Lab::new("several")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    says(&lab.refused(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
+    assert_contains(&lab.refused(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
 
     let changed = lab.ok("set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB")?;
-    let of_each = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmax: 200KB -> 1MB\n";
-    assert_eq!(changed, format!("a0:\n{of_each}\nb0:\n{of_each}"));
+    let changes = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmax: 200KB -> 1MB\n";
+    assert_eq!(changed, format!("a0:\n{changes}\nb0:\n{changes}"));
     lab.ok("set a0 b0 rpg_threshold=3")?;
     lab.ok("set --all min_time_between_cnps=60us")?;
-    says(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
+    assert_contains(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
 
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
@@ -55,7 +55,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
     ] {
-        says(&lab.refused(code, line)?, what);
+        assert_contains(&lab.refused(code, line)?, what);
     }
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
@@ -64,7 +64,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     let (entries, refusals): (Vec<&Value>, Vec<&Value>) = of_b0.partition(|e| e["refused"].is_null());
     let refused: Vec<_> = refusals.iter().filter_map(|e| e["refused"].as_str()).collect();
     assert!(refused.iter().any(|why| why.contains("np_enable = true needs")), "{refused:?}");
-    let told: Vec<_> =
+    let logged: Vec<_> =
         entries.iter().map(|e| (e["key"].as_str(), e["old"].as_str(), e["new"].as_str())).collect();
     let expected = [
         ("rpg_ai_rate", "40mbit", "20mbit"),
@@ -72,16 +72,19 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         ("rpg_threshold", "5", "3"),
         ("min_time_between_cnps", "50us", "60us"),
     ];
-    assert_eq!(told, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
+    assert_eq!(logged, expected.map(|(key, old, new)| (Some(key), Some(old), Some(new))));
     assert_eq!((&entries[0]["uid"], &entries[0]["sudo_user"]), (&0.into(), &"ada".into()));
-    says(entries[0]["command"].as_str().unwrap_or_default(), "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB");
-    says(&lab.ok("log --last 1")?, "ada as root");
+    assert_contains(
+        entries[0]["command"].as_str().unwrap_or_default(),
+        "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB",
+    );
+    assert_contains(&lab.ok("log --last 1")?, "ada as root");
 
     // An unwritable log causes a warning, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
-    says(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
-    says(&lab.ok("get a0 rpg_threshold")?, "4");
+    assert_contains(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
+    assert_contains(&lab.ok("get a0 rpg_threshold")?, "4");
     lab.ok("detach --all")?;
     Ok(())
 }
@@ -117,8 +120,8 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
     freeze(&of_b0.context("b0 has no parameters")?.1)?;
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     let refused = lab.refused(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
-    says(&refused, "nothing was changed: rejected for b0");
-    says(&refused, "map PARAMS");
+    assert_contains(&refused, "nothing was changed: rejected for b0");
+    assert_contains(&refused, "map PARAMS");
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
     let entries = lab.json("log")?["entries"].as_array().cloned().context("no entries")?;
     let refused: Vec<_> =
@@ -188,8 +191,8 @@ fn thousand_random_changes_converge() -> Result<()> {
         // No audit entry, as nothing changes.
         let valid = changed.validate().is_ok() && changed.line_rate_bps() != 0;
         let output = lab.run(&line)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success() == valid, "{line}: expected valid = {valid}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() == valid, "{line}: expected valid = {valid}: {message}");
         if valid {
             entered += 2 * Key::all().filter(|key| key.get(&model) != key.get(&changed)).count();
             model = changed;
@@ -221,7 +224,7 @@ fn saved_config_attaches_identically() -> Result<()> {
     let file = file.display();
     lab.ok(&format!("config show a0 --out {file}"))?;
     assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("config show a0")?);
-    says(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 matches ");
+    assert_contains(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 matches ");
     lab.ok(&format!("config check {file}"))?;
     let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
@@ -242,11 +245,17 @@ fn saved_config_attaches_identically() -> Result<()> {
     lab.ok("set a0 --profile paper")?;
     lab.ok("config diff a0 --profile paper")?;
     // The interface is unchanged.
-    says(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
+    assert_contains(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
     lab.refused(4, &format!("config diff a0 --config {file}"))?;
-    says(&lab.refused(1, "config diff a0 --config /nonexistent.toml")?, "cannot read /nonexistent.toml");
-    says(&lab.refused(1, "config show a0 --out /nonexistent/x.toml")?, "cannot write /nonexistent/x.toml");
-    says(&lab.refused(3, "config show b0")?, "b0 is not attached");
+    assert_contains(
+        &lab.refused(1, "config diff a0 --config /nonexistent.toml")?,
+        "cannot read /nonexistent.toml",
+    );
+    assert_contains(
+        &lab.refused(1, "config show a0 --out /nonexistent/x.toml")?,
+        "cannot write /nonexistent/x.toml",
+    );
+    assert_contains(&lab.refused(3, "config show b0")?, "b0 is not attached");
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -264,13 +273,13 @@ fn import_is_atomic() -> Result<()> {
     let import = format!("import --format sonic {} b0 --port Ethernet4", sample.display());
 
     let before = state(&lab, "b0")?;
-    says(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
+    assert_contains(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
-    let says_what =
+    let report_text =
         lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
-    says(&says_what, "`many`: expected");
-    says(
+    assert_contains(&report_text, "`many`: expected");
+    assert_contains(
         &lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
         "no such port",
     );
@@ -278,19 +287,19 @@ fn import_is_atomic() -> Result<()> {
 
     let report = lab.json(&import)?;
     assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
-    says(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
+    assert_contains(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
     let exported = lab.path("export.json");
     lab.ok(&format!("export --format sonic b0 --port Ethernet4 --out {}", exported.display()))?;
     let again = lab.json(&format!("import --format sonic {} b0 --port Ethernet4", exported.display()))?;
     assert_eq!((&again["changes"], &again["unmapped"]), (&Value::Array(vec![]), &Value::Array(vec![])));
 
     lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
-    says(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
-    says(&lab.refused(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
-    says(&lab.refused(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
+    assert_contains(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
+    assert_contains(&lab.refused(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
+    assert_contains(&lab.refused(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
     lab.ok("ecnconfig -q 3 off")?;
-    says(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
-    says(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
+    assert_contains(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
+    assert_contains(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
 
     let nic = lab.path("ecn");
     fs::create_dir_all(nic.join("roce_rp"))?;
@@ -299,7 +308,7 @@ fn import_is_atomic() -> Result<()> {
     }
     let import = format!("import --format nvidia {} a0", nic.display());
     let before = state(&lab, "a0")?;
-    says(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
+    assert_contains(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
     assert_eq!(state(&lab, "a0")?, before);
     fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
     lab.ok(&import)?;

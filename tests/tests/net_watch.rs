@@ -57,7 +57,7 @@ fn watch_shows_traffic() -> Result<()> {
         if let Some(status) = watch.0.try_wait()? {
             break status;
         }
-        ensure!(Instant::now() < until, "two intervals do not end");
+        ensure!(Instant::now() < until, "two intervals do not complete");
         sent += 1;
         socket.send(&Roce { psn: sent, ..data.clone() }.frame())?;
         thread::sleep(Duration::from_millis(2));
@@ -107,7 +107,7 @@ fn watch_ends_cleanly() -> Result<()> {
     watch.output()?.read_line(&mut String::new())?;
     assert_eq!(watch.wait()?.code(), Some(0));
 
-    for (line, code, says) in [
+    for (line, code, expected) in [
         ("monitor b0", 1, "no interface \"b0\""),
         ("monitor lo", 3, "lo is not attached"),
         ("monitor a0 --interval 1us", 2, "10ms to 1h"),
@@ -119,7 +119,7 @@ fn watch_ends_cleanly() -> Result<()> {
         let mut command = dcqcn(line)?;
         let output = pair.a.run(move || command.output())??;
         let text = String::from_utf8(output.stderr)?;
-        assert!(output.status.code() == Some(code) && text.contains(says), "{line}: {text}");
+        assert!(output.status.code() == Some(code) && text.contains(expected), "{line}: {text}");
     }
     // The command detects the end of the watched attachment.
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
@@ -200,22 +200,22 @@ fn metrics_equal_counters() -> Result<()> {
     // An attachment that has lost a map. Output is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
-    let told = |path: &str, status: &str| -> Result<String> {
+    let response = |path: &str, status: &str| -> Result<String> {
         wait(|| {
             let answer = get(&pair, address, path)?;
             Ok(if answer.starts_with(status) { Ok(answer) } else { Err(answer) })
         })
     };
-    let ready = told("/readyz", "HTTP/1.1 503")?;
+    let ready = response("/readyz", "HTTP/1.1 503")?;
     assert!(ready.contains("\"interface\":\"a0\"") && ready.contains("maps: "), "{ready}");
-    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is well");
+    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is healthy");
     wait(|| {
         let up = value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]);
         Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })
     })?;
     // A detached interface is omitted without an error.
     pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
-    told("/readyz", "HTTP/1.1 200")?;
+    response("/readyz", "HTTP/1.1 200")?;
 
     server.signal(Signal::SIGTERM)?;
     assert_eq!(server.wait()?.code(), Some(0));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn storm_needs_backlog_and_99_percent() {
+    fn storm_needs_backlog_and_99_percent_pause() {
         for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
             let mut queues = Queues::new(StormAction::Drop);
             let found = [(); 4].map(|()| queues.observe(5, pause_ns, backlog));

@@ -29,7 +29,7 @@ pub(super) struct Climb {
     /// Increase of the growth per event.
     pub(super) growth_bps: u64,
     /// Distance of the rate below the line, before the first event.
-    pub(super) off_bps: i64,
+    pub(super) gap_bps: i64,
 }
 
 impl Debt {
@@ -105,7 +105,7 @@ impl Climb {
         n.wrapping_mul(self.base_bps)
             .wrapping_add(self.slope_bps.wrapping_mul(pairs))
             .wrapping_add(self.growth_bps.wrapping_mul(triples))
-            .wrapping_sub(sum_of_halves(self.off_bps, n) as u64)
+            .wrapping_sub(sum_of_halves(self.gap_bps, n) as u64)
     }
 }
 
@@ -132,10 +132,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FLAT: Climb = Climb { base_bps: 1_000, slope_bps: 0, growth_bps: 0, off_bps: 0 };
+    const FLAT: Climb = Climb { base_bps: 1_000, slope_bps: 0, growth_bps: 0, gap_bps: 0 };
 
     #[test]
-    fn climb_pays_sum_of_its_rates() {
+    fn climb_pays_sum_of_event_rates() {
         let owes = |nanobits, is_due| Debt { from_ns: 100, nanobits, is_due };
         let paid = |mut debt: Debt, climb: &Climb, events| {
             debt.pay_climb(climb, events, 10, climb.base_bps);
@@ -164,18 +164,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn climb_adds_up(
+        fn climb_sum_equals_single_events(
             base_bps in 0u64..1 << 40, slope_bps in 0u64..1 << 30, growth_bps in 0u64..1 << 30,
-            off_bps in -(1i64 << 41)..1 << 41, n in 0u64..200,
+            gap_bps in -(1i64 << 41)..1 << 41, n in 0u64..200,
         ) {
-            let climb = Climb { base_bps, slope_bps, growth_bps, off_bps };
-            let after = |k: u64| (base_bps + k * slope_bps + k * (k - 1) / 2 * growth_bps) as i64 - (off_bps >> k.min(63));
+            let climb = Climb { base_bps, slope_bps, growth_bps, gap_bps };
+            let after = |k: u64| (base_bps + k * slope_bps + k * (k - 1) / 2 * growth_bps) as i64 - (gap_bps >> k.min(63));
             let sum: i64 = (1..=n).map(after).sum();
             prop_assert_eq!(climb.sum_bps(n), sum as u64);
         }
 
         #[test]
-        fn halves_add_up(value in -(1i64 << 41)..1 << 41, n in 0u64..100) {
+        fn sum_of_halves_equals_single_halves(value in -(1i64 << 41)..1 << 41, n in 0u64..100) {
             let mut sum = 0;
             let mut half = value;
             for _ in 0..n {
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn constant_rate_pays_to_the_nanosecond(
+        fn constant_rate_debt_is_exact_to_the_ns(
             rate_bps in 100_000u64..=800_000_000_000, bits in 1u64..1 << 23, times in proptest::collection::vec(1u64..1_000_000, 1..20),
         ) {
             let mut debt = Debt { from_ns: 1_000, nanobits: bits * 1_000_000_000, is_due: 0 };

@@ -24,13 +24,13 @@ pub(super) enum Source {
 struct Phase {
     step_bps: u64,
     growth_bps: u64,
-    /// The step as a multiple of R_HAI, where it grows.
+    /// First step of hyper increase as a multiple of R_HAI; 0 in other stages.
     factor: u64,
     events: u64,
 }
 
 /// The last stage of a phase that never ends.
-const FOR_GOOD: u64 = u64::MAX >> 1;
+const UNLIMITED: u64 = u64::MAX >> 1;
 
 impl RateMachine {
     /// Phase of the next event of `source`, of at most `left` events.
@@ -56,15 +56,15 @@ impl RateMachine {
         } else if !hyper {
             // Additive until this counter passes F if the other is already past it; otherwise forever.
             let last =
-                if stage <= threshold && (!other_is_on || other > threshold) { threshold } else { FOR_GOOD };
+                if stage <= threshold && (!other_is_on || other > threshold) { threshold } else { UNLIMITED };
             run(p.ai_rate_bps, 0, 0, last)
         } else if p.max_hyper == 1 {
-            run(p.hai_rate_bps, 0, 1, FOR_GOOD)
+            run(p.hai_rate_bps, 0, 1, UNLIMITED)
         } else if other_is_on && stage > other {
             let factor = (other - threshold).min(p.max_hyper as u64);
-            run(p.hai_rate_bps.wrapping_mul(factor), 0, factor, FOR_GOOD)
+            run(p.hai_rate_bps.wrapping_mul(factor), 0, factor, UNLIMITED)
         } else {
-            let last = if other_is_on { other } else { FOR_GOOD };
+            let last = if other_is_on { other } else { UNLIMITED };
             let factor = (stage - threshold).min(p.max_hyper as u64);
             run(p.hai_rate_bps.wrapping_mul(factor), p.hai_rate_bps, factor, last)
         }
@@ -119,13 +119,13 @@ impl RateMachine {
         let climb_bps =
             taken.wrapping_mul(step_bps) + growth_taken_bps.wrapping_mul(taken.wrapping_sub(1)) / 2;
         let tends_to_bps = step_bps.wrapping_sub(growth_bps.wrapping_mul(2)) as i64;
-        let off_bps = lag_bps.wrapping_sub(tends_to_bps);
-        let lag_bps = tends_to_bps.wrapping_add(growth_taken_bps as i64).wrapping_add(halved(off_bps, taken));
+        let gap_bps = lag_bps.wrapping_sub(tends_to_bps);
+        let lag_bps = tends_to_bps.wrapping_add(growth_taken_bps as i64).wrapping_add(halved(gap_bps, taken));
         let climb = Climb {
             base_bps: self.target_bps.wrapping_sub(tends_to_bps as u64),
             slope_bps: step_bps.wrapping_sub(growth_bps),
             growth_bps,
-            off_bps,
+            gap_bps,
         };
         self.target_bps += climb_bps;
         self.rate_bps = self.target_bps.wrapping_sub(lag_bps as u64);
@@ -135,7 +135,7 @@ impl RateMachine {
     }
 }
 
-/// Largest factor of R_HAI: 2^23 steps of even 1 kbit/s are far beyond any line rate, and 2^40 · 2^23 fits.
+/// Largest factor of R_HAI: even with steps of 1 kbit/s, 2^23 of them exceed any line rate, and 2^40 · 2^23 fits.
 pub(crate) const MAX_HYPER: u32 = 1 << 23;
 
 /// `value` halved `times` times, rounded down each time.
@@ -330,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn growing_steps_fill_room_exactly(
+        fn growing_events_use_all_headroom(
             twice_room in any_size(0, 2 * MAX_RATE_BPS / 1_000), factor in any_size(1, u64::from(MAX_HYPER)),
         ) {
             let twice_sum = |n: u64| n * n + (2 * factor - 1) * n;

@@ -57,7 +57,7 @@ fn machine_current_until_next_due() {
 }
 
 #[test]
-fn changed_period_is_evaluated() {
+fn changed_period_requires_advance() {
     let p = RpParams { cut_period_ns: 4_000, time_reset_ns: 55_000, ..params(MAX_RATE_BPS) };
     let mut m = RateMachine::new(&p);
     m.on_cnp(&p, 1_000);
@@ -166,7 +166,7 @@ proptest! {
 
     /// If the fast path succeeds, the slow path gives the same result, for any debt; otherwise the state is unchanged.
     #[test]
-    fn machine_at_line_rate_catches_up_alike(
+    fn line_rate_shortcut_equals_full_advance(
         off_bps in prop_oneof![3 => Just([0u64; 2]), 1 => [0u64..3, 0u64..3]], active in 0u16..2, pending in 0u16..4,
         next_increase_ns in 0u64..200_000, cut_check_ns in 0u64..200_000, stages: [u32; 2], now_ns in 0u64..2_000_000,
         from_ns in 0u64..2_000_000, time_reset_ns in prop_oneof![Just(0u64), 1_000u64..100_000],

@@ -139,13 +139,13 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
 /// ICRC of a CNP over IPv4.
 #[inline(always)]
 pub(super) fn icrc_v4(packet: &[u8; V4_LEN]) -> u32 {
-    icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V4_MASK)
+    icrc::array_icrc::<_, RESERVED_LEN, _>(packet, &icrc::V4_MASK)
 }
 
 /// ICRC of a CNP over IPv6.
 #[inline(always)]
 pub(super) fn icrc_v6(packet: &[u8; V6_LEN]) -> u32 {
-    icrc::of_array::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
+    icrc::array_icrc::<_, RESERVED_LEN, _>(packet, &icrc::V6_MASK)
 }
 
 /// Checks lengths, fields, the IPv4 checksum and the ICRC of a would-be CNP over IPv4.
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn published_cnps_are_understood() {
+    fn published_cnps_parsed() {
         assert_eq!(parse_v4(&CONNECTX4_CNP), Some(Cnp { dest_qpn: 0x118, hint: NO_HINT }));
         assert_eq!(parse_v4(&CONNTRACK_CM_CNP), Some(Cnp { dest_qpn: 0xd2, hint: NO_HINT }));
         assert_eq!(parse_v6(&V6_CNP), Some(Cnp { dest_qpn: 0x118, hint: NO_HINT }));
     }
 
     #[test]
-    fn hint_is_carried_and_layout_is_as_documented() {
+    fn hint_round_trips_in_documented_layout() {
         let hinted = CnpRepr { dest_qpn: 0, hint: 0x00ab_cdef, ..CONNECTX4 };
         let mut packet = [0xa5; V4_LEN];
         emit_v4(&mut packet, SRC, DST, &hinted);

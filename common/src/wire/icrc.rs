@@ -173,7 +173,7 @@ pub fn seal(l3: &mut [u8]) -> Option<()> {
 /// Not inlined in BPF, because its spilled values would use stack that the rate machine needs.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline)]
-pub(super) fn of_array<const HEAD: usize, const REST: usize, const LEN: usize>(
+pub(super) fn array_icrc<const HEAD: usize, const REST: usize, const LEN: usize>(
     packet: &[u8; LEN],
     mask: &[u8; HEAD],
 ) -> u32 {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_is_no_extension_header() {
+    fn udp_is_not_an_extension_header() {
         assert!(!is_extension_header(crate::wire::udp::IP_PROTOCOL));
         assert!(is_extension_header(44));
     }

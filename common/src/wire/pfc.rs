@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read(bytes: [u8; Pfc::LEN]) {
+        fn arbitrary_bytes_never_panic(bytes: [u8; Pfc::LEN]) {
             let _ = PfcRepr::parse(Pfc::new(&bytes));
         }
     }

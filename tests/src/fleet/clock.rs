@@ -20,12 +20,12 @@ pub struct Clock {
 impl Clock {
     /// Returns whether the library is installed; prints that `test` is skipped if not.
     #[must_use]
-    pub fn is_there(test: &str) -> bool {
-        let is_there = fs::exists(library()).unwrap_or(false);
-        if !is_there {
+    pub fn available(test: &str) -> bool {
+        let available = fs::exists(library()).unwrap_or(false);
+        if !available {
             eprintln!("SKIPPED {test}: no {} (Debian: faketime)", library());
         }
-        is_there
+        available
     }
 
     /// Creates a clock without offset.

@@ -49,12 +49,12 @@ fn free_port() -> Result<u16> {
 impl Etcd {
     /// Returns whether etcd is installed; prints that `test` is skipped if not.
     #[must_use]
-    pub fn is_there(test: &str) -> bool {
-        let is_there = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
-        if !is_there {
+    pub fn available(test: &str) -> bool {
+        let available = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
+        if !available {
             eprintln!("SKIPPED {test}: no etcd and etcdctl on PATH (Debian: etcd-server, etcd-client)");
         }
-        is_there
+        available
     }
 
     /// Starts a cluster with additional options for each member, and waits for a leader.
@@ -143,7 +143,7 @@ impl Etcd {
     /// The member does not exist.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
-        let mut child = member.child.take().context("it does not run")?;
+        let mut child = member.child.take().context("the member is not running")?;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -155,7 +155,7 @@ impl Etcd {
     /// The member does not exist or is not running.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
-        signal(member.child.as_ref().context("it does not run")?, what)
+        signal(member.child.as_ref().context("the member is not running")?, what)
     }
 
     /// Client addresses of all members.
@@ -208,8 +208,8 @@ impl Etcd {
             if output.status.success() {
                 return Ok(());
             }
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(began.elapsed() < PATIENCE, "etcd accepts no writes: {said}");
+            let message = String::from_utf8_lossy(&output.stderr);
+            ensure!(began.elapsed() < PATIENCE, "etcd accepts no writes: {message}");
             thread::sleep(Duration::from_millis(100));
         }
     }

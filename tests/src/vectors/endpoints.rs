@@ -32,7 +32,7 @@ pub(super) fn cnp_fast() -> Vector {
             add("marked: the hint", 73, true, &data);
             add("within the interval", 73, true, &data);
             add("another flow", 73, true, &Roce { dest_qpn: dest_qpn + 0x100, ..data.clone() });
-            add("the host's own", 73, false, &Roce { dest_qpn: dest_qpn + 0x200, ..data.clone() });
+            add("sent by the host itself", 73, false, &Roce { dest_qpn: dest_qpn + 0x200, ..data.clone() });
             add("came marked", 73, true, &Roce { ecn: Ecn::CE, dest_qpn: dest_qpn + 0x300, ..data.clone() });
             add("not ECT", 73, true, &Roce { ecn: Ecn::NOT_ECT, dest_qpn: dest_qpn + 0x400, ..data.clone() });
             add("no data", 73, true, &Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data.clone() });
@@ -48,14 +48,14 @@ pub(super) fn cnp_fast() -> Vector {
     Vector {
         pairs,
         ..vector(
-            "A congestion point that answers what it marks.",
+            "A congestion point that answers the packets it marks.",
             &with(MARKS, &with(THRESHOLDS, &more)),
             steps,
         )
     }
 }
 
-/// Marks within the interval of a CNP are answered when it is over, by the flow's next packet.
+/// A mark within a CNP interval is answered after the interval, at the flow's next packet.
 pub(super) fn cnp_window() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
@@ -67,7 +67,7 @@ pub(super) fn cnp_window() -> Vector {
             ("nothing is pending", 0, &data),
             ("marked", 1, &marked),
             ("nothing is pending within the interval", 1, &data),
-            ("nor after it", 60, &data),
+            ("nothing is pending after the interval", 60, &data),
             ("marked again", 1, &marked),
             ("within the interval", 10, &marked),
             ("not over", 1, &data),
@@ -75,8 +75,8 @@ pub(super) fn cnp_window() -> Vector {
             ("an ACK", 0, &Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..data.clone() }),
             ("over", 0, &data),
             ("once", 1, &data),
-            ("within the next", 20, &marked),
-            ("over, and marked", 40, &marked),
+            ("within the next interval", 20, &marked),
+            ("after the interval, and marked", 40, &marked),
             ("once", 60, &data),
             ("within the interval", 0, &marked),
             ("within the interval", 1, &marked),
@@ -84,7 +84,7 @@ pub(super) fn cnp_window() -> Vector {
             ("within the interval", 10, &marked),
             ("too long after", 1_000_000, &data),
             ("too long after for every packet", 1, &data),
-            ("over, and marked", 1, &marked),
+            ("after the interval, and marked", 1, &marked),
         ] {
             now_us += gap_us;
             steps.push(named(about, step("ingress", now_us, &roce.frame())));
@@ -126,7 +126,7 @@ pub(super) fn connections() -> Vector {
             steps.push(named(about, step(hook, now_us, packet)));
         };
         let back = Roce { src: server, dst: client, dest_qpn: asking_qpn, ..data.clone() };
-        add("data of a flow to come", "egress", &data.frame());
+        add("data before the connection", "egress", &data.frame());
         add("marked before the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let req = Req { service_id: 0x0000_0001_0106_4853, starting_psn: 5, ..req(asks, asking_qpn) };
         add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
@@ -134,8 +134,8 @@ pub(super) fn connections() -> Vector {
         add("MRA", "ingress", &management(v6, server, client, CmMessage::Mra(mra)));
         add("marked before the reply", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let rep = Rep { comm_ids: comm_ids(replies, asks), local_qpn: replying_qpn, starting_psn: 6 };
-        let stranger = Rep { comm_ids: comm_ids(replies, asks + 1), ..rep };
-        add("REP to no REQ", "ingress", &management(v6, server, client, CmMessage::Rep(stranger)));
+        let unrelated = Rep { comm_ids: comm_ids(replies, asks + 1), ..rep };
+        add("REP without a REQ", "ingress", &management(v6, server, client, CmMessage::Rep(unrelated)));
         add("REP", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
         add("REP again", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
         let rtu = CmMessage::Rtu(comm_ids(asks, replies));
@@ -167,7 +167,7 @@ pub(super) fn connections() -> Vector {
         };
         add(about, hook, &message);
         add("marked after the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
-        add("CNP that names a QP of nobody", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
+        add("CNP that names an unknown QP", "ingress", &data.cnp(Some(asking_qpn), CNP_TOS));
         // Datagrams name both ends; messages are more trusted.
         let datagram =
             Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x55, dest_qpn: 0x99, ..data.clone() };
@@ -182,5 +182,5 @@ pub(super) fn connections() -> Vector {
     }
     let settings =
         ["link_rate=40gbit", "min_time_between_cnps=0", "rate_reduce_monitor_period=0", "wire_overhead=0"];
-    vector("Who is at the other end, from connection management.", &settings, steps)
+    vector("Pairs learned from connection management.", &settings, steps)
 }

@@ -55,7 +55,7 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
 }
 
 /// No point is on: packets are only classified.
-const ONLY_LOOKS: &[&str] = &["np_enable=off", "rp_enable=off"];
+const OBSERVER_ONLY: &[&str] = &["np_enable=off", "rp_enable=off"];
 
 fn opcodes() -> Vector {
     let steps = OPCODES.map(Opcode).flat_map(|opcode| {
@@ -64,7 +64,7 @@ fn opcodes() -> Vector {
             named(name, step("ingress", START_US, &Roce { opcode, v6, ..short() }.frame()))
         })
     });
-    vector("Every opcode, assigned or not.", ONLY_LOOKS, steps.collect())
+    vector("Every opcode, assigned or not.", OBSERVER_ONLY, steps.collect())
 }
 
 /// Header stacks, and truncated or inconsistent packets.
@@ -157,7 +157,7 @@ fn headers() -> Vector {
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
         add(about, &frame);
     }
-    vector("Header stacks; packets cut short, malformed, and not RoCE.", ONLY_LOOKS, steps)
+    vector("Header stacks; truncated and malformed packets, and other protocols.", OBSERVER_ONLY, steps)
 }
 
 /// Writes the right IPv4 header checksum.
@@ -191,7 +191,7 @@ fn at_depths(depths: &[u64], packets: &[(String, Vec<u8>)]) -> Vec<Step> {
     each.collect()
 }
 
-fn of_every_ecn() -> Vec<(String, Vec<u8>)> {
+fn every_codepoint() -> Vec<(String, Vec<u8>)> {
     let mut packets = Vec::new();
     for v6 in [false, true] {
         for tags in [vec![], vec![(EtherType::VLAN, 9)], vec![(EtherType::QINQ, 7), (EtherType::VLAN, 9)]] {
@@ -212,28 +212,24 @@ fn of_every_ecn() -> Vec<(String, Vec<u8>)> {
 
 fn marking() -> Vector {
     let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=0"]));
-    let steps = at_depths(&DEPTHS, &of_every_ecn());
+    let steps = at_depths(&DEPTHS, &every_codepoint());
     vector("Probability 0 up to Kmax and 1 above it.", &settings, steps)
 }
 
 fn marking_never() -> Vector {
     let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.ecn=off"]));
-    vector("A class that does not mark.", &settings, at_depths(&[0, 9, 73, 1_000], &of_every_ecn()))
+    vector("A class that does not mark.", &settings, at_depths(&[0, 9, 73, 1_000], &every_codepoint()))
 }
 
 fn marking_always() -> Vector {
     // The ramp ends at exactly 1, at Kmax.
     let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=100%"]));
-    vector("Probability 1 at Kmax.", &settings, at_depths(&[8, 72, 73], &of_every_ecn()))
+    vector("Probability 1 at Kmax.", &settings, at_depths(&[8, 72, 73], &every_codepoint()))
 }
 
 fn not_ect_dropped() -> Vector {
     let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=100%", "drop_not_ect=on"]));
-    vector(
-        "What cannot be marked is dropped above Kmax.",
-        &settings,
-        at_depths(&[8, 72, 73], &of_every_ecn()),
-    )
+    vector("Not-ECT packets are dropped above Kmax.", &settings, at_depths(&[8, 72, 73], &every_codepoint()))
 }
 
 /// The CE-marked packet of a flow.
@@ -274,7 +270,7 @@ fn cnp() -> Vector {
             (Opcode::UD_SEND_ONLY, "a datagram names its sender"),
             (Opcode::RC_RDMA_READ_RESPONSE_ONLY, "READ response"),
             (Opcode::RC_ACKNOWLEDGE, "an ACK is not answered"),
-            (Opcode::RC_RDMA_READ_REQUEST, "nor is a request"),
+            (Opcode::RC_RDMA_READ_REQUEST, "a request is not answered"),
             (Opcode::CNP, "nor a CNP"),
         ] {
             dest_qpn += 1;
@@ -325,13 +321,13 @@ fn cnp_received() -> Vector {
         steps.push(at("sender known", 100, &data.cnp(Some(0x77), CNP_TOS)));
         let addr = if v6 { crate::packets::v6(data.src) } else { mapped(v4(data.src)) };
         pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: 0x77, other_qpn: data.dest_qpn });
-        steps.push(at("sender not known", 200, &data.cnp(Some(0x78), CNP_TOS)));
+        steps.push(at("unknown sender", 200, &data.cnp(Some(0x78), CNP_TOS)));
         let mut unknown = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
-        steps.push(at("flow not known", 200, &unknown));
+        steps.push(at("unknown flow", 200, &unknown));
         if let Some(last) = unknown.last_mut() {
             *last ^= 1;
         }
-        steps.push(at("flow not known, damaged ICRC", 200, &unknown));
+        steps.push(at("unknown flow, damaged ICRC", 200, &unknown));
         let last = hinted.len() - 1;
         let bth = data.bth();
         for (about, byte) in
@@ -347,11 +343,11 @@ fn cnp_received() -> Vector {
         let mut magic = hinted.clone();
         magic[bth + 12] ^= 1;
         seal(&mut magic, Ethernet::LEN);
-        steps.push(at("unknown reserved bytes are no hint", 300, &magic));
+        steps.push(at("unknown reserved bytes are not a hint", 300, &magic));
         let mut version = hinted.clone();
         version[bth + 16] ^= 2;
         seal(&mut version, Ethernet::LEN);
-        steps.push(at("a later hint is none", 300, &version));
+        steps.push(at("a later hint is ignored", 300, &version));
         let mut longer = Roce { opcode: Opcode::CNP, payload: 20, ..data.clone() }.frame();
         longer[bth + 4] = 0x40;
         steps.push(at("longer than a CNP", 300, &longer));
@@ -367,5 +363,5 @@ fn cnp_received() -> Vector {
     }
     assert!(steps.iter().all(|step| step.packet.len() > 2 * icrc::LEN));
     let settings = with(REACTS, &["link_rate=40gbit", "rate_reduce_monitor_period=40us"]);
-    Vector { pairs, ..vector("CNPs that count, and CNPs that do not.", &settings, steps) }
+    Vector { pairs, ..vector("CNPs that cut, and CNPs that are ignored.", &settings, steps) }
 }

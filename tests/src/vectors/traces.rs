@@ -37,47 +37,47 @@ impl Timeline {
 }
 
 pub(super) fn rate_paper() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0).cnp(0).cnp(50).cnp(50);
+    let mut trace = Timeline::new();
+    trace.send(0).cnp(0).cnp(50).cnp(50);
     for _ in 0..12 {
-        course.send(54).send(1);
+        trace.send(54).send(1);
     }
-    course.cnp(7).send(100).cnp(300).cnp(10).send(3);
+    trace.cnp(7).send(100).cnp(300).cnp(10).send(3);
     let settings = with(REACTS, &["link_rate=40gbit"]);
-    vector("The paper's machine at 40 Gb/s, CNPs at 0, 50 and 100 us.", &settings, course.steps)
+    vector("The paper's machine at 40 Gb/s, CNPs at 0, 50 and 100 us.", &settings, trace.steps)
 }
 
 pub(super) fn rate_bytes() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 240;
-    course.send(0).cnp(10);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 240;
+    trace.send(0).cnp(10);
     for n in 0..60 {
-        course.send(n % 7);
+        trace.send(n % 7);
     }
-    course.cnp(3);
+    trace.cnp(3);
     for n in 0..60 {
-        course.send(n % 11 * 9);
+        trace.send(n % 11 * 9);
     }
     let settings = with(REACTS, &["link_rate=40gbit", "rpg_byte_reset=1000B", "rpg_threshold=3"]);
-    vector("Byte counter and timer, into hyper increase.", &settings, course.steps)
+    vector("Byte counter and timer, into hyper increase.", &settings, trace.steps)
 }
 
 pub(super) fn rate_gaps() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0);
+    let mut trace = Timeline::new();
+    trace.send(0);
     for gap_us in [1, 54, 55, 56, 110, 275, 276, 330, 1_000, 10_000, 100_000, 1_000_000, 3_000_000] {
-        course.cnp(20).cnp(60).send(gap_us).send(gap_us).cnp(gap_us).send(0);
+        trace.cnp(20).cnp(60).send(gap_us).send(gap_us).cnp(gap_us).send(0);
     }
     let settings = with(REACTS, &["link_rate=100gbit", "rpg_byte_reset=0"]);
-    vector("Gaps of one to 55,000 periods, timer only.", &settings, course.steps)
+    vector("Gaps of one to 55,000 periods, timer only.", &settings, trace.steps)
 }
 
 pub(super) fn rate_hyper() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 400;
-    course.send(0).cnp(10).cnp(60).cnp(60);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 400;
+    trace.send(0).cnp(10).cnp(60).cnp(60);
     for gap_us in [1, 200, 400, 800, 1_600, 3_200, 1, 6_400, 1] {
-        course.send(gap_us).send(1).send(1);
+        trace.send(gap_us).send(1).send(1);
     }
     let settings = with(
         REACTS,
@@ -89,17 +89,17 @@ pub(super) fn rate_hyper() -> Vector {
             "rpg_ai_rate=5mbit",
         ],
     );
-    vector("Growing steps up to the line rate.", &settings, course.steps)
+    vector("Growing steps up to the line rate.", &settings, trace.steps)
 }
 
 pub(super) fn rate_line() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0).cnp(10).cnp(5).cnp(5);
+    let mut trace = Timeline::new();
+    trace.send(0).cnp(10).cnp(5).cnp(5);
     for _ in 0..8 {
-        course.cnp(70).send(20);
+        trace.cnp(70).send(20);
     }
     for gap_us in [500, 1_000, 4_400, 50_000, 400_000] {
-        course.send(gap_us).send(1);
+        trace.send(gap_us).send(1);
     }
     let settings = with(
         REACTS,
@@ -118,7 +118,7 @@ pub(super) fn rate_line() -> Vector {
             "rate_reduce_monitor_period=10us",
         ],
     );
-    vector("A slow link: floors, gentle cuts, another gain.", &settings, course.steps)
+    vector("A slow link: floors, gentle cuts, another gain.", &settings, trace.steps)
 }
 
 /// A reaction point that paces.
@@ -133,11 +133,11 @@ pub(super) const PACES: &[&str] = &[
 
 pub(super) fn order() -> Vector {
     use Opcode as Op;
-    let mut course = Timeline::new();
+    let mut trace = Timeline::new();
     // A known flow, cut to its floor of 10 Mbit/s.
-    course.send(0);
+    trace.send(0);
     for _ in 0..16 {
-        course.cnp(50);
+        trace.cnp(50);
     }
     let requests = [
         Op::RC_RDMA_WRITE_ONLY,
@@ -161,37 +161,37 @@ pub(super) fn order() -> Vector {
     ];
     for round in 0..3 {
         for opcode in requests {
-            course.roce.opcode = opcode;
-            course.send(round);
+            trace.roce.opcode = opcode;
+            trace.send(round);
         }
-        course.cnp(7);
+        trace.cnp(7);
     }
     // An unknown flow has no queued packets.
-    course.roce = Roce { dest_qpn: 0x99, opcode: Op::RC_ACKNOWLEDGE, ..short() };
-    course.send(1);
-    course.roce.opcode = Op::RC_RDMA_READ_REQUEST;
-    course.send(1);
+    trace.roce = Roce { dest_qpn: 0x99, opcode: Op::RC_ACKNOWLEDGE, ..short() };
+    trace.send(1);
+    trace.roce.opcode = Op::RC_RDMA_READ_REQUEST;
+    trace.send(1);
     // Management packets are not delayed.
-    course.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
-    course.send(1);
-    let vector = vector("Everything of a queue pair in its order, at 10 Mb/s.", PACES, course.steps);
+    trace.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
+    trace.send(1);
+    let vector = vector("All packets of a QP in order, at 10 Mb/s.", PACES, trace.steps);
     Vector { paces: true, ..vector }
 }
 
 pub(super) fn gap() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 960;
-    course.send(0);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 960;
+    trace.send(0);
     for _ in 0..16 {
-        course.cnp(50);
+        trace.cnp(50);
     }
-    course.send(10).send(10).send(1_000);
+    trace.send(10).send(10).send(1_000);
     for gap_us in [0, 1, 50, 200, 400, 700, 30, 10, 5] {
-        course.send(gap_us).send(gap_us / 2).cnp(gap_us);
+        trace.send(gap_us).send(gap_us / 2).cnp(gap_us);
     }
     for gap_us in [55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
-        course.send(gap_us).send(0).send(gap_us / 3).cnp(gap_us / 5).cnp(gap_us / 7).send(1);
+        trace.send(gap_us).send(0).send(gap_us / 3).cnp(gap_us / 5).cnp(gap_us / 7).send(1);
     }
-    let vector = vector("The gap behind a packet is paid at the current rate.", PACES, course.steps);
+    let vector = vector("The gap after a packet follows the current rate.", PACES, trace.steps);
     Vector { paces: true, ..vector }
 }

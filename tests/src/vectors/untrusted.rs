@@ -14,7 +14,7 @@ use crate::packets::Roce;
 pub(super) fn connections() -> Vector {
     let mut steps = Vec::new();
     let mut now_us = START_US;
-    let (client, server, stranger) = (1, 2, 3);
+    let (client, server, unrelated) = (1, 2, 3);
     for v6 in [false, true] {
         let (asks, replies, forges) = (0x0100_0001, 0x0200_0002, 0x0300_0003);
         let (asking_qpn, replying_qpn, forged_qpn) = (0x31_u32, 0x71_u32, 0x91_u32);
@@ -42,26 +42,30 @@ pub(super) fn connections() -> Vector {
         add("REP", "ingress", &management(v6, server, client, CmMessage::Rep(rep)));
         add("known", "ingress", &marked);
         let dreq = CmMessage::Dreq(Dreq { comm_ids: comm_ids(forges, asks), remote_qpn: asking_qpn });
-        add("a stranger's DREQ", "ingress", &management(v6, stranger, client, dreq));
+        add("DREQ from an unknown sender", "ingress", &management(v6, unrelated, client, dreq));
         add("still known", "ingress", &marked);
         let drep = CmMessage::Drep(comm_ids(forges, asks));
-        add("a stranger's DREP", "ingress", &management(v6, stranger, client, drep));
+        add("DREP from an unknown sender", "ingress", &management(v6, unrelated, client, drep));
         let rej = CmMessage::Rej(Rej { comm_ids: comm_ids(forges, asks), message: 1, reason: 28 });
-        add("a stranger's REJ", "ingress", &management(v6, stranger, client, rej));
+        add("REJ from an unknown sender", "ingress", &management(v6, unrelated, client, rej));
         add("still known", "ingress", &marked);
-        let taken_over = Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep };
-        add("a stranger's REP", "ingress", &management(v6, stranger, client, CmMessage::Rep(taken_over)));
-        add("the stranger is known", "ingress", &marked);
+        let hijacked = Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep };
+        add(
+            "REP from an unknown sender",
+            "ingress",
+            &management(v6, unrelated, client, CmMessage::Rep(hijacked)),
+        );
+        add("the unknown sender is learned", "ingress", &marked);
         let dreq = |qpn| CmMessage::Dreq(Dreq { comm_ids: comm_ids(replies, asks), remote_qpn: qpn });
-        add("DREQ of who is no longer known", "ingress", &management(v6, server, client, dreq(asking_qpn)));
-        add("the stranger is still known", "ingress", &marked);
-        add("the stranger ends it", "ingress", &management(v6, stranger, client, dreq(asking_qpn)));
-        add("nobody is known", "ingress", &marked);
+        add("DREQ from the previous peer", "ingress", &management(v6, server, client, dreq(asking_qpn)));
+        add("the unknown sender is still known", "ingress", &marked);
+        add("DREQ from the unknown sender", "ingress", &management(v6, unrelated, client, dreq(asking_qpn)));
+        add("no pair is known", "ingress", &marked);
         // The server's QP is still paired with the client's.
         let to_server = Roce { v6, dest_qpn: replying_qpn, ecn: Ecn::CE, ..short() }.frame();
         add("the other half is known", "ingress", &to_server);
-        add("the client ends that", "egress", &management(v6, client, server, dreq(replying_qpn)));
-        add("nobody is known", "ingress", &to_server);
+        add("DREQ from the client", "egress", &management(v6, client, server, dreq(replying_qpn)));
+        add("no pair is known", "ingress", &to_server);
         // A datagram names its peer; no message ends that pair.
         let datagram = Roce {
             v6,
@@ -71,15 +75,15 @@ pub(super) fn connections() -> Vector {
             ..short()
         };
         add("datagram", "egress", &datagram.frame());
-        add("known from it", "ingress", &marked);
+        add("learned from the datagram", "ingress", &marked);
         add("DREQ of a datagram's QP", "ingress", &management(v6, server, client, dreq(asking_qpn)));
         add("still known", "ingress", &marked);
         add("datagram to another", "egress", &Roce { dest_qpn: forged_qpn, ..datagram }.frame());
-        add("the first counts", "ingress", &marked);
+        add("the first pair is kept", "ingress", &marked);
     }
     let settings =
         ["link_rate=40gbit", "min_time_between_cnps=0", "rate_reduce_monitor_period=0", "wire_overhead=0"];
-    vector("Somebody else's connection management.", &settings, steps)
+    vector("Connection management from unknown senders.", &settings, steps)
 }
 
 /// More marks than a port may answer.
@@ -102,7 +106,7 @@ pub(super) fn cnp_rate() -> Vector {
 }
 
 /// A packet to and from group addresses, and to a host.
-fn of_groups(roce: &Roce) -> Vec<(&'static str, Vec<u8>)> {
+fn multicast_frames(roce: &Roce) -> Vec<(&'static str, Vec<u8>)> {
     let mut frames = Vec::new();
     for (about, at, value) in [
         ("to a group's MAC address", 0, 0x33),
@@ -140,7 +144,7 @@ pub(super) fn cnp_group() -> Vector {
         for tags in [vec![], vec![(EtherType::VLAN, 9)]] {
             for ecn in [Ecn::CE, Ecn::ECT0] {
                 let roce = Roce { v6, tags: tags.clone(), ecn, ..short() };
-                let frames = of_groups(&roce).into_iter();
+                let frames = multicast_frames(&roce).into_iter();
                 steps.extend(frames.map(|(about, frame)| named(about, step("ingress", START_US, &frame))));
             }
         }
@@ -148,11 +152,11 @@ pub(super) fn cnp_group() -> Vector {
     vector("Frames of groups, marked and not.", ANSWERS, steps)
 }
 
-/// Neither does a congestion point's CNP.
+/// No CNP of a congestion point has a group address as its source either.
 pub(super) fn cnp_fast_group() -> Vector {
     let mut steps = Vec::new();
     for v6 in [false, true] {
-        for (about, frame) in of_groups(&Roce { v6, ..short() }) {
+        for (about, frame) in multicast_frames(&Roce { v6, ..short() }) {
             let step = named(about, step("egress", START_US, &frame));
             steps.push(Step { depth_packets: 73, is_forwarded: true, ..step });
         }
@@ -189,11 +193,11 @@ pub(super) fn vlans() -> Vector {
             add(&format!("{about}: CNP"), "ingress", &cnp);
         }
         let other = Roce { v6, tags: vec![(vlan, 30)], ..short() };
-        add("VLAN 30: a CNP for one of many", "ingress", &other.cnp(None, CNP_TOS));
+        add("VLAN 30: a CNP that matches several flows", "ingress", &other.cnp(None, CNP_TOS));
         let only = Roce { v6, tags: vec![(vlan, 40)], dest_qpn: 0x77, ..short() };
         add("VLAN 40: sent", "egress", &only.frame());
         let other = Roce { dest_qpn: 0x77, ..other };
-        add("VLAN 30: a CNP for the only one", "ingress", &other.cnp(None, CNP_TOS));
+        add("VLAN 30: a CNP that matches one flow", "ingress", &other.cnp(None, CNP_TOS));
         let (source_qpn, opcode) = (0x55, Opcode::UD_SEND_ONLY);
         let datagram = Roce { v6, opcode, source_qpn, dest_qpn: 0x99, tags: vec![(vlan, 10)], ..short() };
         add("VLAN 10: datagram", "egress", &datagram.frame());

@@ -46,7 +46,7 @@ pub(super) fn firmware_clamp() -> Vector {
         "rpg_threshold=1",
     ];
     let settings = with(REACTS, &with(FIRMWARE, &more));
-    vector("Cuts that leave the target rate where it is, unless bytes were counted.", &settings, course.steps)
+    vector("Cuts that keep the target rate unless the byte counter has advanced.", &settings, course.steps)
 }
 
 pub(super) fn firmware_first() -> Vector {
@@ -86,7 +86,7 @@ pub(super) fn firmware_order() -> Vector {
         course.send(gap_us).send(0).cnp(gap_us / 5).send(gap_us / 3).cnp(gap_us / 7).send(1);
     }
     let vector = vector(
-        "The gap behind a packet, paid over cuts that fall due between packets.",
+        "The gap after a packet, with cuts due between packets.",
         &with(PACES, FIRMWARE),
         course.steps,
     );

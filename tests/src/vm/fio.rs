@@ -22,14 +22,14 @@ pub struct Job {
     pub length_s: u32,
 }
 
-/// Of each disk, MB.
+/// Size of each disk, MB.
 const SIZE_MB: u32 = 8;
 /// Time for fio to start and to exit: it waits for stalled writes, for 70 s and more.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Done {
+pub struct CompletedIo {
     /// Read, bit/s.
     pub read_bps: f64,
     /// Written, bit/s.
@@ -104,12 +104,12 @@ impl Job {
     ///
     /// # Errors
     /// fio does not end, or its output cannot be parsed.
-    pub fn finish(self, running: &mut Running) -> Result<Done> {
+    pub fn finish(self, running: &mut Running) -> Result<CompletedIo> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
         let (success, printed) = running.finish(time + PATIENCE)?;
         if !success {
             println!("{printed}");
-            return Ok(Done { failed: true, ..Done::default() });
+            return Ok(CompletedIo { failed: true, ..CompletedIo::default() });
         }
         done(&printed)
     }
@@ -119,17 +119,17 @@ impl Job {
 ///
 /// # Errors
 /// Its output cannot be parsed.
-pub fn done(printed: &str) -> Result<Done> {
+pub fn done(printed: &str) -> Result<CompletedIo> {
     // Notes may come before the JSON.
-    let start = printed.find('{').with_context(|| format!("fio said {printed:?}"))?;
-    let said: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())
-        .with_context(|| format!("fio said {printed:?}"))?;
-    let job = said.pointer("/jobs/0").context("fio ran no job")?;
+    let start = printed.find('{').with_context(|| format!("fio printed {printed:?}"))?;
+    let printed_json: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())
+        .with_context(|| format!("fio printed {printed:?}"))?;
+    let job = printed_json.pointer("/jobs/0").context("fio ran no job")?;
     let figure = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
     let read_bps = figure("/read/bw_bytes")? * 8.0;
     let way = if read_bps > 0.0 { "read" } else { "write" };
     let of = |part: &str| figure(&format!("/{way}/clat_ns/{part}")).map(|ns| ns / 1e6);
-    Ok(Done {
+    Ok(CompletedIo {
         read_bps,
         written_bps: figure("/write/bw_bytes")? * 8.0,
         p50_ms: of("percentile/50.000000")?,
@@ -146,13 +146,16 @@ mod tests {
     #[test]
     fn fio_output_parsed() {
         let read = r#""read":{"bw_bytes":250000,"clat_ns":{"max":12000000,"percentile":{"50.000000":2000000,"99.000000":9000000}}}"#;
-        let said = format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
-        let wanted = Done { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..Done::default() };
-        assert_eq!(done(&said).unwrap(), wanted);
-        let written = said.replace("write", "x").replace("read", "write").replace("\"x\"", "\"read\"");
-        let wanted = Done { read_bps: 0.0, written_bps: 2e6, ..wanted };
-        assert_eq!(done(&written).unwrap(), wanted);
+        let printed_json =
+            format!("note: x\n{{\"jobs\":[{{\"error\":0,{read},\"write\":{{\"bw_bytes\":0}}}}]}}");
+        let expected =
+            CompletedIo { read_bps: 2e6, p50_ms: 2.0, p99_ms: 9.0, max_ms: 12.0, ..CompletedIo::default() };
+        assert_eq!(done(&printed_json).unwrap(), expected);
+        let written =
+            printed_json.replace("write", "x").replace("read", "write").replace("\"x\"", "\"read\"");
+        let expected = CompletedIo { read_bps: 0.0, written_bps: 2e6, ..expected };
+        assert_eq!(done(&written).unwrap(), expected);
         assert!(done("fio: no such file").is_err());
-        assert!(done(&said.replace("50.000000", "5")).is_err());
+        assert!(done(&printed_json.replace("50.000000", "5")).is_err());
     }
 }

@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// The hosts and the bridge, which stay until the guest ends.
+/// The hosts and the bridge, which exist until the guest exits.
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,
@@ -191,9 +191,9 @@ impl Lab {
     }
 
     /// Removes and restores the carrier of a host's interface. (Setting the interface down would also remove its routes
-    /// and neighbours.) If that kills QPs ([`ends_with_a_drop`]), the host is removed from the bridge instead.
+    /// and neighbours.) If that kills QPs ([`dies_on_local_drop`]), the host is removed from the bridge instead.
     pub fn flap(&self, host: u8) -> Result<()> {
-        let (lost, back) = if ends_with_a_drop()? { ("nomaster", "master br0") } else { ("down", "up") };
+        let (lost, back) = if dies_on_local_drop()? { ("nomaster", "master br0") } else { ("down", "up") };
         sh_in(&self.switch, &format!("ip link set p{host} {lost}"))?;
         sh_in(&self.switch, &format!("ip link set p{host} {back}")).map(drop)
     }
@@ -291,7 +291,7 @@ impl fmt::Display for Lab {
 ///
 /// # Errors
 /// The kernel's release is unknown.
-pub fn ends_with_a_drop() -> Result<bool> {
+pub fn dies_on_local_drop() -> Result<bool> {
     Ok(!sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1."))
 }
 

@@ -27,7 +27,7 @@ pub enum Mix {
 
 /// Results of the workers of all disks in the measured time.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct LoadResult {
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
@@ -38,7 +38,7 @@ pub struct Done {
     pub wrong_blocks: u64,
 }
 
-impl Done {
+impl LoadResult {
     /// Quantile of the durations; 0 if there are none.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
@@ -65,7 +65,7 @@ pub fn run<T>(
     settling: Duration,
     length: Duration,
     settled: impl FnOnce() -> Result<T>,
-) -> Result<(T, Done)> {
+) -> Result<(T, LoadResult)> {
     let stop = AtomicBool::new(false);
     let (settled, results) = thread::scope(|scope| {
         let workers: Vec<_> = disks
@@ -80,13 +80,13 @@ pub fn run<T>(
         let settled = settled();
         thread::sleep(length);
         stop.store(true, Ordering::Relaxed);
-        let results: Result<Vec<Done>> = workers
+        let results: Result<Vec<LoadResult>> = workers
             .into_iter()
             .map(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?)
             .collect();
         (settled, results)
     });
-    let mut all = Done::default();
+    let mut all = LoadResult::default();
     results?.into_iter().for_each(|done| all.add(done));
     all.took.sort_unstable();
     Ok((settled?, all))
@@ -119,9 +119,9 @@ impl Worker {
         Ok(worker)
     }
 
-    fn work(mut self, mix: Mix, settling: Duration, stop: &AtomicBool) -> Result<Done> {
+    fn work(mut self, mix: Mix, settling: Duration, stop: &AtomicBool) -> Result<LoadResult> {
         let from = Instant::now() + settling;
-        let mut done = Done::default();
+        let mut done = LoadResult::default();
         while !stop.load(Ordering::Relaxed) {
             let block = self.random.u64(..BLOCKS);
             let is_read = mix == Mix::Reads || self.random.bool();
@@ -182,7 +182,10 @@ mod tests {
         let disk = tempfile::NamedTempFile::new().expect("a file");
         disk.as_file().set_len(4 * BLOCKS * BLOCK_BYTES as u64).expect("room");
         let Ok(mut worker) = Worker::open(disk.path(), 3) else {
-            eprintln!("SKIPPED what_is_written_is_found: no direct access to {}", disk.path().display());
+            eprintln!(
+                "SKIPPED written_blocks_verified_missing_reported: no direct access to {}",
+                disk.path().display()
+            );
             return;
         };
         assert!(worker.read(5).expect("a block"));
@@ -194,17 +197,17 @@ mod tests {
         assert!(!worker.read(5).expect("a block"));
         worker.write(5).expect("a block");
         worker.generations[5] -= 1;
-        assert!(!worker.read(5).expect("a block"), "an older write would not be found out");
+        assert!(!worker.read(5).expect("a block"), "an older write would not be detected");
     }
 
     #[test]
     fn quantiles_cover_completed_ios() {
         let took = (1..=100).map(Duration::from_millis).collect();
-        let done = Done { took, ..Done::default() };
+        let done = LoadResult { took, ..LoadResult::default() };
         assert_eq!(
             (done.quantile(0.5), done.quantile(1.0)),
             (Duration::from_millis(51), Duration::from_millis(100))
         );
-        assert_eq!(Done::default().quantile(0.99), Duration::ZERO);
+        assert_eq!(LoadResult::default().quantile(0.99), Duration::ZERO);
     }
 }

@@ -22,7 +22,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 SLOT_BYTES = 8192
-# Operations under way of a queue pair, and a slot for each; as many receives wait at the other end, and more.
+# Operations in flight per QP, one slot each; the other end posts at least as many receives.
 DEPTH = 16
 RECEIVES = 4 * DEPTH
 MIN_BYTES = 64
@@ -45,15 +45,15 @@ KINDS = {
     "fetch_add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
     "compare_swap": e.IBV_WR_ATOMIC_CMP_AND_SWP,
 }
-# Exponent: 4.096 us << 20 = 4.3 s. Soft-RoCE sends again what is under way when its timer runs out, however young it is.
+# Exponent: 4.096 us << 20 = 4.3 s. Soft-RoCE retransmits everything in flight when its timer expires, however recent.
 TIMEOUT = 20
 RETRIES = 7
-# Soft-RoCE takes up to 128. With 16, four queue pairs have more under way than the port's queue holds.
+# Soft-RoCE takes up to 128. With 16, four QPs have more in flight than fits into the port's queue.
 READS = 4
 
 
 def pattern(number, length):
-    """What the message with this number holds."""
+    """Content of the message with this number."""
     return (number.to_bytes(4, "big") * (length // 4 + 1))[:length]
 
 
@@ -71,15 +71,15 @@ class End:
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capacity, sq_sig_all=1)
         self.qp = QP(self.pd, init)
         self.peer = None
-        # What is under way, in the order it was posted: slot, kind, what must come back.
+        # Operations in flight, in posting order: slot, kind, expected result.
         self.posted = deque()
         self.free = deque(range(DEPTH))
-        # What the other end announced and has not come yet.
+        # Announced by the other end, not yet received.
         self.expected = deque()
         self.numbers = 0
         self.added = 0
         self.swapped = 0
-        # What is in each slot of the other end that was written from here.
+        # Content of each slot of the other end that this end wrote.
         self.written = {}
         self.done = Counter()
         self.bytes = 0
@@ -87,7 +87,7 @@ class End:
         self.failed = 0
 
     def connect(self, peer, traffic_class):
-        """Makes the queue pair ready to talk to that of `peer`."""
+        """Connects the QP to that of `peer`."""
         self.peer = peer
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = ACCESS
@@ -124,14 +124,14 @@ class End:
         self.qp.post_recv(RecvWR(wr_id=slot, num_sge=1, sg=self.element(INCOMING + slot, SLOT_BYTES)))
 
     def post(self):
-        """One more operation, of any kind."""
+        """Posts one more operation of a random kind."""
         slot = self.free.popleft()
         kind = self.random.choice(list(KINDS))
         length = self.random.randrange(MIN_BYTES, SLOT_BYTES + 1)
         self.numbers += 1
         number = self.numbers
         wanted = None
-        # Only what nothing else writes to meanwhile: a READ that is sent again may see what came later.
+        # Only slots without other pending writes: a retransmitted READ may return later data.
         if kind == "read" and slot not in self.written:
             kind = "write"
         if kind == "read":
@@ -169,7 +169,7 @@ class End:
         self.qp.post_send(request)
 
     def poll(self):
-        """Looks at what has come; whether there was anything."""
+        """Processes completions; returns whether there were any."""
         count, completions = self.cq.poll(DEPTH)
         for completion in completions:
             if completion.status != e.IBV_WC_SUCCESS:
@@ -202,7 +202,7 @@ class End:
 
 
 def run(ends, until):
-    """Keeps all queue pairs busy till then, or till one has failed."""
+    """Keeps all QPs busy until then, or until one fails."""
     while time.monotonic() < until and not any(end.failed for end in ends):
         busy = False
         for end in ends:
@@ -214,7 +214,7 @@ def run(ends, until):
 
 
 def drain(ends):
-    """Waits for what is under way."""
+    """Waits for the operations in flight."""
     until = time.monotonic() + 60
     while any(end.posted for end in ends) and not any(end.failed for end in ends):
         if time.monotonic() > until:
@@ -250,7 +250,7 @@ def main():
         "ended": ended,
     }
     print(json.dumps(figures), flush=True)
-    # The kernel frees everything in an order that works; the bindings do not.
+    # The kernel frees everything in a valid order; the bindings do not.
     os._exit(0)
 
 

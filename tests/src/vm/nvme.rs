@@ -44,7 +44,7 @@ impl Transport {
 pub struct Ends {
     /// Host that connects.
     pub initiator: u8,
-    /// Host that has the disk.
+    /// Host that exports the disk.
     pub target: u8,
 }
 
@@ -56,13 +56,13 @@ const DISK_KB: u32 = 32 * 1024;
 const QUEUE_SIZE: u32 = 32;
 /// The tree of the targets.
 const NVMET: &str = "/sys/kernel/config/nvmet";
-/// Patience until a disk appears, emulated, on a busy machine.
+/// Time limit for a disk to appear, emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
 ///
 /// # Errors
-/// The kernel has no such module, or refuses.
+/// The kernel lacks the module, or rejects the request.
 pub fn prepare(lab: &Lab, all: &[Ends], tos: u8) -> Result<()> {
     sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
     for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
@@ -122,7 +122,7 @@ pub struct Disk {
 /// Connects all initiators to their disks, in the order of [`prepare`].
 ///
 /// # Errors
-/// The kernel refuses, or no disk appears.
+/// The kernel rejects a request, or no disk appears.
 pub fn connect(lab: &Lab, all: &[Ends], transport: Transport) -> Result<Vec<Disk>> {
     (1..).zip(all).map(|(number, ends)| connect_one(lab, number, *ends, transport)).collect()
 }
@@ -149,7 +149,7 @@ fn connect_one(lab: &Lab, number: u8, ends: Ends, transport: Transport) -> Resul
     Ok(disk)
 }
 
-/// The first namespace of a controller: its head, with multipath.
+/// The first namespace of an NVMe controller: its head, with multipath.
 fn block_device(instance: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/nvme{instance}n1"));
     let started = Instant::now();
@@ -167,7 +167,7 @@ impl Disk {
         sysfs::write(&path, "1")?;
         let started = Instant::now();
         while Path::new(&path).exists() {
-            ensure!(started.elapsed() < PATIENCE, "nvme{} does not go", self.instance);
+            ensure!(started.elapsed() < PATIENCE, "nvme{} is not removed", self.instance);
             thread::sleep(Duration::from_millis(50));
         }
         Ok(())

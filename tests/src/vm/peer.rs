@@ -17,13 +17,13 @@ const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest the second guest may take to boot after the first.
 const BOOT: Duration = Duration::from_secs(180);
-/// The interface of either guest.
+/// Name of the interface in both guests.
 pub const IFACE: &str = "eth0";
 /// Addresses of the guests.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 
 #[derive(Serialize, Deserialize)]
-struct Done {
+struct CommandResult {
     ok: bool,
     output: String,
 }
@@ -61,7 +61,7 @@ impl Peer {
         self.next += 1;
         put(&command(number), script.as_bytes())?;
         wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
-        let Done { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
+        let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
         ensure!(ok, "peer: `{script}`: {}", output.trim());
         Ok(output)
     }
@@ -86,7 +86,10 @@ pub fn serve() -> Result<()> {
         if !output.status.success() {
             text += &String::from_utf8_lossy(&output.stderr);
         }
-        put(&result(number), &serde_json::to_vec(&Done { ok: output.status.success(), output: text })?)?;
+        put(
+            &result(number),
+            &serde_json::to_vec(&CommandResult { ok: output.status.success(), output: text })?,
+        )?;
     }
     Ok(())
 }

@@ -261,7 +261,7 @@ mod tests {
 ";
 
     #[test]
-    fn figures_are_read_where_perftest_writes_them() {
+    fn perftest_output_parsed() {
         assert_eq!(goodput_bps(PRINTED), Some(18_104_000.0));
         assert_eq!(qpns(PRINTED), Some((0x12, 0x17)));
         assert_eq!(goodput_bps("Completion with error at client\n"), None);

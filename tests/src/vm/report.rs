@@ -56,7 +56,7 @@ impl Report {
     /// Asserts.
     pub fn check(&mut self, what: &str, measured: impl Display, wanted: impl Display, ok: bool) {
         let (measured, wanted) = (measured.to_string(), wanted.to_string());
-        println!("{} {what}: {measured}, wanted {wanted}", if ok { "ok  " } else { "FAIL" });
+        println!("{} {what}: {measured}, expected {wanted}", if ok { "ok  " } else { "FAIL" });
         self.checks.push(Check { what: what.to_owned(), measured, wanted, ok });
     }
 
@@ -99,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn bounds_include_themselves_and_no_more() {
+    fn bounds_are_inclusive() {
         let mut report = Report::new("none").unwrap();
         report.at_least("x", 1.0, 1.0);
         report.at_most("x", 1.0, 1.0);
         assert!(report.passed());
         report.at_most("x", f64::NAN, 1.0);
-        assert!(!report.passed(), "no figure is no success");
+        assert!(!report.passed(), "a missing value is not a pass");
     }
 }

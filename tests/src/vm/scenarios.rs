@@ -33,7 +33,7 @@ use super::Scenario;
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "verifier",
-        about: "every program loads, attaches in every way there is, detaches and leaves nothing behind",
+        about: "every program loads, attaches in every mode, detaches and leaves no state",
         limit_s: 120,
         is_ci: true,
         with_systemd: false,
@@ -69,7 +69,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "pairing",
-        about: "of two QPs between the same hosts only the congested one is cut, however the pair is known",
+        about: "of two QPs between the same hosts only the congested one is cut, for each source of pairs",
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
@@ -87,7 +87,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "pacing",
-        about: "QPs held to 10, 40 and 80 Mbit/s, and two to 20 each",
+        about: "QPs paced at 10, 40 and 80 Mbit/s, and two at 20 each",
         limit_s: 90,
         is_ci: true,
         with_systemd: false,
@@ -96,7 +96,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "live",
-        about: "parameters, controller, interface and programs changed under traffic",
+        about: "parameters, daemon, interface and programs changed under traffic",
         limit_s: 260,
         is_ci: false,
         with_systemd: false,
@@ -123,7 +123,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "pfc",
-        about: "PFC frames of the neighbour hold the flows of their queue, until they are over or reverted",
+        about: "PFC frames of the neighbour pause the flows of their queue until they expire or XON arrives",
         limit_s: 60,
         is_ci: false,
         with_systemd: false,
@@ -132,7 +132,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "qualify",
-        about: "what `dcqcn-lab qualify` demands of a switch, of this kernel; and its watchdog turned off",
+        about: "this kernel as a switch under `dcqcn-lab qualify`; and with its watchdog off",
         limit_s: 600,
         is_ci: false,
         with_systemd: false,
@@ -177,7 +177,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "mixed",
-        about: "every operation of a queue pair at random, both ways, into that port: what is out of order, lost or wrong",
+        about: "random operations of QPs, both ways, into that port: reordering, losses and wrong data",
         limit_s: 240,
         is_ci: false,
         with_systemd: false,
@@ -186,7 +186,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "many",
-        about: "700 QPs of a host, half of them cut to 100 kbit/s: nobody waits for another, nothing is dropped",
+        about: "700 QPs of a host, half of them cut to 100 kbit/s: no QP delays another, nothing is dropped",
         limit_s: 300,
         is_ci: false,
         with_systemd: false,
@@ -222,7 +222,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "inverse",
-        about: "what dcqcn costs attached and idle",
+        about: "cost of dcqcn attached and idle",
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
@@ -231,7 +231,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "faults",
-        about: "forged CNPs, and more flows than the table has room for",
+        about: "forged CNPs, and more flows than the table has slots",
         limit_s: 150,
         is_ci: false,
         with_systemd: false,
@@ -240,7 +240,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "five-minutes",
-        about: "what docs/first-steps/soft-roce.md says to type, typed, from `rdma link add` to `dcqcn top`",
+        about: "the commands of docs/first-steps/soft-roce.md, from `rdma link add` to `dcqcn top`",
         limit_s: 180,
         is_ci: false,
         with_systemd: false,
@@ -249,7 +249,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "guide",
-        about: "what docs/how-to/fix-incast.md says to type, typed",
+        about: "the commands of docs/how-to/fix-incast.md",
         limit_s: 180,
         is_ci: false,
         with_systemd: false,
@@ -258,7 +258,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "storage-guide",
-        about: "what docs/how-to/fix-storage.md says to type, typed while two disks are read next to a backup",
+        about: "the commands of docs/how-to/fix-storage.md, while two disks are read next to a backup",
         limit_s: 460,
         is_ci: false,
         with_systemd: false,
@@ -276,7 +276,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "beside",
-        about: "queues, shapers, bonds and programs of others on an interface stay theirs",
+        about: "queues, shapers, bonds and programs of other applications on an interface are preserved",
         limit_s: 400,
         is_ci: false,
         with_systemd: false,
@@ -285,7 +285,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "interrupt",
-        about: "a mounted NVMe-oF disk and perftest live through each attach and detach that is not refused",
+        about: "a mounted NVMe-oF disk and perftest survive each accepted attach and detach",
         limit_s: 700,
         is_ci: false,
         with_systemd: false,
@@ -303,7 +303,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "fleet",
-        about: "the fleet's package under Debian's systemd: agent, coordinator and page without rights, a rollout, kill -9, purge",
+        about: "the fleet's package under Debian's systemd: unprivileged agent, coordinator and page, a rollout, kill -9, purge",
         limit_s: 600,
         is_ci: false,
         with_systemd: true,

@@ -72,7 +72,7 @@ fn engines_agree_on_captures_and_loop() {
                 if sent.verdict == Verdict::Pass {
                     both.process(Hook::Xdp, now_ns + 1_000, &sent.packet, &received());
                     let arrived = both.process(Hook::Ingress, now_ns + 1_500, &sent.packet, &received());
-                    assert_eq!(arrived.packet, sent.packet, "the receiver's packet is its own");
+                    assert_eq!(arrived.packet, sent.packet, "the packet is addressed to the receiver");
                     for cnp in arrived.emitted {
                         both.process(Hook::Ingress, now_ns + 3_000, &cnp.packet, &received());
                     }
@@ -102,8 +102,8 @@ fn engines_agree_on_captures_and_loop() {
 }
 
 #[test]
-fn every_opcode_over_every_header() {
-    let Some(mut both) = Both::load("every_opcode_over_every_header", 64, &everything()) else {
+fn engines_agree_on_opcodes_and_headers() {
+    let Some(mut both) = Both::load("engines_agree_on_opcodes_and_headers", 64, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;
@@ -274,8 +274,8 @@ fn engines_agree_on_backlog_age() {
 }
 
 #[test]
-fn every_pacer_and_limit() {
-    let Some(mut both) = Both::load("every_pacer_and_limit", 64, &everything()) else {
+fn engines_agree_on_pacers_and_cnp_limits() {
+    let Some(mut both) = Both::load("engines_agree_on_pacers_and_cnp_limits", 64, &everything()) else {
         return;
     };
     let mut now_ns = START_NS;

@@ -95,8 +95,8 @@ fn eviction_event_in_both_tables() {
 }
 
 #[test]
-fn datagram_pair_event_once() {
-    let Some(mut both) = host("datagram_pair_event_once", |_| {}) else {
+fn datagram_pair_recorded_once() {
+    let Some(mut both) = host("datagram_pair_recorded_once", |_| {}) else {
         return;
     };
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x32, ..Roce::default() };

@@ -71,8 +71,8 @@ fn departures_follow_rate() {
             // At line rate, all at the same time: in sequence at 8 ns per byte.
             let stamps = [0; 3].map(|_| send(&mut both, START_NS, &frame).departure_ns);
             assert_eq!(stamps, [0, START_NS + 8 * bytes, START_NS + 16 * bytes]);
-            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, behind the last packet too. Departure times
-            // already assigned stay.
+            // A CNP with alpha = 1 halves the rate: 16 ns per byte from then on, after the last
+            // packet too. Departure times already assigned stay.
             let cnp = data.cnp(None, CNP_TOS);
             let passed = both.process(Hook::Ingress, START_NS, &cnp, &received());
             assert_eq!((passed.verdict, passed.packet), (Verdict::Pass, cnp));
@@ -125,7 +125,7 @@ fn cut_widens_gap_after_last_packet() {
         let (uncut, gap_ns) = departures(100 + number, false);
         let (cut, _) = departures(200 + number, true);
         assert!(uncut[1..].windows(2).all(|pair| pair[1] - pair[0] == gap_ns), "{uncut:?}");
-        // Assigned departure times stay; the gap behind the last packet follows the new rate.
+        // Assigned departure times stay; the gap after the last packet follows the new rate.
         assert_eq!(cut[..cut_after], uncut[..cut_after]);
         assert!(cut[cut_after - 1..].windows(2).all(|pair| pair[1] - pair[0] == 2 * gap_ns), "{cut:?}");
     }
@@ -184,12 +184,12 @@ fn beyond_horizon_packets_keep_order() {
     assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonPass), beyond);
     assert_eq!(count(&state, Hook::Egress, Stat::RpHorizonDrop), 0);
     let sent: Vec<_> = flows(&state).iter().map(|flow| flow.hot.packets).collect();
-    assert_eq!(sent, [4 * HORIZON_NS / gap_ns + 1], "what leaves at the horizon is sent");
+    assert_eq!(sent, [4 * HORIZON_NS / gap_ns + 1], "packets that leave at the horizon are sent");
 }
 
 #[test]
-fn marks_leave_checksum_and_icrc_right() {
-    let Some(mut both) = Both::load("marks_leave_checksum_and_icrc_right", 64, &marker()) else {
+fn marks_keep_checksum_and_icrc_valid() {
+    let Some(mut both) = Both::load("marks_keep_checksum_and_icrc_valid", 64, &marker()) else {
         return;
     };
     let mut now_ns = START_NS;

@@ -59,8 +59,8 @@ fn originals() -> Vec<Vec<u8>> {
 const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
 
 #[test]
-fn every_length() {
-    let Some(mut both) = Both::load("every_length", 64, &config(PACER_FQ)) else {
+fn engines_agree_on_packet_lengths() {
+    let Some(mut both) = Both::load("engines_agree_on_packet_lengths", 64, &config(PACER_FQ)) else {
         return;
     };
     for len in [0, 1, MAX_PACKET, MAX_PACKET + 1, 70_000] {
@@ -80,7 +80,7 @@ fn every_length() {
                 let cut = &frame[..len];
                 let outcome = both.process(hook, now_ns, cut, &meta);
                 assert_eq!(outcome.verdict == Verdict::NotRun, len < MIN_PACKET);
-                assert_eq!(outcome.packet, cut, "a packet cut short passes unchanged");
+                assert_eq!(outcome.packet, cut, "a truncated packet passes unchanged");
                 now_ns += 1_000;
             }
         }
@@ -163,8 +163,8 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Runs `cases` mutated packets through one pair of engines, each from where the last one left the tables, and checks
-/// that they reached the code counted in `reached`.
+/// Runs `cases` mutated packets through one pair of engines, each with the tables as the last one
+/// left them, and checks that they reached the code counted in `reached`.
 fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     let state = RefCell::new((both, 1_000_000_000));
     let case = (
@@ -200,12 +200,12 @@ fn mutated(both: Both, cases: u32, reached: &[(Hook, Stat)]) {
     }
     let state = state.borrow().0.state();
     for &(hook, stat) in reached {
-        assert!(count(&state, hook, stat) > 0, "no packet came to {hook:?} {}", stat.label());
+        assert!(count(&state, hook, stat) > 0, "no packet reached {hook:?} {}", stat.label());
     }
 }
 
 /// Verdicts that leave a packet unchanged, at any hook.
-const LEFT_ALONE: [Stat; 10] = [
+const UNHANDLED: [Stat; 10] = [
     Stat::NotRoce,
     Stat::RoceV1,
     Stat::Ipv4Options,
@@ -242,7 +242,7 @@ fn mutated_packets_with_fq() {
         Stat::RpCnpUnknownFlow,
         Stat::RpCnpTooSoon,
     ];
-    let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| LEFT_ALONE.map(|stat| (hook, stat))))
+    let reached: Vec<_> = (HOOKS.iter().flat_map(|&hook| UNHANDLED.map(|stat| (hook, stat))))
         .chain(egress.map(|stat| (Hook::Egress, stat)))
         .chain(ingress.map(|stat| (Hook::Ingress, stat)))
         .collect();

@@ -37,7 +37,7 @@ impl Path {
         Both::load(test, 8, &Config::DEFAULT).map(Self)
     }
 
-    fn see(&mut self, hook: Hook, frame: &[u8]) -> State {
+    fn observe(&mut self, hook: Hook, frame: &[u8]) -> State {
         self.0.process(hook, 1_000, frame, &Meta { ingress_ifindex: LO, ..Meta::default() });
         self.0.state()
     }
@@ -58,7 +58,7 @@ fn pair_lives_from_rep_to_dreq() {
         };
         let mut known = Vec::new();
         for (_, frame) in packets::capture("rc_cm_rping.pcap") {
-            let state = path.see(hook, &frame);
+            let state = path.observe(hook, &frame);
             if known.last() != Some(&state.pairs) {
                 known.push(state.pairs);
             }
@@ -85,16 +85,16 @@ fn cm_in_both_directions_makes_pair() {
     let Some(mut host) = Path::load("cm_in_both_directions_makes_pair") else {
         return;
     };
-    assert!(host.see(Hook::Egress, &request()).pairs.is_empty());
-    let state = host.see(Hook::Ingress, &reply(B.2));
+    assert!(host.observe(Hook::Egress, &request()).pairs.is_empty());
+    let state = host.observe(Hook::Ingress, &reply(B.2));
     assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
     // A repetition, as after a lost RTU.
-    let again = host.see(Hook::Ingress, &reply(B.2));
+    let again = host.observe(Hook::Ingress, &reply(B.2));
     assert_eq!((again.pairs, again.events), (state.pairs, state.events));
     // The responder requests the end.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
-    assert!(host.see(Hook::Ingress, &dreq).pairs.is_empty());
+    assert!(host.observe(Hook::Ingress, &dreq).pairs.is_empty());
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn unsolicited_rep_and_rej_make_no_pair() {
     let Some(mut path) = Path::load("unsolicited_rep_and_rej_make_no_pair") else {
         return;
     };
-    assert!(path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
-    path.see(Hook::Ingress, &request());
-    assert!(!path.see(Hook::Ingress, &reply(B.2)).pairs.is_empty());
+    assert!(path.observe(Hook::Ingress, &reply(B.2)).pairs.is_empty());
+    path.observe(Hook::Ingress, &request());
+    assert!(!path.observe(Hook::Ingress, &reply(B.2)).pairs.is_empty());
     // The requester rejects the reply.
     let comm_ids = CommIds { local: A.1, remote: B.1 };
     let reject = cm(A.0, B.0, &CmMessage::Rej(Rej { comm_ids, message: 1, reason: 28 }));
-    assert!(path.see(Hook::Ingress, &reject).pairs.is_empty());
+    assert!(path.observe(Hook::Ingress, &reject).pairs.is_empty());
 }
 
 /// The QP of a connection that ended unseen is used by the next one.
@@ -117,15 +117,15 @@ fn later_connection_replaces_pair() {
     let Some(mut path) = Path::load("later_connection_replaces_pair") else {
         return;
     };
-    path.see(Hook::Ingress, &request());
-    path.see(Hook::Ingress, &reply(B.2));
-    let state = path.see(Hook::Ingress, &reply(0x24));
+    path.observe(Hook::Ingress, &request());
+    path.observe(Hook::Ingress, &reply(B.2));
+    let state = path.observe(Hook::Ingress, &reply(0x24));
     let at_a = state.pairs.iter().find(|(id, _)| *id == qp(A)).map(|(_, pair)| pair.qpn);
     assert_eq!(at_a, Some(0x24));
     assert_eq!(
         count(&state, Hook::Ingress, Stat::PairConflict),
         0,
-        "one source changing its mind is no conflict"
+        "a changed pair of the same source is not a conflict"
     );
 }
 
@@ -134,25 +134,25 @@ fn trusted_source_takes_precedence() {
     let Some(mut path) = Path::load("trusted_source_takes_precedence") else {
         return;
     };
-    let said = Pair::new(0x77, PairSource::Static);
-    path.0.set_pair(&qp(A), &said);
+    let static_pair = Pair::new(0x77, PairSource::Static);
+    path.0.set_pair(&qp(A), &static_pair);
     let guessed = Pair::new(0x78, PairSource::Datagram);
     path.0.set_pair(&qp(B), &guessed);
-    path.see(Hook::Ingress, &request());
-    let state = path.see(Hook::Ingress, &reply(B.2));
+    path.observe(Hook::Ingress, &request());
+    let state = path.observe(Hook::Ingress, &reply(B.2));
     let of = |id: QpId| state.pairs.iter().find(|(known, _)| *known == id).map(|(_, pair)| *pair);
-    assert_eq!(of(qp(A)), Some(said), "the operator's word stands");
+    assert_eq!(of(qp(A)), Some(static_pair), "the static pair takes precedence");
     assert_eq!(
         of(qp(B)),
         Some(Pair { qpn: A.2, source: PairSource::Cm as u32, addr: qp(A).addr }),
-        "a guess does not"
+        "a learned pair does not"
     );
     assert_eq!(count(&state, Hook::Ingress, Stat::PairConflict), 2);
     // Messages do not end such a pair.
     let comm_ids = CommIds { local: B.1, remote: A.1 };
     let dreq = cm(B.0, A.0, &CmMessage::Dreq(Dreq { comm_ids, remote_qpn: A.2 }));
-    let state = path.see(Hook::Ingress, &dreq);
-    assert!(state.pairs.contains(&(qp(A), said)), "{:?}", state.pairs);
+    let state = path.observe(Hook::Ingress, &dreq);
+    assert!(state.pairs.contains(&(qp(A), static_pair)), "{:?}", state.pairs);
 }
 
 /// A third host forges the end of a connection between two others.
@@ -161,11 +161,11 @@ fn third_party_cannot_remove_pair() {
     let Some(mut path) = Path::load("third_party_cannot_remove_pair") else {
         return;
     };
-    path.see(Hook::Ingress, &request());
-    let known = path.see(Hook::Ingress, &reply(B.2)).pairs;
+    path.observe(Hook::Ingress, &request());
+    let known = path.observe(Hook::Ingress, &reply(B.2)).pairs;
     let dreq = Dreq { comm_ids: CommIds { local: B.1, remote: A.1 }, remote_qpn: A.2 };
-    assert_eq!(path.see(Hook::Ingress, &cm(3, A.0, &CmMessage::Dreq(dreq))).pairs, known);
-    assert!(path.see(Hook::Ingress, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
+    assert_eq!(path.observe(Hook::Ingress, &cm(3, A.0, &CmMessage::Dreq(dreq))).pairs, known);
+    assert!(path.observe(Hook::Ingress, &cm(B.0, A.0, &CmMessage::Dreq(dreq))).pairs.is_empty());
 }
 
 /// Forged connections evict real ones slowly at most.
@@ -196,15 +196,15 @@ fn invalid_message_makes_no_pair() {
     let request = request();
     let whole = request.len();
     for len in (14..whole).step_by(7) {
-        path.see(Hook::Ingress, &request[..len]);
-        path.see(Hook::Egress, &request[..len]);
+        path.observe(Hook::Ingress, &request[..len]);
+        path.observe(Hook::Egress, &request[..len]);
     }
     for at in [62, 63, 64, 65] {
         let mut other = request.clone();
         other[at] ^= 0x40;
-        path.see(Hook::Ingress, &other);
+        path.observe(Hook::Ingress, &other);
     }
-    let state = path.see(Hook::Ingress, &reply(B.2));
+    let state = path.observe(Hook::Ingress, &reply(B.2));
     assert!(state.pairs.is_empty());
     // Only the reply counts; a request truncated within its ICRC is complete in all parsed fields.
     assert_eq!(count(&state, Hook::Ingress, Stat::CmMessages), 1);

@@ -62,8 +62,8 @@ impl Pair {
         let far_link = Netlink::connect_in(&far)?;
         let near_index = near_link.link("near0")?.index;
         let far_index = far_link.link("far0")?.index;
-        // The end that comes up second can send immediately; the first drops packets until the kernel detects its carrier, in a
-        // work queue.
+        // The end that is set up second can send immediately; the first drops packets until the
+        // kernel detects its carrier, in a work queue.
         far_link.set_up(far_index, true)?;
         near_link.set_up(near_index, true)?;
         near_link.add_address(near_index, NEAR_ADDRESS, 24)?;
@@ -166,8 +166,8 @@ fn namespaces_created_entered_deleted() -> Result<()> {
 }
 
 #[test]
-fn links_are_made_and_described() -> Result<()> {
-    if !runnable("links_are_made_and_described", &[])? {
+fn links_created_and_listed() -> Result<()> {
+    if !runnable("links_created_and_listed", &[])? {
         return Ok(());
     }
     let pair = Pair::new("links")?;
@@ -222,15 +222,15 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
 }
 
 #[test]
-fn ipv6_addresses_are_usable_at_once() -> Result<()> {
-    if !runnable("ipv6_addresses_are_usable_at_once", &[])? {
+fn ipv6_addresses_usable_immediately() -> Result<()> {
+    if !runnable("ipv6_addresses_usable_immediately", &[])? {
         return Ok(());
     }
     let pair = Pair::new("ipv6")?;
     let address: IpAddr = "fd77::1".parse()?;
     match pair.near_link.add_address(pair.near_index, address, 64) {
         Err(error) if error_kind(&error) == Some(io::ErrorKind::Unsupported) => {
-            eprintln!("SKIPPED ipv6_addresses_are_usable_at_once: the kernel has no IPv6");
+            eprintln!("SKIPPED ipv6_addresses_usable_immediately: the kernel has no IPv6");
             return Ok(());
         }
         result => result?,

@@ -12,7 +12,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
     netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
     netlink.replace_htb_class(ifindex, &class(0x11, 1_000_000_000))?;
-    assert_eq!(netlink.shaping(ifindex)?, None, "two top classes have no single rate");
+    assert_eq!(netlink.shaping(ifindex)?, None, "two top classes have no common rate");
 
     let before = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     pair.send(50, 1000)?;
@@ -76,8 +76,8 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
 }
 
 #[test]
-fn batch_names_refused_classes() -> Result<()> {
-    if !runnable("batch_names_refused_classes", &["htb"])? {
+fn batch_error_lists_rejected_classes() -> Result<()> {
+    if !runnable("batch_error_lists_rejected_classes", &["htb"])? {
         return Ok(());
     }
     const CLASSES: u16 = 300;
@@ -106,7 +106,7 @@ fn batch_names_refused_classes() -> Result<()> {
     };
     let refused: Vec<_> = failed.iter().map(|(handle, _)| *handle).collect();
     assert_eq!((total, refused), (4, vec![Handle::new(1, 0x7777), Handle::new(1, 0x7778)]));
-    assert_eq!(netlink.classes(ifindex)?.len(), usize::from(CLASSES) - 1, "the others were made");
+    assert_eq!(netlink.classes(ifindex)?.len(), usize::from(CLASSES) - 1, "the other classes were created");
     netlink.commit(Batch::new(ifindex))?;
     Ok(())
 }
@@ -195,7 +195,7 @@ fn root_qdisc_restored() -> Result<()> {
         let saved = netlink.save_qdisc(ifindex, Handle::ROOT)?;
         assert_eq!(saved.is_default(), setup.is_none());
         assert_eq!(show()?, before, "saving changes nothing");
-        // The saved state survives serialization, as between two runs of the controller.
+        // The saved state survives serialization, as between two runs of the daemon.
         let saved: SavedQdisc = serde_json::from_str(&serde_json::to_string(&saved)?)?;
         netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
         netlink.replace_htb_class(ifindex, &class(0x10, 1_000_000_000))?;
@@ -210,7 +210,11 @@ fn root_qdisc_restored() -> Result<()> {
         let sent = seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?);
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "restoring twice is harmless");
-        assert_eq!(seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?), sent, "what is there is left running");
+        assert_eq!(
+            seen(netlink.qdisc_stats(ifindex, Handle::ROOT)?),
+            sent,
+            "a matching qdisc is left in place"
+        );
         assert!(setup.is_none() || sent.0 >= 3, "{sent:?}");
     }
     Ok(())
@@ -256,6 +260,6 @@ fn unknown_qdisc_kinds_distinguished() -> Result<()> {
     let outside = netns::current_inode()?;
     assert!(!kernel_has_qdisc("nosuchqdisc")?);
     assert!(kernel_has_qdisc("pfifo")?);
-    assert_eq!(netns::current_inode()?, outside, "the caller stays where it is");
+    assert_eq!(netns::current_inode()?, outside, "the caller stays in its namespace");
     Ok(())
 }

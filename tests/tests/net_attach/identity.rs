@@ -10,7 +10,7 @@ use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn interface_name_with_dots() -> Result<()> {
         lab.ok(&format!("attach {name} --flows 64 {ATTACH}"))?;
     }
     assert!(problems(&lab, "v.2.3")?.is_empty());
-    says(&lab.ok("status v.1")?, "egress on v.1");
+    assert_contains(&lab.ok("status v.1")?, "egress on v.1");
     lab.ok("detach v.1")?;
     lab.ok("detach v.2.3")?;
     Ok(())
@@ -67,7 +67,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
     }
     eprintln!("inode numbers {inodes:?}");
     // Each attach has freed the state of the previous namespace; `gc` frees the last one's.
-    assert!(tables(FLOWS) <= 1, "{} attachments of namespaces that are gone", tables(FLOWS));
+    assert!(tables(FLOWS) <= 1, "{} attachments of deleted namespaces", tables(FLOWS));
     let output = dcqcn_tests::command::dcqcn("gc")?.output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     freed(FLOWS)
@@ -96,7 +96,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
         fs::remove_dir_all(format!("/run/dcqcn/bpf/ns-{cookie}"))?;
         let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
         dcqcn("gc")?;
-        assert!(journals.exists(), "its namespace is still there");
+        assert!(journals.exists(), "its namespace still exists");
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
@@ -110,7 +110,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
             return Ok(());
         }
     }
-    eprintln!("SKIPPED {NAME}: this kernel gives inode numbers of namespaces out again too late");
+    eprintln!("SKIPPED {NAME}: this kernel reuses inode numbers of namespaces too late");
     Ok(())
 }
 
@@ -139,13 +139,16 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     for line in ["ip link set a0 down", "ip link set a0 name lan.0", "ip link set lan.0 up"] {
         lab.host.command(line)?;
     }
-    says(&lab.ok("status")?, "lan.0");
+    assert_contains(&lab.ok("status")?, "lan.0");
     assert!(problems(&lab, "lan.0")?.is_empty());
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
-    says(&lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?, "lan.0 is already attached");
-    says(&lab.refused(1, "status a0")?, "no interface \"a0\"");
+    assert_contains(
+        &lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
+        "lan.0 is already attached",
+    );
+    assert_contains(&lab.refused(1, "status a0")?, "no interface \"a0\"");
     let done = lab.ok("detach lan.0")?;
-    says(&done, "ingress detached from lan.0");
+    assert_contains(&done, "ingress detached from lan.0");
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
     freed(FLOWS)
 }
@@ -163,11 +166,11 @@ fn name_moved_to_another_interface() -> Result<()> {
     {
         lab.host.command(line)?;
     }
-    says(&lab.refused(3, "get a0")?, "a0 is not attached");
+    assert_contains(&lab.refused(3, "get a0")?, "a0 is not attached");
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     assert!(problems(&lab, "a0")?.is_empty() && problems(&lab, "old")?.is_empty());
     lab.ok("detach --all")?;
-    says(&lab.ok("status")?, "no interface is attached");
+    assert_contains(&lab.ok("status")?, "no interface is attached");
     Ok(())
 }
 
@@ -183,11 +186,11 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
         let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
         from.ok(&attach)?;
         from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
-        says(&from.ok("status")?, "interface removed");
+        assert_contains(&from.ok("status")?, "interface removed");
         to.host.command("ip link set a0 up")?;
         to.ok(&attach)?;
         assert!(problems(&to, "a0")?.is_empty());
-        assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+        assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
         to.ok("detach a0")?;
         state(&to.host, "a0")?
     };
@@ -195,7 +198,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
     // Left by a move, and freed in the original namespace.
     to.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
     to.host.command(&format!("ip link set a0 netns {}", from.host.netns.name()))?;
-    says(&to.ok("gc")?, "the interface is gone");
+    assert_contains(&to.ok("gc")?, "the interface was removed");
     freed(FLOWS)?;
     assert!(!from.host.command("ip -d link show dev a0")?.contains("xdp"));
     Ok(())
@@ -213,7 +216,10 @@ fn recreated_inline_peer_detected() -> Result<()> {
     let attach = format!("attach a0 --inline p0 --flows 64 {ATTACH}");
     lab.ok(&attach)?;
     assert!(problems(&lab, "a0")?.is_empty());
-    says(&lab.refused(1, &format!("attach p0 --flows 64 {ATTACH}"))?, "p0 is attached inline with a0");
+    assert_contains(
+        &lab.refused(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
+        "p0 is attached inline with a0",
+    );
     netlink.delete_link(netlink.link("p0")?.index)?;
     netlink.add_veth(&end("p0"), &end("q0"))?;
     let found = problems(&lab, "a0")?;
@@ -221,7 +227,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
         found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("gone")),
         "{found:?}"
     );
-    says(&lab.ok("status")?, "INCOMPLETE");
+    assert_contains(&lab.ok("status")?, "INCOMPLETE");
     // Nothing runs at the new one: the next attach starts over.
     lab.ok(&attach)?;
     assert!(problems(&lab, "a0")?.is_empty());
@@ -254,8 +260,8 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         }
         lab.host.command(&format!("ip link set {name} up"))?;
         let output = lab.run(&format!("attach {name} --flows 64 {ATTACH}"))?;
-        let says = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {says}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {message}");
         assert!(problems(&lab, name)?.is_empty(), "{name}");
         lab.ok(&format!("detach {name}"))?;
     }
@@ -273,15 +279,15 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
             continue;
         }
-        says(&lab.refused(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
+        assert_contains(&lab.refused(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
     }
     Ok(())
 }
 
 /// As on a node whose pod keeps its pins on another BPF file system and shares the journals.
 #[test]
-fn journal_of_another_bpf_mount_is_left_alone() -> Result<()> {
-    if !runnable("journal_of_another_bpf_mount_is_left_alone", &[])? {
+fn journal_of_another_bpf_mount_kept() -> Result<()> {
+    if !runnable("journal_of_another_bpf_mount_kept", &[])? {
         return Ok(());
     }
     let pair = Pair::new("elsewhere")?;

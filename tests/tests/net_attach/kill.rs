@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
@@ -51,12 +51,12 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
         |n| {
             // In turn: attached again, detached, cleaned up by `gc`, taken over by the daemon.
             if is_attached(&lab) {
-                ensure!(problems(&lab, "a0")?.is_empty(), "it says attached");
+                ensure!(problems(&lab, "a0")?.is_empty(), "status reports attached");
             } else {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
-                    2 => says(&lab.ok("gc")?, "attaching it was interrupted"),
+                    2 => assert_contains(&lab.ok("gc")?, "attaching it was interrupted"),
                     _ => served(&lab, tc, flows)?,
                 }
             }
@@ -211,7 +211,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
     };
     let serves_both = |daemon: &mut Daemon| -> Result<()> {
         ["a0", "b0"].iter().try_for_each(|iface| {
-            daemon.says(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
+            daemon.wait_for_log(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
         })
     };
     let has =
@@ -221,7 +221,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
         let mut daemon = start(Some(n))?;
         let reloaded = serves_both(&mut daemon)
             .and_then(|()| daemon.write(&one(20)))
-            .and_then(|()| daemon.says(&["\"reloaded\""]));
+            .and_then(|()| daemon.wait_for_log(&["\"reloaded\""]));
         let is_over = reloaded.is_ok() && daemon.child.try_wait()?.is_none();
         if is_over {
             daemon.end()?;
@@ -251,7 +251,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
         };
         attachments(2)?;
         daemon.write(&one(20))?;
-        daemon.says(&["\"reloaded\""]).with_context(|| format!("killed at step {n}"))?;
+        daemon.wait_for_log(&["\"reloaded\""]).with_context(|| format!("killed at step {n}"))?;
         daemon.end()?;
         ensure!(has(20), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         attachments(1)?;
@@ -303,7 +303,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     // Space for one journal, but not for its replacement.
     let disk = Small::mount(&lab, 4_096)?;
     let refused = lab.refused(1, &attach)?;
-    says(&refused, "No space left on device");
+    assert_contains(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());
     freed(FLOWS)?;

@@ -1,4 +1,4 @@
-//! Locked namespaces, and attaching elsewhere at the same time.
+//! Locked namespaces, and concurrent attaches in other namespaces.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_tests::daemon::wait;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 
@@ -39,16 +39,16 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     const FLOWS: u32 = 1_259;
     let other = Lab::new("heldhere")?;
     let name = format!("dcqcn-test-{}-heldgone", std::process::id());
-    let gone = Netns::create(&name)?;
-    let [inode, cookie] = [gone.run(current_inode)??, gone.run(current_cookie)??];
+    let removed_netns = Netns::create(&name)?;
+    let [inode, cookie] = [removed_netns.run(current_inode)??, removed_netns.run(current_cookie)??];
     let end = |name| VethEnd { name, netns: None, mac: None };
-    Netlink::connect_in(&gone)?.add_veth(&end("a0"), &end("b0"))?;
+    Netlink::connect_in(&removed_netns)?.add_veth(&end("a0"), &end("b0"))?;
     other.ok(&format!("-n {name} {}", attach(FLOWS)))?;
     let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
     let lock = held(&journals)?;
     Netns::delete(&name)?;
-    drop(gone);
-    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} is there")) } else { Ok(()) }))?;
+    drop(removed_netns);
+    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
     let began = Instant::now();
     other.ok(&attach(64))?;
     ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
@@ -81,15 +81,15 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     let lock = held(&journals)?;
     // Permanently: the error names the holder.
     let refused = to.refused(1, &attach(FLOWS))?;
-    says(&refused, &format!("process {}", std::process::id()));
-    assert!(!to.host.journal("a0")?.exists(), "nothing was begun");
+    assert_contains(&refused, &format!("process {}", std::process::id()));
+    assert!(!to.host.journal("a0")?.exists(), "no step was taken");
     // Temporarily: the command has failed its first attempt and waits before the lock is released.
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;
         let until = Instant::now() + PATIENCE;
         while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
-            ensure!(Instant::now() < until && !attached.is_finished(), "it does not begin");
+            ensure!(Instant::now() < until && !attached.is_finished(), "attaching does not start");
             thread::sleep(Duration::from_millis(5));
         }
         thread::sleep(Duration::from_millis(500));
@@ -98,7 +98,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
         attached.join().ok().context("it panicked")?.map(drop)
     })?;
     assert!(problems(&to, "a0")?.is_empty());
-    assert_eq!(tables(FLOWS), 1, "what the namespace before held is freed");
+    assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
     assert!(!journals.exists(), "{} is left", journals.display());
     to.ok("detach a0")?;
     freed(FLOWS)?;

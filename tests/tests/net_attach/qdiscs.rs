@@ -7,7 +7,7 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, request};
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{problems, state};
 use dcqcn_tests::skip::runnable;
 
@@ -30,9 +30,9 @@ fn pacer_placed_below_shaper() -> Result<()> {
         let before = state(&lab.host, "a0")?;
         // Also if a higher rate is given.
         let above = lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
-        says(
+        assert_contains(
             &above,
-            "link rate 1gbit as given, above the 20mbit of the tbf shaper on a0, which still applies",
+            "link rate 1gbit as specified, above the 20mbit of the tbf shaper on a0, which still applies",
         );
         assert!(show(&lab.host)?.contains("rate 20Mbit"));
         lab.ok("detach a0")?;
@@ -73,19 +73,19 @@ fn shaper_rate_change_followed() -> Result<()> {
     let change = follow()??.context("a change")?;
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
-    says(&lab.ok("get a0 link_rate")?, "300mbit");
+    assert_contains(&lab.ok("get a0 link_rate")?, "300mbit");
     // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
-    assert!(follow()??.is_none(), "what was set");
+    assert!(follow()??.is_none(), "the value set manually");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
-    assert!(follow()??.is_none(), "what was set, and the shaper has changed");
-    says(&lab.ok("get a0 link_rate")?, "150mbit");
+    assert!(follow()??.is_none(), "the value set manually, after a change of the shaper");
+    assert_contains(&lab.ok("get a0 link_rate")?, "150mbit");
     // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
     let running = attachment.maps.params()?.config;
-    let mut said = request("a0", Role::Host, &[])?;
-    (said.settings.flows, said.settings.pacer) = (Some(64), None);
-    let revised = attach::revise(&said, &attachment.info, &running)?;
+    let mut requested = request("a0", Role::Host, &[])?;
+    (requested.settings.flows, requested.settings.pacer) = (Some(64), None);
+    let revised = attach::revise(&requested, &attachment.info, &running)?;
     assert_eq!((running.scalars.link_rate_bps, revised.scalars.link_rate_bps), (150_000_000, 300_000_000));
     lab.ok("set a0 link_rate=300mbit")?;
     assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
@@ -112,9 +112,9 @@ fn unset_parameters_keep_attach_values() -> Result<()> {
         lab.ok(&format!("set {iface} link_rate=50mbit wire_overhead=38B np_other_host={set} rpg_gd=12"))?;
         let attachment = lab.host.attachment(iface)?;
         let running = attachment.maps.params()?.config;
-        let mut said = request(iface, Role::Host, &[])?;
-        said.settings.flows = Some(64);
-        let revised = attach::revise(&said, &attachment.info, &running)?.scalars;
+        let mut requested = request(iface, Role::Host, &[])?;
+        requested.settings.flows = Some(64);
+        let revised = attach::revise(&requested, &attachment.info, &running)?.scalars;
         let running = running.scalars;
         assert_eq!(
             (running.link_rate_bps, running.wire_overhead_bytes, running.np_other_host, running.rpg_gd),
@@ -159,8 +159,8 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
         found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
         "{found:?}"
     );
-    says(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
-    says(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
+    assert_contains(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
+    assert_contains(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
 }
@@ -182,16 +182,16 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     assert_ne!(text, without);
     fs::write(&path, &without)?;
     let refused = lab.refused(1, "detach a0")?;
-    says(&refused, "nosuchqdisc");
-    says(&refused, "not yet restored: root qdisc");
-    assert!(!lab.host.pins("a0")?.exists(), "programs and maps are gone");
-    says(&lab.ok("status")?, "half detached");
-    says(&lab.refused(1, "get a0")?, "half detached");
-    says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    assert_contains(&refused, "nosuchqdisc");
+    assert_contains(&refused, "not yet restored: root qdisc");
+    assert!(!lab.host.pins("a0")?.exists(), "programs and maps are removed");
+    assert_contains(&lab.ok("status")?, "half detached");
+    assert_contains(&lab.refused(1, "get a0")?, "half detached");
+    assert_contains(&lab.refused(1, "detach a0")?, "nosuchqdisc");
     // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
     assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
-    says(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    assert_contains(&lab.refused(1, "detach a0")?, "nosuchqdisc");
     // The module is loaded again.
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
@@ -200,8 +200,8 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     // Or the undo step is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
-    says(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
-    says(&lab.ok("status")?, "no interface is attached");
+    assert_contains(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
+    assert_contains(&lab.ok("status")?, "no interface is attached");
     Ok(())
 }
 
@@ -238,14 +238,14 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("prepare")?;
-    says(&lab.ok("prepare a0")?, "a0: fq limit");
+    assert_contains(&lab.ok("prepare a0")?, "a0: fq limit");
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     assert!(before.contains("qdisc fq "), "{before}");
-    says(&lab.ok("attach a0 --pacer fq --flows 64 --set link_rate=1gbit")?, "is kept");
+    assert_contains(&lab.ok("attach a0 --pacer fq --flows 64 --set link_rate=1gbit")?, "is kept");
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
     lab.ok("detach a0")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
-    says(&lab.ok("prepare a0")?, "is kept");
+    assert_contains(&lab.ok("prepare a0")?, "is kept");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::Result;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::skip::runnable;
 
@@ -36,19 +36,19 @@ fn file_modes_ignore_umask() -> Result<()> {
             mode(&dir.join("lock"))?,
             mode(&lab.host.journal("a0")?)?,
             mode(&lab.host.pins("a0")?)?,
-            // Objects on a BPF file system are made with 0600 less the mask.
+            // Objects on a BPF file system are created with 0600 minus the mask.
             mode(&lab.host.pins("a0")?.join("PARAMS"))?,
         ];
         assert_eq!(found, [0o755, 0o700, 0o755, 0o600, 0o644, 0o700, 0o600], "umask {mask}: {found:?}");
         lab.ok("detach a0")?;
-        assert!(!dir.exists(), "nothing is left of it, the lock neither");
+        assert!(!dir.exists(), "no state is left, not even the lock");
     }
     Ok(())
 }
 
 #[test]
-fn lock_holder_named_other_netns_free() -> Result<()> {
-    if !runnable("lock_holder_named_other_netns_free", &[])? {
+fn lock_holder_reported_per_netns() -> Result<()> {
+    if !runnable("lock_holder_reported_per_netns", &[])? {
         return Ok(());
     }
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
@@ -59,11 +59,11 @@ fn lock_holder_named_other_netns_free() -> Result<()> {
     other.ok(attach)?;
     other.ok("set a0 rpg_ai_rate=20mbit")?;
     let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
-    says(&refused, &format!("process {}", std::process::id()));
-    says(&refused, "wait for it or stop it");
+    assert_contains(&refused, &format!("process {}", std::process::id()));
+    assert_contains(&refused, "wait for it or stop it");
     // Readers do not wait.
-    says(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
-    says(&lab.ok("status")?, "attached");
+    assert_contains(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
+    assert_contains(&lab.ok("status")?, "attached");
     drop(lock);
     lab.ok("set a0 rpg_ai_rate=20mbit")?;
     lab.ok("detach a0")?;
@@ -83,18 +83,18 @@ fn broken_journal_affects_one_interface() -> Result<()> {
     for (text, why) in [("{", "EOF"), ("{}", "no format"), ("{\"format\": 99}", "format 99")] {
         fs::write(lab.host.journal("b0")?, text)?;
         let status = lab.ok("status")?;
-        says(&status, "b0: ");
-        says(&status, why);
-        says(&lab.ok("status a0")?, "attached");
+        assert_contains(&status, "b0: ");
+        assert_contains(&status, why);
+        assert_contains(&lab.ok("status a0")?, "attached");
         lab.ok("set a0 rpg_ai_rate=20mbit")?;
-        says(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
+        assert_contains(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
         lab.ok("detach a0")?;
         lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-        says(&lab.refused(1, "set b0 rpg_ai_rate=20mbit")?, why);
-        says(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
-        says(&lab.refused(1, "detach b0")?, why);
+        assert_contains(&lab.refused(1, "set b0 rpg_ai_rate=20mbit")?, why);
+        assert_contains(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
+        assert_contains(&lab.refused(1, "detach b0")?, why);
     }
-    says(&lab.ok("detach b0 --force")?, "abandoned");
+    assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     lab.ok("detach --all")?;
     Ok(())
@@ -107,11 +107,11 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
     }
     let lab = Lab::new("dry")?;
     let before = state(&lab.host, "a0")?;
-    let says_what = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
+    let report_text = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
     for step in
         ["would attach to a0 as host, pacer htb", "at root by htb dc00:", "attach the program of egress"]
     {
-        says(&says_what, step);
+        assert_contains(&report_text, step);
     }
     assert!(lab.json("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?["steps"].is_array());
     assert_eq!(state(&lab.host, "a0")?, before);
@@ -125,8 +125,8 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
         Ok(String::from_utf8(output.stdout)?)
     };
     outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    says(&lab.ok("status")?, "attached");
-    says(&outside("status a0")?, "egress on a0");
+    assert_contains(&lab.ok("status")?, "attached");
+    assert_contains(&outside("status a0")?, "egress on a0");
     outside("detach a0")?;
     Ok(())
 }

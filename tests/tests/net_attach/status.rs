@@ -11,14 +11,14 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::command::binary;
-use dcqcn_tests::lab::{Lab, says};
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::skip::runnable;
 
 /// Without access to the pins, `status` must not report them missing.
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
-    const NOBODY: u32 = 65_534;
+    const UNPRIVILEGED_UID: u32 = 65_534;
     if !runnable("unprivileged_status_reports_no_fault", &[])? {
         return Ok(());
     }
@@ -29,18 +29,18 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
     let dcqcn = directory.path().join("dcqcn");
     fs::copy(binary()?, &dcqcn)?;
-    let as_nobody = |words: &str| {
+    let unprivileged = |words: &str| {
         let mut command = Command::new(&dcqcn);
-        command.args(words.split_whitespace()).uid(NOBODY).gid(NOBODY);
+        command.args(words.split_whitespace()).uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
         lab.host.run(|| command.output())
     };
-    let output = as_nobody("status a0 --json")??;
+    let output = unprivileged("status a0 --json")??;
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let status = &report["attachments"][0];
     assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
-    says(&String::from_utf8(as_nobody("status")??.stdout)?, "unreadable");
-    let output = as_nobody("doctor --json")??;
+    assert_contains(&String::from_utf8(unprivileged("status")??.stdout)?, "unreadable");
+    let output = unprivileged("doctor --json")??;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
     lab.ok("detach a0")?;
@@ -78,10 +78,10 @@ fn status_verifies_every_part() -> Result<()> {
             "{found:?}"
         );
     }
-    says(&lab.ok("status")?, "INCOMPLETE");
+    assert_contains(&lab.ok("status")?, "INCOMPLETE");
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
-        let said = lab.refused(1, upgrade)?;
-        says(&said, "a0 lacks some of its programs: egress: expected, not found");
+        let printed = lab.refused(1, upgrade)?;
+        assert_contains(&printed, "a0 lacks some of its programs: egress: expected, not found");
     }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
@@ -103,9 +103,9 @@ fn our_programs_run_first() -> Result<()> {
         let program = dataplane::classifier(&mut theirs, name)?;
         lab.host.run(|| program.attach("a0", hook))??;
     }
-    let says_what = lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    says(&says_what, "egress: runs before dcqcn_egress (program ");
-    says(&says_what, "ingress: runs before dcqcn_ingress (program ");
+    let report_text = lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    assert_contains(&report_text, "egress: runs before dcqcn_egress (program ");
+    assert_contains(&report_text, "ingress: runs before dcqcn_ingress (program ");
     let status = lab.json("status a0")?;
     for (part, hook) in [("egress", TcAttachType::Egress), ("ingress", TcAttachType::Ingress)] {
         let (_, chain) = lab.host.run(|| SchedClassifier::query_tcx("a0", hook))??;
@@ -126,7 +126,7 @@ fn rejected_attach_leaves_nothing() -> Result<()> {
     }
     let lab = Lab::new("none")?;
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
-        says(&lab.refused(3, command)?, "a0 is not attached");
+        assert_contains(&lab.refused(3, command)?, "a0 is not attached");
         assert!(!lab.host.journals()?.exists(), "{command}");
     }
     Ok(())

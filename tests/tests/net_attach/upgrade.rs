@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::host::{Host, Pair};
@@ -23,12 +23,12 @@ const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[in
 const GAP: Duration = Duration::from_millis(1);
 
 /// Writes versions of maps and programs into the journal, and returns the previous ones.
-fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
+fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
     let path = host.journal("a0")?;
     let mut journal: Value = serde_json::from_slice(&fs::read(&path)?)?;
     let info = journal.pointer_mut("/info").context("no description")?;
     let before = (
-        info["layout_version"].as_u64().context("no version of the layout")?,
+        info["layout_version"].as_u64().context("the journal has no layout version")?,
         info["object"].as_str().context("no object")?.to_owned(),
     );
     info["layout_version"] = json!(version);
@@ -41,9 +41,9 @@ fn are_of(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> 
 fn refused(host: &Host, line: &str) -> Result<()> {
     let mut command = dcqcn(line)?;
     let output = host.run(|| command.output())??;
-    let says = String::from_utf8_lossy(&output.stderr);
-    ensure!(!output.status.success() && says.contains("layout version"), "{line}: {says}");
-    ensure!(says.contains("use the dcqcn that attached it"), "{line}: {says}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && message.contains("layout version"), "{line}: {message}");
+    ensure!(message.contains("use the dcqcn that attached it"), "{line}: {message}");
     Ok(())
 }
 
@@ -59,14 +59,14 @@ fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
 }
 
 #[test]
-fn other_layout_keeps_running() -> Result<()> {
-    if !runnable("other_layout_keeps_running", &["htb"])? {
+fn other_layout_version_keeps_running() -> Result<()> {
+    if !runnable("other_layout_version_keeps_running", &["htb"])? {
         return Ok(());
     }
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
-    before.says(&["begun", "\"task\":\"pacer\""])?;
-    let (held, mut of) = (Held::by(&pair.a, "a0")?, (0, String::new()));
+    before.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
+    let (held, mut of) = (HeldObjects::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
     let sent = thread::scope(|scope| -> Result<usize> {
         let sender = scope.spawn(|| -> Result<usize> {
@@ -82,7 +82,7 @@ fn other_layout_keeps_running() -> Result<()> {
             receiver.expect_all(50)?;
             let first = slower(&pair, 600_000_000)?;
             // From here on, the versions of the command and the attachment differ.
-            of = are_of(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
+            of = version_and_object(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
             {
@@ -95,7 +95,7 @@ fn other_layout_keeps_running() -> Result<()> {
             before.signal(Signal::SIGKILL)?;
             before.child.wait()?;
             before.again(&pair.a)?;
-            before.says(&["cannot manage interface; retrying", "layout version"])?;
+            before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
             receiver.expect_all(50).map(drop)
         };
         let worked = work();
@@ -104,12 +104,12 @@ fn other_layout_keeps_running() -> Result<()> {
         worked.and(sent)
     })?;
     receiver.expect_all(sent.saturating_sub(150))?;
-    are_of(&pair.a, (of.0, &of.1))?;
-    let after = Held::by(&pair.a, "a0")?;
+    version_and_object(&pair.a, (of.0, &of.1))?;
+    let after = HeldObjects::by(&pair.a, "a0")?;
     ensure!(
         after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
         "{held:?}, then {after:?}"
     );
-    ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "it is of this build");
+    ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "the program is of this build");
     before.end()
 }

@@ -90,7 +90,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let bounds = "'link_rate = 500mbit..5gbit', 'rpg_*'";
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), bounds), "a1")?;
-    let door = ControlClient::new(&dir.path().join("control"), PATIENCE);
+    let control_client = ControlClient::new(&dir.path().join("control"), PATIENCE);
     let both = |bps| -> Result<()> {
         assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
         Ok(())
@@ -98,14 +98,14 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
     assert_eq!(mode, 0o660);
     wait(|| {
-        let status: Status = door.ask(Verb::Status {})?;
+        let status: Status = control_client.ask(Verb::Status {})?;
         Ok(if status.is_ready && status.interfaces.len() == 2 { Ok(()) } else { Err(format!("{status:?}")) })
     })?;
 
-    let applied: Applied = door.ask(Verb::Apply(rate("1", "2gbit")))?;
+    let applied: Applied = control_client.ask(Verb::Apply(rate("1", "2gbit")))?;
     assert_eq!((applied.name.as_deref(), applied.changed), (Some("1"), true));
     both(2_000_000_000)?;
-    assert!(!door.ask::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
+    assert!(!control_client.ask::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
 
     // Outside this host's bounds, not a configuration, no such interface, or not permitted: nothing changes.
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
@@ -114,7 +114,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let reasons =
         ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
-        let error = door.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
+        let error = control_client.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
         both(2_000_000_000)?;
     }
@@ -124,10 +124,10 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
         one.text
     );
-    assert!(door.ask::<Applied>(Verb::Apply(one)).is_err());
+    assert!(control_client.ask::<Applied>(Verb::Apply(one)).is_err());
     both(2_000_000_000)?;
 
-    let health: Health = door.ask(Verb::Health {})?;
+    let health: Health = control_client.ask(Verb::Health {})?;
     assert!(health.failing.is_empty() && health.interfaces.len() == 2, "{health:?}");
     assert!(
         health.interfaces["a0"].attached_at_ns != 0 && health.interfaces["a0"].kmax_bytes == 200_000,
@@ -135,10 +135,10 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     );
 
     let request = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
-    let looked: Snapshot = door.ask(Verb::Snapshot(request))?;
-    let class = looked.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
-    assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{looked:?}");
-    assert_eq!(looked.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
+    let snapshot: Snapshot = control_client.ask(Verb::Snapshot(request))?;
+    let class = snapshot.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
+    assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{snapshot:?}");
+    assert_eq!(snapshot.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
     // While a client is connected, queues are sampled often, and flows at the lowest rate are counted.
     wait(|| {
         // All in one request, as alpha and cuts decrease with rare CNPs.
@@ -147,45 +147,49 @@ fn override_survives_restart_within_bounds() -> Result<()> {
             data.send(&Roce::default().frame())?;
             cnp.send(&Roce::default().cnp(None, CNP_TOS))?;
         }
-        let health: Health = door.ask(Verb::Health {})?;
+        let health: Health = control_client.ask(Verb::Health {})?;
         let counts = &health.interfaces["a0"];
-        let looks: u64 = counts.queue_samples.iter().sum();
-        let is_there = looks >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
-        Ok(if is_there { Ok(()) } else { Err(format!("{counts:?}")) })
+        let samples: u64 = counts.queue_samples.iter().sum();
+        let available = samples >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
+        Ok(if available { Ok(()) } else { Err(format!("{counts:?}")) })
     })?;
-    let values: Values = door.ask(Verb::Parameters(Parameters { interface: "a0".into() }))?;
+    let values: Values = control_client.ask(Verb::Parameters(Parameters { interface: "a0".into() }))?;
     let value = |name: &str| {
         let value = values.parameters.get(name).cloned().unwrap_or_default();
         (value.text, value.bounds.unwrap_or_default())
     };
     assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
-    assert_eq!(value("cnp_dscp").1, "", "nobody else may set it");
-    assert!(door.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
-    let Changes { changes } = door.ask(Verb::Changes {})?;
-    let told = |kind: &str, what: &str| {
+    assert_eq!(value("cnp_dscp").1, "", "other clients must not set it");
+    assert!(control_client.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
+    let Changes { changes } = control_client.ask(Verb::Changes {})?;
+    let is_logged = |kind: &str, what: &str| {
         changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
     };
-    assert!(told("changed", "link_rate") && told("applied", "1") && told("refused", ""), "{changes:?}");
+    assert!(
+        is_logged("changed", "link_rate") && is_logged("applied", "1") && is_logged("refused", ""),
+        "{changes:?}"
+    );
 
     // The daemon is killed, and there is no agent: the override stays active.
     daemon.child.kill()?;
     daemon.child.wait()?;
     daemon.again(&pair.a)?;
-    daemon.says(&["persisted override applied", "\"name\":\"1\""])?;
+    daemon.wait_for_log(&["persisted override applied", "\"name\":\"1\""])?;
     // The override is reported from the start, not only when all interfaces are attached.
     let held = wait(|| {
-        let held = door.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
+        let held = control_client.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
     both(2_000_000_000)?;
     // SIGHUP reads the host's own file again, on which the override is applied.
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     both(2_000_000_000)?;
 
-    let released: Applied = door.ask(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
+    let released: Applied =
+        control_client.ask(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
     assert_eq!((released.name, released.changed), (None, true));
     both(1_000_000_000)?;
     let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
@@ -205,10 +209,10 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     let pair = Pair::new("confirm-control")?;
     let dir = tempfile::tempdir()?;
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
-    let door = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
+    wait(|| Ok(control_client.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
-        door.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
+        control_client.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
     };
     let has = |bps: u64| {
         wait(|| {
@@ -218,44 +222,51 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     };
     apply("1", "2gbit", Some(60))?;
     has(2_000_000_000)?;
-    door.ask::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
+    control_client.ask::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
     assert!(
-        door.ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
+        control_client
+            .ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: ClientError| error.is_refusal())
     );
     // A change based on an outdated configuration is rejected, and changes nothing.
-    for (over, says) in [
+    for (over, expected) in [
         ("", "2 was based on the host's own file alone, but `1` is active now"),
         ("0", "2 was based on `0`, but `1` is active now"),
     ] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
-        let refused = door.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
-        assert!(refused.as_ref().is_some_and(|why| why.contains(says)), "{refused:?}");
+        let refused = control_client.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|why| why.contains(expected)), "{refused:?}");
     }
     has(2_000_000_000)?;
-    let made_from = Some("1".into());
-    door.ask::<Applied>(Verb::Apply(Apply {
-        over: made_from,
+    let based_on = Some("1".into());
+    control_client.ask::<Applied>(Verb::Apply(Apply {
+        over: based_on,
         confirm_within_s: Some(60),
         ..rate("2", "4gbit")
     }))?;
     has(4_000_000_000)?;
-    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(), "that waits for nothing");
-    let undone: Applied = door.ask(Verb::Undo(Confirm { name: "2".into() }))?;
+    assert!(
+        control_client.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
+        "an undo without a pending change"
+    );
+    let undone: Applied = control_client.ask(Verb::Undo(Confirm { name: "2".into() }))?;
     assert_eq!(undone.name.as_deref(), Some("1"));
     has(2_000_000_000)?;
-    assert!(door.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(), "it is done");
+    assert!(
+        control_client.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(),
+        "the undo is complete"
+    );
     apply("2", "3gbit", Some(1))?;
     has(3_000_000_000)?;
     has(2_000_000_000)?;
-    daemon.says(&["reverted", "2 was not confirmed in time"])?;
+    daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     // The host's own file takes precedence: overrides that it no longer allows are removed permanently.
     daemon.write(&file(dir.path(), "'rpg_gd'"))?;
     has(1_000_000_000)?;
     daemon.write(&file(dir.path(), "'link_rate'"))?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     wait(|| {
-        let held: Option<Override> = door.ask(Verb::Config {})?;
+        let held: Option<Override> = control_client.ask(Verb::Config {})?;
         Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
     })?;
     has(1_000_000_000)?;
@@ -272,28 +283,28 @@ fn trial_revert_restores_everything() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let own = file(dir.path(), "'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
-    let door = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(door.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
+    wait(|| Ok(control_client.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
 
     let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 8s")?;
     assert!(pair.a.run(|| trial.status())??.success());
-    let refused = door.ask::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
+    let refused = control_client.ask::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
     daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
-    daemon.says(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
+    daemon.wait_for_log(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
     wait(|| {
         let found = scalars()?;
-        let is_taken = found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11;
-        Ok(if is_taken { Ok(()) } else { Err(format!("{found:?}")) })
+        let is_applied = found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11;
+        Ok(if is_applied { Ok(()) } else { Err(format!("{found:?}")) })
     })?;
 
     let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
     let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");
     let before = scalars()?;
-    door.ask::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
+    control_client.ask::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
     assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
-    daemon.says(&["reverted", "2 was not confirmed in time"])?;
+    daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     assert_eq!(scalars()?, before);
     daemon.end()
 }

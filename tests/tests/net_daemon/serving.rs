@@ -8,7 +8,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::{Held, baselines};
+use dcqcn_tests::bpf::{HeldObjects, baselines};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
@@ -38,16 +38,16 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     pair.also("a1", "b1")?;
     daemon.attaches("a1")?;
     pair.also("c1", "d1")?;
-    let first = Held::by(&pair.a, "a1")?;
+    let first = HeldObjects::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
-    daemon.says(&["\"interface removed\"", "\"iface\":\"a1\""])?;
+    daemon.wait_for_log(&["\"interface removed\"", "\"iface\":\"a1\""])?;
     assert!(first.is_freed(), "{first:?}");
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
     daemon.end()?;
     assert_eq!(pair.a.attached()?, ["a0"], "stays attached");
@@ -103,7 +103,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
-    daemon.says(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
+    daemon.wait_for_log(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
     // Reported consistently, and logged once.
     let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
@@ -111,9 +111,9 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     pair.a.run(|| attach::detach("a0"))??;
-    daemon.says(&["detached by another process", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;
     let parts = pair.a.run(|| attach::verify(&info))??;
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
@@ -134,7 +134,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
     for hook in ["egress", "ingress"] {
         fs::remove_file(pair.a.pins("a0")?.join(hook))?;
-        daemon.says(&["\"repaired\"", &format!("{hook} on a0")])?;
+        daemon.wait_for_log(&["\"repaired\"", &format!("{hook} on a0")])?;
     }
     let info = pair.a.attachment("a0")?.info;
     let parts = pair.a.run(|| attach::verify(&info))??;
@@ -187,10 +187,10 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
         }
     };
     answers("503", "ingress: the chain ends at")?;
-    daemon.says(&["programs see no packets", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["programs see no packets", "\"iface\":\"a0\""])?;
     program.detach(link)?;
     answers("200", "a0")?;
-    daemon.says(&["programs see packets again"])?;
+    daemon.wait_for_log(&["programs see packets again"])?;
     daemon.end()
 }
 
@@ -207,10 +207,10 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     pair.a.command("ip link set a0 down")?;
     pair.a.command("ip link set a0 name a9")?;
     pair.a.command("ip link set a9 up")?;
-    daemon.says(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
-    let asked = |path| get(&pair.a, "127.0.0.1:9310", path);
+    daemon.wait_for_log(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
+    let response = |path| get(&pair.a, "127.0.0.1:9310", path);
     wait(|| {
-        let ready = asked("/readyz")?;
+        let ready = response("/readyz")?;
         Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
     })?;
     // Another interface takes the old name, and both are managed.
@@ -218,9 +218,9 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     daemon.attaches("a0")?;
     let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
     wait(|| {
-        let metrics = asked("/metrics")?;
-        let are_once = lines.iter().all(|line| metrics.matches(line).count() == 1);
-        Ok(if are_once { Ok(()) } else { Err(metrics) })
+        let metrics = response("/metrics")?;
+        let appear_once = lines.iter().all(|line| metrics.matches(line).count() == 1);
+        Ok(if appear_once { Ok(()) } else { Err(metrics) })
     })?;
     fs::write(daemon.log(), "")?;
     daemon.end()?;
@@ -244,14 +244,14 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     };
     // Detected without a reload.
     daemon.write(&HOST.replace("1gbit", "2gbit"))?;
-    daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
+    daemon.wait_for_log(&["parameters changed", "link_rate: 1gbit -> 2gbit", "\"iface\":\"a1\""])?;
     both(2_000_000_000)?;
 
     // Each is rejected with its reason, without changes: not a regular file; a change that one of two interfaces does not
     // support; a failure while attaching a third interface.
     let mut elsewhere = format!("[[interface]]\nname = 'a1'\nflows = 2048\n{HOST}").replace("1gbit", "3gbit");
     for (file, reason) in [
-        (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "allowed is 8 to 1048576"),
+        (HOST.replace("1gbit", "3gbit").replace("flows = 1024", "flows = 1"), "out of range: 8 to 1048576"),
         (elsewhere.clone(), "a1 is attached with flows = 1024, which cannot become 2048"),
         (
             format!(
@@ -262,7 +262,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
         ),
     ] {
         daemon.write(&file)?;
-        daemon.says(&["reload rejected", reason])?;
+        daemon.wait_for_log(&["reload rejected", reason])?;
         both(2_000_000_000)?;
         assert_eq!(pair.a.attached()?, ["a0", "a1"]);
     }
@@ -270,9 +270,11 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
     elsewhere = HOST.replace("1gbit", "4gbit").replace("'a*'", "'[ac]0'");
     daemon.write(&elsewhere)?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["parameters changed", "link_rate: 2gbit -> 4gbit", "\"iface\":\"a0\""])?;
-    daemon.says(&["no longer in the file", "\"iface\":\"a1\""])?;
-    daemon.says(&["begun", "\"iface\":\"c0\""]).or_else(|_| daemon.says(&["\"iface\":\"c0\""]))?;
+    daemon.wait_for_log(&["parameters changed", "link_rate: 2gbit -> 4gbit", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["no longer in the file", "\"iface\":\"a1\""])?;
+    daemon
+        .wait_for_log(&["begun", "\"iface\":\"c0\""])
+        .or_else(|_| daemon.wait_for_log(&["\"iface\":\"c0\""]))?;
     assert_eq!(pair.a.attached()?, ["a0", "c0"]);
     assert_eq!(pair.a.link_rate_bps("c0")?, 4_000_000_000);
     let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
@@ -281,8 +283,8 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
 }
 
 #[test]
-fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
-    if !runnable("reload_detach_fails_keeps_serving_and_retries", &[])? {
+fn failed_detach_on_reload_is_retried() -> Result<()> {
+    if !runnable("failed_detach_on_reload_is_retried", &[])? {
         return Ok(());
     }
     let pair = Pair::new("leaving")?;
@@ -295,7 +297,7 @@ fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
     lock.lock()?;
     daemon.write(&file.replace("'a*'", "'a0'"))?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["detach failed", "\"iface\":\"a1\""])?;
+    daemon.wait_for_log(&["detach failed", "\"iface\":\"a1\""])?;
     drop(lock);
     let status: Status = wait(|| {
         let status: Status = ControlClient::new(&socket, PATIENCE).ask(Verb::Status {})?;
@@ -303,7 +305,7 @@ fn reload_detach_fails_keeps_serving_and_retries() -> Result<()> {
     })?;
     assert_eq!(status.interfaces, ["a0", "a1"], "{status:?}");
     assert!(status.failing[0].error.contains("cannot detach"), "{status:?}");
-    daemon.says(&["no longer in the file", "\"iface\":\"a1\""])?;
+    daemon.wait_for_log(&["no longer in the file", "\"iface\":\"a1\""])?;
     assert_eq!(pair.a.attached()?, ["a0"]);
     daemon.end()
 }
@@ -323,12 +325,12 @@ fn metrics_served_at_configured_address() -> Result<()> {
     for (file, port) in [(listen(9310, 3), 9310), (listen(9311, 3), 9311)] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file)?;
-        daemon.says(&["\"reloaded\""])?;
+        daemon.wait_for_log(&["\"reloaded\""])?;
         assert!(get(&pair.a, &format!("127.0.0.1:{port}"), "/healthz")?.starts_with("HTTP/1.1 200"));
     }
-    let _taken = pair.a.run(|| TcpListener::bind("127.0.0.1:9312"))??;
+    let _listener = pair.a.run(|| TcpListener::bind("127.0.0.1:9312"))??;
     daemon.write(&listen(9312, 0).replace("1gbit", "2gbit"))?;
-    daemon.says(&["reload rejected", "cannot serve metrics on 127.0.0.1:9312"])?;
+    daemon.wait_for_log(&["reload rejected", "cannot serve metrics on 127.0.0.1:9312"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 1_000_000_000);
     assert!(get(&pair.a, "127.0.0.1:9311", "/healthz")?.starts_with("HTTP/1.1 200"));
     Ok(())
@@ -345,14 +347,16 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
     // The loaded form of each program, as text.
     for program in ["dcqcn_ingress", "dcqcn_egress", "dcqcn_expire"] {
-        daemon
-            .says(&["DEBUG dcqcn_loader::dataplane: program verified", &format!("program=\"{program}\"")])?;
+        daemon.wait_for_log(&[
+            "DEBUG dcqcn_loader::dataplane: program verified",
+            &format!("program=\"{program}\""),
+        ])?;
     }
-    daemon.says(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
+    daemon.wait_for_log(&["INFO dcqcn_daemon::daemon::interfaces: attached", "iface=\"a0\""])?;
     for (format, reloaded) in [("json", "\"message\":\"reloaded\""), ("text", " reloaded file=")] {
         fs::write(daemon.log(), "")?;
         daemon.write(&file(format, "info"))?;
-        daemon.says(&[reloaded])?;
+        daemon.wait_for_log(&[reloaded])?;
     }
     // With log level error it logs nothing about a reload, and still applies the file.
     daemon.write(&file("json", "error").replace("1gbit", "2gbit"))?;
@@ -362,7 +366,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     })?;
     fs::write(daemon.log(), "")?;
     daemon.write(&HOST.replace("link_rate", "lnk_rate"))?;
-    daemon.says(&["\"level\":\"ERROR\"", "did you mean `link_rate`?"])?;
+    daemon.wait_for_log(&["\"level\":\"ERROR\"", "did you mean `link_rate`?"])?;
     daemon.end()
 }
 
@@ -390,15 +394,15 @@ fn systemd_notified_of_every_state() -> Result<()> {
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
-    let mut hears = |word| manager.hears(word, PATIENCE);
-    assert!(hears("READY=1")?.contains("STATUS=managing a0"));
-    hears("WATCHDOG=1")?;
+    let mut notified = |word| manager.wait_for(word, PATIENCE);
+    assert!(notified("READY=1")?.contains("STATUS=managing a0"));
+    notified("WATCHDOG=1")?;
     daemon.signal(Signal::SIGHUP)?;
-    assert!(hears("RELOADING=1")?.contains("MONOTONIC_USEC="));
-    hears("READY=1")?;
-    hears("WATCHDOG=1")?;
+    assert!(notified("RELOADING=1")?.contains("MONOTONIC_USEC="));
+    notified("READY=1")?;
+    notified("WATCHDOG=1")?;
     daemon.signal(Signal::SIGTERM)?;
-    hears("STOPPING=1")?;
+    notified("STOPPING=1")?;
     assert!(daemon.child.wait()?.success());
     Ok(())
 }
@@ -414,7 +418,7 @@ fn detach_on_exit_complete_or_fails() -> Result<()> {
         let mut daemon =
             Daemon::start_with(&pair.a, HOST, &["--log-format", "json", "--detach-on-exit"], &[])?;
         // Attached, or taken over.
-        daemon.says(&["\"iface\":\"a0\"", "\"pacer\""])?;
+        daemon.wait_for_log(&["\"iface\":\"a0\"", "\"pacer\""])?;
         Ok(daemon)
     };
     let mut daemon = detaching()?;

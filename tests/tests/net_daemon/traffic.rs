@@ -16,7 +16,7 @@ use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
@@ -96,16 +96,16 @@ fn flow(host: &Host) -> Result<RpFlow> {
 /// Waits for a class of the HTB pacer to have this rate; `minor` 0 means a flow's.
 fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
     let index = host.index("a0")?;
-    let is_asked = |found: u16| match minor {
+    let is_selected = |found: u16| match minor {
         0 => (HTB_FIRST_FLOW..0xffff).contains(&u32::from(found)),
         minor => found == minor,
     };
     wait(|| {
         let classes = host.netlink()?.classes(index)?;
-        let classes = classes.into_iter().filter(|class| is_asked(class.handle.minor()));
+        let classes = classes.into_iter().filter(|class| is_selected(class.handle.minor()));
         let rates: Vec<u64> = classes.filter_map(|class| class.ceil_bps).collect();
-        let is_there = rates.iter().any(|rate| rate.abs_diff(rate_bps) <= rate_bps / 100);
-        Ok(if is_there { Ok(()) } else { Err(format!("no class of {rate_bps} bit/s: {rates:?}")) })
+        let available = rates.iter().any(|rate| rate.abs_diff(rate_bps) <= rate_bps / 100);
+        Ok(if available { Ok(()) } else { Err(format!("no class of {rate_bps} bit/s: {rates:?}")) })
     })
 }
 
@@ -117,7 +117,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
     let pair = Pair::new("line")?;
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
     let mut daemon = Daemon::start(&pair.a, &file)?;
-    daemon.says(&["begun", "\"task\":\"pacer\""])?;
+    daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
     wait_for_class(&pair.a, 0xffff, 1_000_000_000)?;
     daemon.write(&file.replace("1gbit", "300mbit"))?;
     wait_for_class(&pair.a, 0xffff, 300_000_000)?;
@@ -125,7 +125,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
 
     // Another daemon cannot manage the interface.
     let mut other = Daemon::start(&pair.a, &file)?;
-    other.says(&["a0 is managed by another `dcqcn run`"])?;
+    other.wait_for_log(&["a0 is managed by another `dcqcn run`"])?;
     daemon.end()
 }
 
@@ -139,7 +139,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
     let mut daemon =
         Daemon::start(&pair.a, &format!("{file}cp_enable = true\nmin_time_between_cnps = '1us'\n"))?;
-    daemon.says(&["begun", "\"task\":\"pacer\""])?;
+    daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
     let cut = || pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS));
     under_traffic(&pair, || {
         cut()?;
@@ -149,7 +149,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
 
         daemon.signal(Signal::SIGKILL)?;
         daemon.child.wait()?;
-        let held = Held::by(&pair.a, "a0")?;
+        let held = HeldObjects::by(&pair.a, "a0")?;
         ensure!(held.programs.len() == 3, "{held:?}");
         // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.
         wait_for_class(&pair.a, 0, 300_000_000)?;
@@ -167,7 +167,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         ensure!(pair.a.counters("a0", Hook::Egress)?.class[3].packets >= 100);
 
         daemon.again(&pair.a)?;
-        daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+        daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
         wait_for_class(&pair.a, 0, second.hot.machine.rate_bps)?;
         let third = flow(&pair.a)?;
         ensure!(
@@ -175,7 +175,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
             "{third:?}"
         );
         ensure!(third.hot.packets >= second.hot.packets);
-        ensure!(Held::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps are others");
+        ensure!(HeldObjects::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps were recreated");
         Ok(())
     })
 }
@@ -188,7 +188,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let pair = Pair::new("upgrade")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;
-    let before = Held::by(&pair.a, "a0")?;
+    let before = HeldObjects::by(&pair.a, "a0")?;
     let info = pair.a.journal("a0")?;
     let description = fs::read_to_string(&info)?;
     // Simulates programs of another build.
@@ -202,7 +202,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
         let cut = flow_cut(&pair.a, 1)?;
         ensure!(cut.hot.machine.rate_bps == 500_000_000, "{cut:?}");
         daemon.again(&pair.a)?;
-        daemon.says(&["programs replaced in place", "egress, ingress"])?;
+        daemon.wait_for_log(&["programs replaced in place", "egress, ingress"])?;
         let after = flow(&pair.a)?;
         ensure!(
             after.hot.machine.rate_bps == cut.hot.machine.rate_bps && after.cnps.handled == 1,
@@ -212,7 +212,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
         Ok(())
     })?;
     daemon.end()?;
-    let after = Held::by(&pair.a, "a0")?;
+    let after = HeldObjects::by(&pair.a, "a0")?;
     assert!(after.maps.keys().eq(before.maps.keys()), "the maps stay");
     assert!(after.programs.iter().all(|id| !before.programs.contains(id)), "{before:?} {after:?}");
     assert_eq!(after.programs.len(), 3);
@@ -228,6 +228,6 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");
     maps.set_params(&params)?;
     drop(maps);
-    assert_eq!(Held::by(&pair.a, "a0")?.programs, after.programs);
+    assert_eq!(HeldObjects::by(&pair.a, "a0")?.programs, after.programs);
     Ok(())
 }

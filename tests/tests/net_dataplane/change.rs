@@ -32,9 +32,9 @@ const UNDER_WAY: u32 = 500;
 struct Stream {
     sent: AtomicU32,
     arrived: AtomicU32,
-    /// No frame need be sent beyond [`FRAMES`].
+    /// Stop after [`FRAMES`] frames.
     stop: AtomicBool,
-    /// None will be.
+    /// No more frames will be sent.
     ended: AtomicBool,
 }
 
@@ -52,15 +52,15 @@ impl Stream {
             // If the receiver is not scheduled, its queue must not overflow.
             let until = Instant::now() + PATIENCE;
             while psn - self.arrived.load(Ordering::Relaxed).min(psn) > UNDER_WAY {
-                ensure!(Instant::now() < until, "nothing arrives any more");
+                ensure!(Instant::now() < until, "no frames arrive");
                 thread::sleep(PAUSE);
             }
         }
         Ok(())
     }
 
-    /// Receives every frame of the stream, and passes each to `see`. Panics if one is lost or out of order.
-    fn receive(&self, receiver: &RawSocket, mut see: impl FnMut(u32, &[u8])) -> Result<u32> {
+    /// Receives every frame of the stream, and passes each to `inspect`. Panics if one is lost or out of order.
+    fn receive(&self, receiver: &RawSocket, mut inspect: impl FnMut(u32, &[u8])) -> Result<u32> {
         let mut arrived = 0;
         loop {
             let is_over = self.ended.load(Ordering::SeqCst);
@@ -72,8 +72,8 @@ impl Stream {
                 continue;
             };
             let psn = Bth::parse(&frame[Roce::default().bth()..]).map(|(bth, _)| bth.psn());
-            assert_eq!(psn, Some(arrived), "lost, doubled or out of order");
-            see(arrived, &frame);
+            assert_eq!(psn, Some(arrived), "lost, duplicated or out of order");
+            inspect(arrived, &frame);
             arrived += 1;
             self.arrived.store(arrived, Ordering::Relaxed);
         }
@@ -83,25 +83,25 @@ impl Stream {
     fn reaches(&self, count: u32) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.sent.load(Ordering::SeqCst) < count {
-            ensure!(Instant::now() < until, "the stream does not go on");
+            ensure!(Instant::now() < until, "the stream has stopped");
             thread::sleep(PAUSE);
         }
         Ok(())
     }
 }
 
-/// Runs `work` while the stream flows from host 1 to host 2, passes each arriving frame and its number to `see`, and panics
+/// Runs `work` while the stream flows from host 1 to host 2, passes each arriving frame and its number to `inspect`, and panics
 /// unless all arrive in order.
 fn under_traffic(
     pair: &Pair,
-    see: impl FnMut(u32, &[u8]) + Send,
+    inspect: impl FnMut(u32, &[u8]) + Send,
     work: impl FnOnce(&Stream) -> Result<()>,
 ) -> Result<()> {
     let receiver = pair.b.socket("b0")?;
     let stream = Stream::default();
     let arrived = thread::scope(|scope| -> Result<_> {
         let sender = scope.spawn(|| stream.send(&pair.a));
-        let counter = scope.spawn(|| stream.receive(&receiver, see));
+        let counter = scope.spawn(|| stream.receive(&receiver, inspect));
         // A panic must end the threads too, or it would go unnoticed.
         let result = catch_unwind(AssertUnwindSafe(|| work(&stream)));
         stream.stop.store(true, Ordering::Relaxed);
@@ -172,10 +172,10 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
                 // `change` must report the config's own error; set without checks, as a broken caller would.
                 let edit =
                     |config: &mut Config| changes.iter().for_each(|(key, value)| put(*key, config, *value));
-                let mut wanted = model;
-                edit(&mut wanted);
-                let valid = wanted.validate().is_ok()
-                    && (wanted.scalars.rp_enable == 0 || wanted.line_rate_bps() != 0);
+                let mut changed = model;
+                edit(&mut changed);
+                let valid = changed.validate().is_ok()
+                    && (changed.scalars.rp_enable == 0 || changed.line_rate_bps() != 0);
                 let result = pair.a.run(|| {
                     attach::change("a0", |config| {
                         edit(config);
@@ -185,9 +185,9 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
                 match result {
                     Ok((old, new)) => {
                         assert!(valid, "{changes:?} is invalid and was accepted");
-                        assert!(old == model && new == wanted);
+                        assert!(old == model && new == changed);
                         accepted += 1;
-                        model = wanted;
+                        model = changed;
                     }
                     Err(error) => {
                         assert!(!valid, "{changes:?}: {error}");
@@ -201,7 +201,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
         },
     )?;
     eprintln!("{CHANGES} changes, {refused} refused");
-    assert!(refused > 20, "the invalid ones were too few to tell");
+    assert!(refused > 20, "too few changes were invalid");
     Ok(())
 }
 
@@ -234,7 +234,7 @@ fn change_effective_on_return() -> Result<()> {
     let data = Roce::default();
     let ecn_at = data.l3() + 1;
     let (mut marked, mut turns) = (false, Vec::new());
-    let see = |psn: u32, frame: &[u8]| {
+    let inspect = |psn: u32, frame: &[u8]| {
         let is_marked = frame[ecn_at] & Ecn::CE.bits() == Ecn::CE.bits();
         if is_marked != marked {
             marked = is_marked;
@@ -242,7 +242,7 @@ fn change_effective_on_return() -> Result<()> {
         }
     };
     let mut changes = Vec::new();
-    under_traffic(&pair, see, |stream| {
+    under_traffic(&pair, inspect, |stream| {
         let mut sent = 100;
         for n in 0..CHANGES {
             stream.reaches(sent)?;
@@ -260,7 +260,7 @@ fn change_effective_on_return() -> Result<()> {
         }
         stream.reaches(sent)
     })?;
-    assert_eq!(turns.len(), CHANGES, "a frame was treated by parameters that had been replaced: {turns:?}");
+    assert_eq!(turns.len(), CHANGES, "a frame was processed with replaced parameters: {turns:?}");
     for (turn, change) in turns.iter().zip(&changes) {
         assert!(change.contains(turn), "the first frame that shows the change of {change:?} is {turn}");
     }

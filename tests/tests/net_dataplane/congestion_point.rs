@@ -56,7 +56,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
-    for (shaper, spec, rate_bps, says) in [
+    for (shaper, spec, rate_bps, note_start) in [
         ("tbf", tbf, 200_000_000, "link rate 200mbit from the tbf"),
         ("htb", htb, 40_000_000, "link rate 40mbit from the htb"),
     ] {
@@ -76,13 +76,13 @@ fn link_rate_taken_from_shaper() -> Result<()> {
             netlink.replace_htb_class(index, &class)?;
         }
         let info = pair.a.attach("a0", Role::Switch, &[])?;
-        assert!(info.notes.iter().any(|note| note.starts_with(says)), "{:?}", info.notes);
+        assert!(info.notes.iter().any(|note| note.starts_with(note_start)), "{:?}", info.notes);
         assert_eq!(info.programs, ["egress"]);
         let config = pair.a.attachment("a0")?.maps.params()?.config;
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
-        assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames as they are");
+        assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames without overhead");
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
-        assert_eq!(netlink.root_qdisc(index)?.context("the shaper is gone")?.kind, shaper);
+        assert_eq!(netlink.root_qdisc(index)?.context("the shaper was replaced")?.kind, shaper);
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ fn real_backlog_decides_marking() -> Result<()> {
     let mut maps = pair.a.attachment("a0")?.maps;
     let frame = |psn| Roce { psn, ..Roce::default() };
 
-    assert!(backlog::feed(&netlink, index, &mut maps)?, "the parameters want it");
+    assert!(backlog::feed(&netlink, index, &mut maps)?, "queue_source is backlog");
     while_busy(20, || {
         // The sample of the previous attempt has expired.
         std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
@@ -118,22 +118,22 @@ fn real_backlog_decides_marking() -> Result<()> {
             assert_eq!(b.expect()?, frame(psn).frame());
         }
         // Some 28 KB were queued at that sample, unless the queue had drained before; a sample expires after a while.
-        ensure!(b.expect()? == Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB waited");
+        ensure!(b.expect()? == Roce { ecn: Ecn::CE, ..frame(30) }.frame(), "some 28 KB were queued");
         Ok(())
     })?;
 
     std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
     a.send(&frame(31).frame())?;
-    assert_eq!(b.expect()?, frame(31).frame(), "the reading is too old to count");
+    assert_eq!(b.expect()?, frame(31).frame(), "the sample has expired");
     assert!(pair.a.count("a0", Hook::Egress, Stat::CpBacklogStale)? > 0);
     pair.a.set("a0", &["queue_source=virtual"])?;
-    assert!(!backlog::feed(&netlink, index, &mut maps)?, "nobody wants it any more");
+    assert!(!backlog::feed(&netlink, index, &mut maps)?, "queue_source is virtual again");
     Ok(())
 }
 
 #[test]
-fn depth_decides_between_never_and_always() -> Result<()> {
-    if !runnable("depth_decides_between_never_and_always", &[])? {
+fn marking_follows_queue_depth() -> Result<()> {
+    if !runnable("marking_follows_queue_depth", &[])? {
         return Ok(());
     }
     let pair = Pair::new("cp-depth")?;
@@ -266,7 +266,7 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
     assert!(a.send(&not_ect.frame()).is_err());
     let cnp = Roce::default().cnp(None, CNP_TOS);
     a.send(&cnp)?;
-    assert_eq!(b.drain()?, [cnp], "a router without room for what it cannot mark");
+    assert_eq!(b.drain()?, [cnp], "a router with a full queue drops Not-ECT packets");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CpNotEctDropped)?, 1);
     // A class that does not mark at all.
     pair.a.set("a0", &["wred.3.ecn=off"])?;

@@ -69,9 +69,9 @@ impl Path {
         assert_eq!(
             d.receive(PATIENCE)?.as_ref(),
             Some(&made(data, &across)),
-            "the first meets an empty queue"
+            "the first packet finds an empty queue"
         );
-        assert_eq!(s.receive(SILENCE)?, None, "and is not answered");
+        assert_eq!(s.receive(SILENCE)?, None, "the first packet is not answered");
         fill(&s, &d, &made(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() }, &out))?;
         for _ in 0..2 {
             s.send(&made(data, &out))?;
@@ -81,8 +81,8 @@ impl Path {
         let mut cnp = data.cnp(None, CNP_TOS);
         back(&mut cnp);
         assert_eq!(s.expect()?, cnp, "the CNP comes back to the sender");
-        assert_eq!(s.receive(SILENCE)?, None, "one per interval");
-        assert_eq!(d.receive(SILENCE)?, None, "the receiver sees nothing of it");
+        assert_eq!(s.receive(SILENCE)?, None, "one CNP per interval");
+        assert_eq!(d.receive(SILENCE)?, None, "the receiver gets no CNP");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Memory of the maps in the kernel, and of the controller.
+//! Memory of the maps in the kernel, and of the daemon.
 
 use std::fs;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::Request;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::command::{Running, cpu_time, dcqcn};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
@@ -23,7 +23,7 @@ use crate::{CNP_TOS, runnable};
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
 
-/// Attaches with tables of the largest size that HTB has classes for and fills that of the reaction point.
+/// Attaches with the largest tables that HTB supports, and fills the RP table.
 fn filled(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     // Flows that were cut twice recover for minutes.
@@ -69,12 +69,12 @@ fn peak_of(process: &Running) -> Option<u64> {
 }
 
 #[test]
-fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
-    if !runnable("maps_and_pacer_are_small_with_all_flows", &["htb"])? {
+fn full_tables_stay_within_memory_limit() -> Result<()> {
+    if !runnable("full_tables_stay_within_memory_limit", &["htb"])? {
         return Ok(());
     }
     let pair = filled("memory")?;
-    let held = Held::by(&pair.a, "a0")?;
+    let held = HeldObjects::by(&pair.a, "a0")?;
     let bytes: u64 = held.maps.values().sum();
     eprintln!("maps for {HTB_MAX_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
     assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
@@ -86,9 +86,9 @@ fn maps_and_pacer_are_small_with_all_flows() -> Result<()> {
     thread::sleep(Duration::from_secs(2));
     let busy = (cpu_time(run.0.id())? - before).as_secs_f64() / 2.0;
     eprintln!("`run` follows the flows on their way back with {:.0} % of a core", busy * 100.0);
-    let peak_kb = peak_of(&run).context("`run` has ended")?;
+    let peak_kb = peak_of(&run).context("`run` has exited")?;
     run.signal(Signal::SIGTERM)?;
-    assert!(run.wait()?.success(), "`run` ends in peace");
+    assert!(run.wait()?.success(), "`run` exits with success");
     eprintln!("`run`: {peak_kb} KiB resident at most");
     assert!(peak_kb < RESIDENT_KB, "`run` takes {peak_kb} KiB");
     let classes = pair.a.netlink()?.classes(pair.a.index("a0")?)?.len();

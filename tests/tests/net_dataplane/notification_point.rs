@@ -1,4 +1,4 @@
-//! NP: CE-marked data is answered with CNPs, and with nothing but CNPs.
+//! NP: CE-marked data is answered with CNPs, all other packets are not.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
     a.send(&frame)?;
     let cnp = a.expect()?;
     assert_eq!(cnp, expected, "{data:?}");
-    assert_eq!(b.expect()?, frame, "{data:?} arrives as it was sent");
+    assert_eq!(b.expect()?, frame, "{data:?} arrives unchanged");
     Ok(())
 }
 
@@ -53,7 +53,7 @@ fn one_cnp_per_interval() -> Result<()> {
     answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
     let mut datagram = [0; 4_096];
     let len = endpoint.recv(&mut datagram)?;
-    assert_eq!(&datagram[..len], &data.frame()[data.bth()..], "what the receiver's socket gets");
+    assert_eq!(&datagram[..len], &data.frame()[data.bth()..], "the receiver's socket gets the data");
 
     let a = pair.a.socket("a0")?;
     a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
@@ -81,8 +81,8 @@ fn one_cnp_per_interval() -> Result<()> {
 }
 
 #[test]
-fn nothing_else_is_answered() -> Result<()> {
-    if !runnable("nothing_else_is_answered", &[])? {
+fn other_packets_get_no_cnp() -> Result<()> {
+    if !runnable("other_packets_get_no_cnp", &[])? {
         return Ok(());
     }
     let pair = Pair::new("np-none")?;

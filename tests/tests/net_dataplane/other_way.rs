@@ -6,7 +6,7 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::host::{Pair, datagram, join};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 
@@ -32,8 +32,8 @@ fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
 }
 
 #[test]
-fn cnp_cuts_flow_by_any_interface() -> Result<()> {
-    if !runnable("cnp_cuts_flow_by_any_interface", &[])? {
+fn cnp_on_any_interface_cuts_flow() -> Result<()> {
+    if !runnable("cnp_on_any_interface_cuts_flow", &[])? {
         return Ok(());
     }
     let pair = Pair::new("other-way")?;
@@ -53,7 +53,7 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
     for (cuts, number) in (1..).zip(["1", "2"]) {
         let (a, b) = (pair.a.socket(&format!("a{number}"))?, pair.b.socket(&format!("b{number}"))?);
         b.send(&cnp)?;
-        assert_eq!(a.expect()?, cnp, "it goes on to the host's own stack where it came in");
+        assert_eq!(a.expect()?, cnp, "the CNP reaches the host's own stack at its ingress interface");
         let now = rate_bps(&pair, &data)?;
         assert!(now < rate, "{now} after {rate}, by a{number}");
         rate = now;
@@ -61,10 +61,10 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
         assert_eq!(counted(&pair, &format!("a{number}"))?, [1, 0, 1]);
     }
 
-    let stranger = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
+    let unrelated = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
     let (a1, b1) = (pair.a.socket("a1")?, pair.b.socket("b1")?);
-    b1.send(&stranger)?;
-    assert_eq!(a1.expect()?, stranger);
+    b1.send(&unrelated)?;
+    assert_eq!(a1.expect()?, unrelated);
     assert_eq!(rate_bps(&pair, &data)?, rate, "another's CNP");
     assert_eq!((counted(&pair, "a1")?, counted(&pair, "a0")?), ([2, 0, 2], [0, 2, 0]));
 
@@ -73,9 +73,9 @@ fn cnp_cuts_flow_by_any_interface() -> Result<()> {
     let stack = pair.a.roce_socket("a1")?;
     b1.send(&cnp)?;
     // A later packet is received, but not this one.
-    b1.send(&stranger)?;
+    b1.send(&unrelated)?;
     let received = datagram(&stack)?;
-    assert_eq!(received, stranger[data.bth()..], "the flow's interface decides that its CNPs are consumed");
+    assert_eq!(received, unrelated[data.bth()..], "the flow's interface decides that its CNPs are consumed");
     Ok(())
 }
 
@@ -96,11 +96,11 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp);
         assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
-        let held = Held::by(&pair.a, "a0")?;
+        let held = HeldObjects::by(&pair.a, "a0")?;
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
         assert!(held.is_freed(), "{held:?}");
         b1.send(&cnp)?;
-        assert_eq!(a1.expect()?, cnp, "with nobody to hand it on to");
+        assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");
         assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);
         pair.a.attach("a0", Role::Host, &CHANGES)?;
     }

@@ -35,12 +35,12 @@ fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
     let before = pair.a.counters("a0", Hook::Ingress)?.stat;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     b.send(cnp)?;
-    assert_eq!(a.expect()?, cnp, "a CNP goes on to the host's own stack");
+    assert_eq!(a.expect()?, cnp, "a CNP reaches the host's own stack");
     let after = pair.a.counters("a0", Hook::Ingress)?.stat;
     let counted = |stat: Stat| after[stat as usize] - before[stat as usize];
     assert_eq!(counted(Stat::RoceCnp), 1);
     let mut outcomes = OUTCOMES.into_iter().filter(|stat| counted(*stat) == 1);
-    let outcome = outcomes.next().context("counted under no name")?;
+    let outcome = outcomes.next().context("no counter was incremented")?;
     assert_eq!(outcomes.next(), None, "counted twice");
     assert_eq!(counted(Stat::RpCnpIgnored), u64::from(outcome != Stat::RpCnpHandled));
     Ok(outcome)
@@ -93,10 +93,10 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         let data = Roce { v6, ..Roce::default() };
         pair.a.socket("a0")?.send(&data.frame())?;
         let before = flow(&pair, &data)?;
-        let good = data.cnp(None, CNP_TOS);
+        let valid = data.cnp(None, CNP_TOS);
 
         let damaged = |at: usize| {
-            let mut cnp = good.clone();
+            let mut cnp = valid.clone();
             cnp[at] ^= 1;
             cnp
         };
@@ -104,31 +104,31 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         for (at, expected) in [
             (data.bth() + 7, Stat::RpCnpInvalid),
             (data.bth() + 12 + 7, Stat::RpCnpUnknownFlow),
-            (good.len() - 1, Stat::RpCnpInvalid),
+            (valid.len() - 1, Stat::RpCnpInvalid),
         ] {
             assert_eq!(outcome(&pair, &damaged(at))?, expected, "byte {at}");
         }
-        let mut cut = good.clone();
-        cut.truncate(good.len() - 1);
+        let mut cut = valid.clone();
+        cut.truncate(valid.len() - 1);
         let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
-        assert_eq!(a.expect()?, cut, "what is cut short is not a CNP, and passes");
+        assert_eq!(a.expect()?, cut, "a truncated packet is not a CNP, and passes");
         assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Malformed)?, malformed + 1);
         for (forged, what) in [
             (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
             (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), "another peer's address"),
-            (data.cnp(Some(0x11), CNP_TOS), "a sender's QPN that nobody knows"),
+            (data.cnp(Some(0x11), CNP_TOS), "an unknown sender's QPN"),
             (data.cnp(Some(0), CNP_TOS), "no QPN at all"),
         ] {
             assert_eq!(outcome(&pair, &forged)?, Stat::RpCnpUnknownFlow, "{what}");
         }
-        assert_eq!(flow(&pair, &data)?, before, "none of them has left a trace");
+        assert_eq!(flow(&pair, &data)?, before, "none of them has changed the flow");
 
-        assert_eq!(outcome(&pair, &good)?, Stat::RpCnpHandled);
+        assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpHandled);
         let once = flow(&pair, &data)?;
         for soon in 1..=3 {
-            assert_eq!(outcome(&pair, &good)?, Stat::RpCnpTooSoon);
+            assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpTooSoon);
             let now = flow(&pair, &data)?;
             let cnps = Cnps { ignored: soon, ..once.cnps };
             assert_eq!(now, RpFlow { cnps, ..once }, "a flood cuts once per interval");
@@ -182,7 +182,7 @@ fn handled_cnps_consumed_if_enabled() -> Result<()> {
     assert_eq!(datagram(&stack)?, foreign[data.bth()..]);
     assert_eq!(flow(&pair, &data)?.hot.machine.rate_bps, LINE_BPS / 2);
     assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::RoceCnp)?, 3);
-    // Turned off, the program looks at no CNP.
+    // Disabled, the program ignores CNPs.
     pair.a.set("a0", &["rp_enable=off"])?;
     b.send(&data.cnp(None, CNP_TOS))?;
     assert_eq!(datagram(&stack)?, data.cnp(None, CNP_TOS)[data.bth()..]);

@@ -55,7 +55,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
         sprayed[5..8].copy_from_slice(&(0x1000 + qpn).to_be_bytes()[1..]);
         socket.send_to(&sprayed, (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
-    assert_eq!(Bth::LEN, 12, "the number of the queue pair is at 5");
+    assert_eq!(Bth::LEN, 12, "the QPN is at offset 5");
     // Both halves of a forged handshake.
     let request = req(1, 0x11);
     let comm_ids = CommIds { local: 2, remote: 1 };
@@ -65,10 +65,10 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     ] {
         socket.send_to(&made_up[data.bth()..], (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
     }
-    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "nothing is learned from them");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "no pair is learned from them");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
     assert_eq!(flow(&pair, &data)?, before, "nothing moved");
-    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "and nothing is new");
+    assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "no flow was inserted");
     // The packets are delivered, as without dcqcn.
     assert!(!b.drain()?.is_empty());
     Ok(())
@@ -86,19 +86,19 @@ fn other_host_data_not_answered() -> Result<()> {
     let ce = |psn| Roce { ecn: Ecn::CE, psn, ..Roce::default() };
     let mut for_another = ce(1).frame();
     for_another[5] ^= 0x77;
-    let mut for_a_group = ce(2).frame();
-    for_a_group[..6].copy_from_slice(&[0x01, 0x00, 0x5e, 1, 1, 1]);
-    let mut for_all = ce(3).frame();
-    for_all[..6].copy_from_slice(&[0xff; 6]);
-    for frame in [&for_another, &for_a_group, &for_all] {
+    let mut multicast = ce(2).frame();
+    multicast[..6].copy_from_slice(&[0x01, 0x00, 0x5e, 1, 1, 1]);
+    let mut broadcast = ce(3).frame();
+    broadcast[..6].copy_from_slice(&[0xff; 6]);
+    for frame in [&for_another, &multicast, &broadcast] {
         a.send(frame)?;
         b.expect()?;
     }
-    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "nothing comes back");
+    assert_eq!(a.drain()?, [] as [Vec<u8>; 0], "no CNP is sent");
     assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, 3);
     // A box in front of the receivers answers for them, but not for a group.
     pair.b.set("b0", &["np_other_host=on"])?;
-    for frame in [&for_a_group, &for_all, &for_another] {
+    for frame in [&multicast, &broadcast, &for_another] {
         a.send(frame)?;
         b.expect()?;
     }
@@ -132,16 +132,16 @@ fn forwarded_data_not_answered() -> Result<()> {
         Ok(a.drain()?.iter().filter(|frame| frame.len() == cnp.len()).count())
     };
     let own = |dest_qpn, v6| Roce { ecn: Ecn::CE, dest_qpn, v6, ..Roce::default() };
-    let others = |dest_qpn, v6| Roce { dst: 77, ..own(dest_qpn, v6) };
+    let other_host = |dest_qpn, v6| Roce { dst: 77, ..own(dest_qpn, v6) };
     for v6 in [false, true] {
         let before = pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?;
         assert_eq!(answers(&own(0x31, v6))?, 1, "its own are, IPv6 {v6}");
-        assert_eq!(answers(&others(0x32, v6))?, 0, "IPv6 {v6}");
+        assert_eq!(answers(&other_host(0x32, v6))?, 0, "IPv6 {v6}");
         assert_eq!(pair.b.count("b0", Hook::Ingress, Stat::NpNotForHost)?, before + 1);
     }
     // A box in front of the receivers, where that is requested.
     pair.b.set("b0", &["np_other_host=on"])?;
-    assert_eq!(answers(&others(0x33, false))?, 1);
+    assert_eq!(answers(&other_host(0x33, false))?, 1);
     Ok(())
 }
 

@@ -7,24 +7,24 @@ const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npat
 
 #[test]
 fn full_etcd_reported_then_resumes() -> Result<()> {
-    if !Etcd::is_there("full_etcd_reported_then_resumes") {
+    if !Etcd::available("full_etcd_reported_then_resumes") {
         return Ok(());
     }
     let site = Site::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;
     let apply = |gd: u8| {
         site.run(&["apply", &site.file(QUICK, &format!("rpg_gd = {gd}"))?, "--wait", "--tick", "100ms"])
     };
-    ensure!(apply(12)?.status.success(), "not even the first");
-    let much = "x".repeat(100_000);
+    ensure!(apply(12)?.status.success(), "the first version is not applied");
+    let filler = "x".repeat(100_000);
     let mut tries = 0;
-    while site.etcd.ctl(&["put", "much", &much])?.status.success() {
+    while site.etcd.ctl(&["put", "much", &filler])?.status.success() {
         tries += 1;
-        ensure!(tries < 200, "it is never full");
+        ensure!(tries < 200, "etcd does not become full");
     }
     let full = apply(13)?;
-    let said = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(!full.status.success() && said.contains("etcd is full: `etcdctl compact`"), "{said}");
-    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    let message = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert!(!full.status.success() && message.contains("etcd is full: `etcdctl compact`"), "{message}");
+    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     // The advice in its message.
     let status = site.etcd.ctl(&["get", "much", "--keys-only", "--write-out=fields"])?;
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
@@ -39,6 +39,6 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     }
     let done = apply(13)?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 2"))?;
+    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 2"))?;
     Ok(())
 }

@@ -117,7 +117,7 @@ fn file() -> Result<String> {
 #[test]
 fn guide_runs_on_real_hosts() -> Result<()> {
     let name = "guide_runs_on_real_hosts";
-    if !runnable(name, &[])? || !Etcd::is_there(name) {
+    if !runnable(name, &[])? || !Etcd::available(name) {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -138,45 +138,48 @@ fn guide_runs_on_real_hosts() -> Result<()> {
             .env("PATH", format!("{}:{path}", programs.display()))
             .env("DCQCN_ETCD", etcd.endpoints())
             .output()?;
-        let said = [output.stdout, output.stderr].concat();
-        Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+        let message = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8_lossy(&message).into_owned()))
     };
     wait(|| {
-        let (_, said) = shell("dcqcn-fleet status --json")?;
-        let there = said.matches("\"is_there\": true").count();
-        Ok(if there == 3 { Ok(()) } else { Err(said) })
+        let (_, message) = shell("dcqcn-fleet status --json")?;
+        let there = message.matches("\"is_there\": true").count();
+        Ok(if there == 3 { Ok(()) } else { Err(message) })
     })?;
     // Earlier measurements, for comparison.
     thread::sleep(Duration::from_secs(3));
 
-    let mut said = String::new();
+    let mut message = String::new();
     for (block, (fails, lines)) in typed().into_iter().enumerate() {
         let count = lines.lines().count();
         for (index, line) in lines.lines().enumerate() {
             let (is_right, text) = shell(line)?;
             let is_last = index + 1 == count;
             ensure!(is_right != (fails && is_last), "block {block}, {line}: {text}");
-            said = text;
+            message = text;
         }
         let kmins = hosts.iter().map(Host::kmin).collect::<Result<Vec<_>>>()?;
         match block {
-            0 => assert_eq!(kmins, [own; 3], "{said}"),
-            1 => assert_eq!(kmins, [250_000; 3], "{said}"),
+            0 => assert_eq!(kmins, [own; 3], "{message}"),
+            1 => assert_eq!(kmins, [250_000; 3], "{message}"),
             2 => {
                 for words in ["version 2 was rolled back: st1 has ", "marked packets per million", "; limit "]
                 {
-                    assert!(said.contains(words), "{words}: {said}");
+                    assert!(message.contains(words), "{words}: {message}");
                 }
-                assert_eq!(kmins, [250_000; 3], "{said}");
+                assert_eq!(kmins, [250_000; 3], "{message}");
             }
             3 => {
-                assert!(said.contains(" rejects version 3") && said.contains("50KB to 500KB"), "{said}");
-                assert_eq!(kmins, [250_000; 3], "{said}");
+                assert!(
+                    message.contains(" rejects version 3") && message.contains("50KB to 500KB"),
+                    "{message}"
+                );
+                assert_eq!(kmins, [250_000; 3], "{message}");
             }
-            _ => assert_eq!(kmins, [own; 3], "{said}"),
+            _ => assert_eq!(kmins, [own; 3], "{message}"),
         }
     }
-    assert!(said.contains("st3") && said.contains("healthy"), "{said}");
+    assert!(message.contains("st3") && message.contains("healthy"), "{message}");
     let audit = fs::read_to_string(hosts[0].daemon.dir.path().join("audit.jsonl"))?;
     for words in ["\"why\":\"CHG-1234\"", "rolled back: st1 has ", "\"order\":\"released\""] {
         assert!(audit.contains(words), "{words}: {audit}");

@@ -23,8 +23,8 @@ fn put(site: &Site, key: &str, value: &str) -> Result<()> {
 }
 
 #[test]
-fn unreadable_record_costs_its_host_only() -> Result<()> {
-    if !Etcd::is_there("unreadable_record_costs_its_host_only") {
+fn unreadable_record_affects_only_its_host() -> Result<()> {
+    if !Etcd::available("unreadable_record_affects_only_its_host") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -39,7 +39,7 @@ fn unreadable_record_costs_its_host_only() -> Result<()> {
         put(&site, key, value)?;
     }
     apply(&site, QUICK, "rpg_gd = 12")?;
-    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     let status = site.text(&["status"])?;
     assert!(
         status.contains("cannot read /dcqcn/hosts/g1/report") && status.contains("has 100000 bytes"),
@@ -54,7 +54,7 @@ fn unreadable_record_costs_its_host_only() -> Result<()> {
 
 #[test]
 fn deleted_version_number_is_not_reused() -> Result<()> {
-    if !Etcd::is_there("deleted_version_number_is_not_reused") {
+    if !Etcd::available("deleted_version_number_is_not_reused") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -68,8 +68,8 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
         ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     }
     assert!(apply(&site, QUICK, "rpg_gd = 14")?.contains("version 4"));
-    for controller in site.controllers.values() {
-        assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 14")));
+    for daemon in site.daemons.values() {
+        assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 14")));
     }
     Ok(())
 }
@@ -107,7 +107,7 @@ fn prune_runs_during_a_rollout() -> Result<()> {
 
 #[test]
 fn resume_and_abort_need_a_coordinator() -> Result<()> {
-    if !Etcd::is_there("resume_and_abort_need_a_coordinator") {
+    if !Etcd::available("resume_and_abort_need_a_coordinator") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -116,40 +116,46 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
     assert!(applied.status.success() && warning.contains("no coordinator is running"), "{warning}");
     for command in ["resume", "abort"] {
         let output = site.run(&[command])?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(3) && said.contains("no coordinator is running"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(3) && message.contains("no coordinator is running"),
+            "{message}"
+        );
     }
     assert!(site.text(&["status"])?.contains("no coordinator is running"));
     Ok(())
 }
 
 #[test]
-fn interrupted_apply_is_no_coordinator() -> Result<()> {
-    if !Etcd::is_there("interrupted_apply_is_no_coordinator") {
+fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
+    if !Etcd::available("interrupted_apply_is_not_a_coordinator") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
     let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
     let mut command = site.command(&words)?;
     let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    site.settle("the canary has it", |host, controller| host != "h000" || controller.name().is_some())?;
+    site.settle("the canary has the version", |host, daemon| host != "h000" || daemon.name().is_some())?;
     signal(&apply, Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("no coordinator continues it"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains("no coordinator continues it"), "{message}");
     // Immediately: its key does not outlive it.
     assert_eq!(site.run(&["abort"])?.status.code(), Some(3));
     let resumed = site.run(&["resume"])?;
-    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
-    assert!(resumed.status.code() == Some(1) && said.contains("cannot pause or resume version 1"), "{said}");
+    let message = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(
+        resumed.status.code() == Some(1) && message.contains("cannot pause or resume version 1"),
+        "{message}"
+    );
     site.text(&["abort", "--wait"])?;
-    site.settle("both are back", |_, controller| controller.name().is_none())?;
+    site.settle("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
 #[test]
 fn silent_canary_rolls_back() -> Result<()> {
-    if !Etcd::is_there("silent_canary_rolls_back") {
+    if !Etcd::available("silent_canary_rolls_back") {
         return Ok(());
     }
     let site = Site::new(1, 4)?;
@@ -162,19 +168,19 @@ fn silent_canary_rolls_back() -> Result<()> {
             let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
             Ok(hosts.iter().all(|host| packets(host) >= 50_000))
         })?;
-        site.controllers["h000"].be(nature);
+        site.daemons["h000"].be(nature);
         let output =
             site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
-        assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().is_empty()));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
+        assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
     }
     Ok(())
 }
 
 #[test]
-fn one_group_is_applied_alone() -> Result<()> {
-    if !Etcd::is_there("one_group_is_applied_alone") {
+fn apply_of_one_group_keeps_the_others() -> Result<()> {
+    if !Etcd::available("apply_of_one_group_keeps_the_others") {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -188,26 +194,26 @@ fn one_group_is_applied_alone() -> Result<()> {
 }
 
 #[test]
-fn stopped_etcd_is_no_refusal() -> Result<()> {
-    if !Etcd::is_there("stopped_etcd_is_no_refusal") {
+fn stopped_etcd_is_not_a_rejection() -> Result<()> {
+    if !Etcd::available("stopped_etcd_is_not_a_rejection") {
         return Ok(());
     }
     let site = Site::new(1, 1)?;
     site.etcd.signal(0, Signal::SIGSTOP)?;
     let output = site.run(&["status"])?;
     site.etcd.signal(0, Signal::SIGCONT)?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("cannot reach etcd at"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd at"), "{message}");
     Ok(())
 }
 
 #[test]
-fn unreachable_etcd_is_named() -> Result<()> {
+fn unreachable_etcd_reported() -> Result<()> {
     let binary =
         std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
     let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let expected = "cannot reach etcd at http://127.0.0.1:1: no member responds";
-    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    assert!(output.status.code() == Some(1) && message.contains(expected), "{message}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Authority, Controller, Etcd};
+use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
@@ -49,25 +49,25 @@ impl Secure {
     }
 
     /// `dcqcn-fleet` with a user's certificate.
-    fn command(&self, who: &str, words: &[&str]) -> Result<Command> {
+    fn command(&self, user: &str, words: &[&str]) -> Result<Command> {
         let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
         let mut command = Command::new(binary);
         command.args(words).args(["--etcd", &self.etcd.endpoints()]);
         command.args(["--etcd-ca", &self.authority.file("ca.pem")?]);
-        command.args(["--etcd-cert", &self.authority.file(&format!("{who}.pem"))?]);
-        command.args(["--etcd-key", &self.authority.file(&format!("{who}.key"))?]);
+        command.args(["--etcd-cert", &self.authority.file(&format!("{user}.pem"))?]);
+        command.args(["--etcd-key", &self.authority.file(&format!("{user}.key"))?]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)
     }
 
-    fn run(&self, who: &str, words: &[&str]) -> Result<Output> {
-        Ok(self.command(who, words)?.output()?)
+    fn run(&self, user: &str, words: &[&str]) -> Result<Output> {
+        Ok(self.command(user, words)?.output()?)
     }
 
-    /// An agent named `name` with the certificate of `who`.
-    fn agent(&self, who: &str, name: &str, control: &Path) -> Result<Agent> {
+    /// An agent named `name` with the certificate of `user`.
+    fn agent(&self, user: &str, name: &str, control: &Path) -> Result<Agent> {
         let words = ["agent", "--ttl", "3", "--every", "1s", "--name", name];
-        let mut command = self.command(who, &words)?;
+        let mut command = self.command(user, &words)?;
         command.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Agent(command.spawn()?))
     }
@@ -91,15 +91,15 @@ impl Drop for Agent {
 fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is()? {
-        ensure!(began.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
+        ensure!(began.elapsed() < Duration::from_secs(30), "time-out waiting until {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }
 
 #[test]
-fn agent_permissions_are_least() -> Result<()> {
-    if !Etcd::is_there("agent_permissions_are_least") {
+fn agent_has_least_privileges() -> Result<()> {
+    if !Etcd::available("agent_has_least_privileges") {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -116,21 +116,21 @@ fn agent_permissions_are_least() -> Result<()> {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
 
     let control = dir.path().join("control");
-    let controller = Controller::listen(control.clone())?;
+    let daemon = MockDaemon::listen(control.clone())?;
     let agent = secure.agent("h1", "h1", &control)?;
     wait("h1 reports", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
     let file = dir.path().join("fleet.toml");
     let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
     fs::write(&file, format!("[rollout]\nsoak = '0s'\n{group}"))?;
-    let file = file.to_str().context("a path that is no text")?;
+    let file = file.to_str().context("path is not UTF-8")?;
     let applied = secure.run("operator", &["apply", file, "--wait", "--tick", "100ms"])?;
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
-    assert_eq!(controller.name().as_deref(), Some("fleet 1"));
+    assert_eq!(daemon.name().as_deref(), Some("fleet 1"));
 
     // A host's certificate does not allow creating versions, nor accessing other hosts' reports.
     let refused = secure.run("h1", &["apply", file])?;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("this user lacks the permission"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && message.contains("this user lacks the permission"), "{message}");
     let _other = secure.agent("h2", "h1x", &control)?;
     drop(agent);
     let _false = secure.agent("h2", "h1", &control)?;

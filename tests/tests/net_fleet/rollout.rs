@@ -15,7 +15,7 @@ fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn good_change_completes_bad_rolls_back() -> Result<()> {
-    if !Etcd::is_there("good_change_completes_bad_rolls_back") {
+    if !Etcd::available("good_change_completes_bad_rolls_back") {
         return Ok(());
     }
     let mut site = Site::new(1, 5)?;
@@ -26,16 +26,16 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         plan.contains("all: eth* parameters.rpg_gd") && site.text(&["history"])?.contains("no version yet"),
         "{plan}"
     );
-    let said = site.text(&apply(&good, &["--why", "a first try"]))?;
-    assert!(said.contains("version 1 is active: 5 hosts changed, 0 are away"), "{said}");
-    for controller in site.controllers.values() {
-        assert_eq!(controller.names(), [Some("fleet 1".to_owned())]);
-        assert!(controller.text().is_some_and(|text| text.contains("rpg_gd = 12")));
+    let message = site.text(&apply(&good, &["--why", "a first try"]))?;
+    assert!(message.contains("version 1 is active: 5 hosts changed, 0 are away"), "{message}");
+    for daemon in site.daemons.values() {
+        assert_eq!(daemon.names(), [Some("fleet 1".to_owned())]);
+        assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 12")));
     }
 
     // Worse than before, and than unchanged hosts: only the canary was changed.
     let bad = site.run(&apply(&site.file(FAST, "rpg_gd = 15")?, &[]))?;
-    let said = String::from_utf8_lossy(&bad.stderr);
+    let message = String::from_utf8_lossy(&bad.stderr);
     assert_eq!(bad.status.code(), Some(1));
     for words in [
         "version 2 was rolled back: h000 has ",
@@ -43,45 +43,41 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         "on 4 unchanged hosts ",
         "; limit ",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(message.contains(words), "{words}: {message}");
     }
-    assert_eq!(site.controllers["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
-    assert!(site.controllers.iter().skip(1).all(|(_, controller)| controller.names().len() == 1));
+    assert_eq!(site.daemons["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
+    assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().len() == 1));
 
     // Rejected by one host's own bounds: all hosts roll back.
-    site.controllers["h003"].be(Nature::Refuses);
+    site.daemons["h003"].be(Nature::Refuses);
     let refused = site.run(&apply(&site.file(FAST, "rpg_gd = 13")?, &[]))?;
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
     );
-    site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
-    site.controllers["h003"].be(Nature::Good);
+    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    site.daemons["h003"].be(Nature::Good);
 
     // A host that returns after the rollout, and a new host.
     site.kill_agent("h004")?;
-    site.wait("it is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
-    let said = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
-    assert!(said.contains("4 hosts changed, 1 are away"), "{said}");
-    assert_eq!(
-        site.controllers["h004"].name().as_deref(),
-        Some("fleet 1"),
-        "nothing changes without an agent"
-    );
+    site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
+    let message = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
+    assert!(message.contains("4 hosts changed, 1 are away"), "{message}");
+    assert_eq!(site.daemons["h004"].name().as_deref(), Some("fleet 1"), "nothing changes without an agent");
     site.begin_agent("h004")?;
     site.add("h005")?;
-    site.settle("it has it", |host, controller| {
-        host == "h005" || controller.name().as_deref() == Some("fleet 4")
+    site.settle("the returned host has the version", |host, daemon| {
+        host == "h005" || daemon.name().as_deref() == Some("fleet 4")
     })?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     let welcomed =
-        site.settle("the newcomer has it", |_, controller| controller.name().as_deref() == Some("fleet 4"));
+        site.settle("the new host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 4"));
     coordinator.kill()?;
     coordinator.wait()?;
     welcomed?;
 
     // A change of a host by another client is detected.
-    site.controllers["h001"].forget();
-    site.settle("it is told again", |_, controller| controller.name().as_deref() == Some("fleet 4"))?;
+    site.daemons["h001"].forget();
+    site.settle("the version is requested again", |_, daemon| daemon.name().as_deref() == Some("fleet 4"))?;
 
     let history = site.text(&["history"])?;
     for words in ["a first try", "done", "rolled back", "h003 rejects version 3"] {
@@ -95,7 +91,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
 #[test]
 fn one_rollout_at_a_time() -> Result<()> {
-    if !Etcd::is_there("one_rollout_at_a_time") {
+    if !Etcd::available("one_rollout_at_a_time") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -108,17 +104,17 @@ fn one_rollout_at_a_time() -> Result<()> {
     site.text(&["pause"])?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     std::thread::sleep(Duration::from_secs(1));
-    assert!(site.controllers.values().all(|controller| controller.name().as_deref() == Some("fleet 1")));
+    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     site.text(&["resume"])?;
-    site.settle("a canary has it", |host, controller| {
-        host != "h000" || controller.name().as_deref() == Some("fleet 2")
+    site.settle("a canary has the version", |host, daemon| {
+        host != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     site.text(&["abort", "--why", "a mistake"])?;
-    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
-    site.settle("all are back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     assert!(site.text(&["history"])?.contains(": a mistake"));
     assert!(site.run(&["abort"])?.status.code() == Some(1));
     // Two concurrent operators: one of them creates a version.
@@ -127,13 +123,13 @@ fn one_rollout_at_a_time() -> Result<()> {
     let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
     assert!(codes.contains(&Some(0)), "{codes:?}");
     site.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
-    site.settle("each has its own file", |_, controller| controller.name().is_none())?;
+    site.settle("each host uses its own file", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
 #[test]
 fn refused_rollback_is_retried() -> Result<()> {
-    if !Etcd::is_there("refused_rollback_is_retried") {
+    if !Etcd::available("refused_rollback_is_retried") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;
@@ -142,13 +138,13 @@ fn refused_rollback_is_retried() -> Result<()> {
     site.text(&apply(&site.file(&quick, "rpg_gd = 12")?, &[]))?;
     site.text(&["apply", &site.file(rollout, "rpg_gd = 13")?])?;
     let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let host = &site.controllers["h000"];
-    site.settle("the canary has it", |name, controller| {
-        name != "h000" || controller.name().as_deref() == Some("fleet 2")
+    let host = &site.daemons["h000"];
+    site.settle("the canary has the version", |name, daemon| {
+        name != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     host.be(Nature::Refuses);
     site.text(&["abort"])?;
-    let ended = site.wait("it is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
@@ -160,8 +156,8 @@ fn refused_rollback_is_retried() -> Result<()> {
     let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);
-    site.settle("it is back", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
+    site.settle("the host has version 1 again", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     assert_eq!(host.names(), ["fleet 1", "fleet 2", "fleet 1"].map(|name| Some(name.to_owned())));
-    site.wait("it says so", |status| Ok(status["hosts"][0]["has"] == 1))?;
+    site.wait("the reason is reported", |status| Ok(status["hosts"][0]["has"] == 1))?;
     Ok(())
 }

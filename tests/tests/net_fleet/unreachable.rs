@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::daemon::wait;
-use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -51,7 +51,7 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 #[test]
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let test = "partitioned_host_keeps_config_then_follows";
-    if !runnable(test, &[])? || !Etcd::is_there(test) {
+    if !runnable(test, &[])? || !Etcd::available(test) {
         return Ok(());
     }
     // etcd and h0 on one side of a wire, h1 on the other.
@@ -62,11 +62,11 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     }
     let etcd = pair.a.run(|| Etcd::start_at(Ipv4Addr::new(10, 0, 0, 1)))??;
     let (dir, at) = (tempfile::tempdir()?, etcd.endpoints());
-    let mut controllers = Vec::new();
+    let mut daemons = Vec::new();
     let mut agents = Vec::new();
     for (host, name) in [(&pair.a, "h0"), (&pair.b, "h1")] {
         let control = dir.path().join(name);
-        controllers.push(Controller::listen(control.clone())?);
+        daemons.push(MockDaemon::listen(control.clone())?);
         let control = control.display().to_string();
         let words =
             ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3", "--etcd", &at];
@@ -90,16 +90,16 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
         output(&pair.a, &["apply", &path, "--wait", "--tick", "100ms", "--etcd", &at])
     };
     let wire = |is_up: bool| -> Result<()> { Ok(pair.a.netlink()?.set_up(pair.a.index("a0")?, is_up)?) };
-    let names = |index: usize| controllers[index].names();
+    let names = |index: usize| daemons[index].names();
     let version = |number: u32| Some(format!("fleet {number}"));
 
     there(2)?;
-    ensure!(apply("11")?.status.success(), "not even the first");
+    ensure!(apply("11")?.status.success(), "the first version is not applied");
     wire(false)?;
     there(1)?;
-    let said = apply("12")?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    ensure!(said.status.success() && text.contains("1 are away"), "{text} {:?}", said.stderr);
+    let message = apply("12")?;
+    let text = String::from_utf8_lossy(&message.stdout).into_owned();
+    ensure!(message.status.success() && text.contains("1 are away"), "{text} {:?}", message.stderr);
     // The host keeps its configuration, and its agent runs.
     assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
     wire(true)?;
@@ -118,7 +118,7 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if !Etcd::is_there(test) {
+    if !Etcd::available(test) {
         return Ok(());
     }
     if !std::env::split_paths(&path).any(|dir| dir.join("faketime").is_file()) {
@@ -132,12 +132,12 @@ fn clock_skew_changes_nothing() -> Result<()> {
     }
     // Without the library their clocks would not differ, and nothing would be tested.
     let year = |shift: &str| -> Result<String> {
-        let said =
+        let message =
             Command::new("env").args([FAKETIME, &format!("FAKETIME={shift}"), "date", "+%Y"]).output()?;
-        Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+        Ok(String::from_utf8_lossy(&message.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
-    site.wait("all are there again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
+    site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
     // Two coordinators whose clocks differ by a day continue each other's steps.
@@ -147,10 +147,10 @@ fn clock_skew_changes_nothing() -> Result<()> {
         let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
         coordinators.push(Agent(site.command_under(&clock, &words)?.spawn()?));
     }
-    let took = site.wait("it is done", |status| Ok(status["rollout"]["is_over"] == true))?;
-    site.settle("every host has it", |_, controller| controller.name().as_deref() == Some("fleet 1"))?;
-    for controller in site.controllers.values() {
-        assert_eq!(controller.names(), [Some("fleet 1".to_owned())], "once");
+    let took = site.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
+    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    for daemon in site.daemons.values() {
+        assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
     // Three waves of a second each: other clocks caused no delay.
     ensure!(took < Duration::from_secs(30), "{took:?}");
@@ -160,7 +160,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
     let test = "duplicate_agents_reported";
-    if !Etcd::is_there(test) {
+    if !Etcd::available(test) {
         return Ok(());
     }
     let site = Site::new(1, 2)?;
@@ -169,12 +169,12 @@ fn duplicate_agents_reported() -> Result<()> {
         hosts.filter(|found| found["host"] == host).map(Value::to_string).collect()
     };
     let complaint = "another agent reports as h000 too";
-    ensure!(!site.status()?.to_string().contains(complaint), "there is one of each");
+    ensure!(!site.status()?.to_string().contains(complaint), "each host has one agent");
     let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
     let other = Agent(site.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
-    site.wait("h000 says so", |status| Ok(of(status, "h000").contains(complaint)))?;
-    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is well");
+    site.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
+    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
-    site.wait("it is gone", |status| Ok(!status.to_string().contains(complaint)))?;
+    site.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
     Ok(())
 }

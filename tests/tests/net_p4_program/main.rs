@@ -136,8 +136,8 @@ fn mark_share_matches_wred() {
     let Some(mut bench) = Bench::new("mark_share_matches_wred", SWITCH, set).unwrap() else {
         return;
     };
-    let room = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
-    bench.session.run(&room).unwrap();
+    let queue_depth = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
+    bench.session.run(&queue_depth).unwrap();
     let probability = |depth: usize| match depth {
         0..=KMIN => 0.0,
         _ if depth > KMAX => 1.0,

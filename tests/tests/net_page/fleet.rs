@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::fleet::{Controller, Etcd, Site};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
 use serde_json::json;
 
 use super::seen::{is_accessible, picture};
@@ -55,12 +55,12 @@ fn has_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
 #[test]
 fn page_handles_100_hosts_1000_qps() -> Result<()> {
     let test = "page_handles_100_hosts_1000_qps";
-    if !Browser::is_there(test) || !Etcd::is_there(test) {
+    if !Browser::available(test) || !Etcd::available(test) {
         return Ok(());
     }
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control");
-    let _controller = Controller::listen(control.clone())?;
+    let _daemon = MockDaemon::listen(control.clone())?;
     let member = |host: u64| (format!("/dcqcn/hosts/h{host:03}/member"), json!({ "labels": {} }).to_string());
     etcd.put(&(0..100).map(member).collect::<Vec<_>>())?;
     etcd.put(&reports(0))?;
@@ -86,7 +86,7 @@ fn page_handles_100_hosts_1000_qps() -> Result<()> {
 
 fn watch(test: &str, page: &Page) -> Result<()> {
     let mut browser = Browser::start()?;
-    browser.look(1_200, 1_000, "light")?;
+    browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/fleet", page.url))?;
     browser.wait("document.querySelectorAll('tbody tr').length >= 100")?;
     browser.wait(
@@ -118,7 +118,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 #[test]
 fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let test = "rollout_shown_and_aborted_on_page";
-    if !Browser::is_there(test) || !Etcd::is_there(test) {
+    if !Browser::available(test) || !Etcd::available(test) {
         return Ok(());
     }
     let site = Site::new(1, 4)?;
@@ -126,7 +126,7 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let token = super::site::token(dir.path())?;
     let endpoints = site.etcd.endpoints();
     let control = dir.path().join("control");
-    let _controller = Controller::listen(control.clone())?;
+    let _daemon = MockDaemon::listen(control.clone())?;
     let control = control.display().to_string();
     let page =
         Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
@@ -141,7 +141,7 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
 
 fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<()> {
     let mut browser = Browser::start()?;
-    browser.look(1_200, 1_000, "light")?;
+    browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/fleet", page.url))?;
     browser
         .wait("document.getElementById('rollout').textContent.includes('canaries, 1 of 4 hosts changed')")?;
@@ -156,14 +156,14 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     browser.eval("document.getElementById('abort').click(); null")?;
     browser.wait("document.getElementById('rollout').textContent.includes('rolled back: aborted by')")?;
     let status = site.status()?;
-    let said = status["rollout"]["status"].as_str().context("no status")?.to_owned();
-    ensure!(said.contains("by the page: over the page"), "{said}");
-    site.settle("every host is as it was", |_, controller| controller.name().is_none())?;
-    // Neither a controller nor an etcd responds, which the page reports.
+    let rollout_status = status["rollout"]["status"].as_str().context("no status")?.to_owned();
+    ensure!(rollout_status.contains("by the page: over the page"), "{rollout_status}");
+    site.settle("every host is rolled back", |_, daemon| daemon.name().is_none())?;
+    // Neither a daemon nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;
     browser.open(&alone.url)?;
-    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the controller')")?;
+    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the daemon')")?;
     browser.wait("document.getElementById('trouble').textContent.includes('etcd: ')")?;
     ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     Ok(())

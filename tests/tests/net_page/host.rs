@@ -28,13 +28,13 @@ fn last(values: &Value) -> Option<f64> {
 #[test]
 fn drawn_values_match_kernel() -> Result<()> {
     let test = "drawn_values_match_kernel";
-    if !runnable(test, &[])? || !Browser::is_there(test) {
+    if !runnable(test, &[])? || !Browser::available(test) {
         return Ok(());
     }
     let site = Site::new("page")?;
     let page = Page::start(&["--control", &site.control()])?;
     let mut browser = Browser::start()?;
-    browser.look(1_200, 1_000, "light")?;
+    browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&page.url)?;
     // From the overview to the interface, by keys alone.
     browser.wait("document.querySelector('tbody a')")?;
@@ -90,10 +90,10 @@ fn drawn_values_match_kernel() -> Result<()> {
         browser.eval("document.querySelectorAll('#parameters ~ .groups button:not([hidden])').length")? == 0
     );
     browser.picture(&picture(site.dir.path(), "page-light.png"))?;
-    browser.look(1_200, 1_000, "dark")?;
+    browser.set_viewport(1_200, 1_000, "dark")?;
     is_accessible(test, &mut browser, "dark")?;
     browser.picture(&picture(site.dir.path(), "page-dark.png"))?;
-    browser.look(390, 844, "light")?;
+    browser.set_viewport(390, 844, "light")?;
     browser.wait("document.getElementById('depth-3').chart.plot.width < 390")?;
     let wide = browser.eval("document.documentElement.scrollWidth")?;
     assert!(wide.as_u64() <= Some(390), "{wide} pixels wide on a phone");
@@ -106,13 +106,13 @@ fn drawn_values_match_kernel() -> Result<()> {
 #[test]
 fn page_change_reverts_unless_confirmed() -> Result<()> {
     let test = "page_change_reverts_unless_confirmed";
-    if !runnable(test, &[])? || !Browser::is_there(test) {
+    if !runnable(test, &[])? || !Browser::available(test) {
         return Ok(());
     }
     let site = Site::new("page-write")?;
     let page = Page::start(&["--control", &site.control(), "--allow-write", &site.token()?])?;
     let mut browser = Browser::start()?;
-    browser.look(1_200, 1_000, "light")?;
+    browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/interface/a0", page.url))?;
     let button = "document.querySelector('[aria-label=\"Change wred.3.kmin\"]')";
     browser.wait(&format!("{button} && !{button}.hidden"))?;
@@ -140,7 +140,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
         })
     };
     change(&mut browser, "150KB", "0000000000000000")?;
-    wrong(&mut browser, "the token is wrong")?;
+    wrong(&mut browser, "wrong token")?;
     change(&mut browser, "10KB", TOKEN)?;
     wrong(&mut browser, "50KB to 250KB")?;
     assert_eq!(site.kmin()?, 100_000);
@@ -163,8 +163,8 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
-    let door = ControlClient::new(Path::new(&site.control()), PATIENCE);
-    let held: Option<Override> = door.ask(Verb::Config {})?;
+    let control_client = ControlClient::new(Path::new(&site.control()), PATIENCE);
+    let held: Option<Override> = control_client.ask(Verb::Config {})?;
     let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),
@@ -177,7 +177,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.eval(&format!("{button}.focus()"))?;
     browser.press("Enter", 13)?;
     browser.wait("document.activeElement.id === 'change-value'")?;
-    door.ask::<Applied>(Verb::Apply(theirs()))?;
+    control_client.ask::<Applied>(Verb::Apply(theirs()))?;
     browser.type_text("60KB")?;
     browser.press("Enter", 13)?;
     wrong(&mut browser, "but `theirs` is active now")?;
@@ -224,8 +224,9 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{more}: {answer}");
         assert_eq!(site.kmin()?, 100_000, "{more}");
     }
-    let rebound = readable.ask("GET / HTTP/1.1\r\nConnection: close\r\nHost: evil.example.com\r\n\r\n")?;
-    assert!(rebound.starts_with("HTTP/1.1 421 "), "{rebound}");
+    let foreign_host =
+        readable.ask("GET / HTTP/1.1\r\nConnection: close\r\nHost: evil.example.com\r\n\r\n")?;
+    assert!(foreign_host.starts_with("HTTP/1.1 421 "), "{foreign_host}");
     let own = readable.ask("GET / HTTP/1.1\r\nConnection: close\r\nHost: HOST\r\n\r\n")?;
     for word in ["default-src 'none'; script-src 'self'", "nosniff", "no-store", "frame-ancestors 'none'"] {
         assert!(own.contains(word), "{word}: {own}");

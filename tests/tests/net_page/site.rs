@@ -60,11 +60,11 @@ impl Page {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
+        let mut log = BufReader::new(child.stderr.take().context("no pipe")?);
         let mut url = String::new();
-        said.read_line(&mut url)?;
+        log.read_line(&mut url)?;
         // The reader has stopped; further output must not block it.
-        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Ok(Self { child, url: url.trim().to_owned() })
     }
 
@@ -140,7 +140,7 @@ impl Site {
         Ok(Self { pair, daemon, dir, is_over, traffic: Some(traffic) })
     }
 
-    /// The controller's socket.
+    /// The daemon's socket.
     pub(crate) fn control(&self) -> String {
         self.dir.path().join("control").display().to_string()
     }

@@ -17,7 +17,7 @@ let again = null;
 const app = {
   token: "",
   by: "",
-  /** The controller's override over its host's own file. */
+  /** The daemon's override over its host's own file. */
   held: () => parts.held,
   say(text) {
     write(element("said"), text);
@@ -88,7 +88,7 @@ function listen(events) {
 function shared() {
   write(element("host"), parts.host ?? "");
   const trouble = element("trouble");
-  const stuck = parts.status?.stuck ? `the controller is stuck: ${parts.status.stuck}` : "";
+  const stuck = parts.status?.stuck ? `the daemon is stuck: ${parts.status.stuck}` : "";
   const error = [parts.error, parts.fleet_error, stuck].filter(Boolean).join("; ");
   write(trouble, error);
   trouble.hidden = error === "";

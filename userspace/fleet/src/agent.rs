@@ -1,13 +1,13 @@
-//! The agent of a host: forwards orders from etcd to the controller, and reports to etcd.
+//! The agent of a host: forwards orders from etcd to the daemon, and reports to etcd.
 //!
-//! The agent is stateless: the controller persists the active configuration, and etcd the order. During an etcd outage the
+//! The agent is stateless: the daemon persists the active configuration, and etcd the order. During an etcd outage the
 //! configuration remains active.
 
-mod controller;
+mod daemon;
 mod lease;
+mod order;
 mod pending;
 pub(crate) mod rates;
-mod wanted;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::file::Labels;
 use crate::record::{Member, Report, Tried};
 use crate::store::Store;
-use controller::{Controller, Obeyed};
+use daemon::{ApplyResult, DaemonClient};
 use lease::Reporting;
+use order::{LatestOrder, Order};
 use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
-use wanted::{Order, Wanted};
 
 /// A change that takes longer is reported as in progress.
 const LONG: Duration = Duration::from_secs(2);
@@ -35,20 +35,20 @@ pub(crate) struct Options {
     /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
-    /// Path of the controller's socket.
+    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
     /// Lease time of reports, in seconds.
     pub(crate) ttl_s: i64,
-    /// Sampling period of the controller's counters.
+    /// Sampling period of the daemon's counters.
     pub(crate) look: Duration,
 }
 
 /// State of a running agent.
 struct Agent {
     options: Options,
-    controller: Controller,
+    daemon: DaemonClient,
     window: Window,
     tried: Option<Tried>,
     /// Scheduled retry.
@@ -59,9 +59,9 @@ struct Agent {
 
 /// Runs until it is dropped. Failures are logged and retried; it never returns an error.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
-    let (say, mut wanted) = watch::channel(Wanted::default());
-    let (say_period, fleet) = watch::channel(None);
-    let watching = wanted::follow(store.clone(), options.host.clone(), say, say_period);
+    let (sender, mut latest) = watch::channel(LatestOrder::default());
+    let (period_sender, fleet) = watch::channel(None);
+    let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
     let (reports, reported) = watch::channel(None);
     let member = Member { labels: options.labels.clone() };
     let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
@@ -73,20 +73,20 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                changed = wanted.changed() => if changed.is_err() { return },
+                changed = latest.changed() => if changed.is_err() { return },
             }
-            let wanted = wanted.borrow_and_update().clone();
-            let due = agent.due(&wanted);
-            let turn = agent.turn(wanted);
-            tokio::pin!(turn);
+            let latest = latest.borrow_and_update().clone();
+            let due = agent.due(&latest);
+            let step = agent.step(latest);
+            tokio::pin!(step);
             let report = tokio::select! {
-                report = &mut turn => report,
+                report = &mut step => report,
                 () = sleep(LONG), if due.is_some() => {
                     // A change may take minutes: report it as in progress.
                     reports.send_if_modified(|report: &mut Option<Report>| {
                         report.as_mut().map(|report| report.applying = due).is_some()
                     });
-                    turn.await
+                    step.await
                 }
             };
             reports.send_replace(Some(report));
@@ -102,25 +102,26 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
 
 impl Agent {
     fn new(options: Options) -> Self {
-        let controller = Controller::new(&options.control);
+        let daemon = DaemonClient::new(&options.control);
         let (window, logged) = (Window::default(), String::new());
-        Self { options, controller, window, tried: None, pending: None, logged }
+        Self { options, daemon, window, tried: None, pending: None, logged }
     }
 
     /// Forwards the order if it is due, and samples the state of the host.
-    async fn turn(&mut self, wanted: Wanted) -> Report {
-        let mut failing: Vec<String> = wanted.problem.clone().into_iter().collect();
-        if self.due(&wanted).is_some()
-            && let Some(order) = &wanted.order
+    async fn step(&mut self, latest: LatestOrder) -> Report {
+        let mut failing: Vec<String> = latest.problem.clone().into_iter().collect();
+        if self.due(&latest).is_some()
+            && let Some(order) = &latest.order
         {
-            failing.extend(self.obey(order).await);
+            failing.extend(self.apply(order).await);
         }
-        let order = wanted.order.as_ref();
-        let still = |pending: &&Pending| order.is_some_and(|order| pending.is_of(order.want.target.version));
+        let order = latest.order.as_ref();
+        let still =
+            |pending: &&Pending| order.is_some_and(|order| pending.concerns(order.desired.target.version));
         failing.extend(self.pending.as_ref().filter(still).and_then(|pending| pending.why.clone()));
-        let interfaces = match self.controller.look().await {
+        let interfaces = match self.daemon.poll().await {
             Ok((status, health)) => {
-                self.look_at(&status, order);
+                self.check_config(&status, order);
                 failing.extend(complaints(&status));
                 failing.extend(health.failing.iter().map(|one| format!("{}: {}", one.interface, one.error)));
                 self.window.add(health);
@@ -143,31 +144,31 @@ impl Agent {
         Report { tried, applying: None, interfaces, failing, rates }.bounded()
     }
 
-    /// The version to request from the controller now, unless it is active or waits for a retry.
-    fn due(&self, wanted: &Wanted) -> Option<u64> {
-        let target = &wanted.order.as_ref()?.want.target;
-        let is_done = |tried: &Tried| tried.is_of(target) && tried.error.is_none();
-        let waits = |pending: &Pending| pending.is_of(target.version) && pending.at > Instant::now();
+    /// The version to request from the daemon now, unless it is active or waits for a retry.
+    fn due(&self, latest: &LatestOrder) -> Option<u64> {
+        let target = &latest.order.as_ref()?.desired.target;
+        let is_done = |tried: &Tried| tried.concerns(target) && tried.error.is_none();
+        let waits = |pending: &Pending| pending.concerns(target.version) && pending.at > Instant::now();
         let is_due = !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits);
         is_due.then_some(target.version)
     }
 
-    /// Requests the configuration from the controller. Returns the error if the controller is unreachable.
-    async fn obey(&mut self, order: &Order) -> Option<String> {
-        let target = order.want.target.clone();
+    /// Requests the configuration from the daemon. Returns the error if the daemon is unreachable.
+    async fn apply(&mut self, order: &Order) -> Option<String> {
+        let target = order.desired.target.clone();
         let version = target.version;
-        let (by, why) = (&order.want.by, &order.want.why);
-        match self.controller.obey(order).await {
-            Obeyed::InForce { changed } => {
+        let (by, why) = (&order.desired.by, &order.desired.why);
+        match self.daemon.apply(order).await {
+            ApplyResult::InForce { changed } => {
                 if changed {
                     self.window.clear();
                 }
                 tracing::info!(version, changed, by, why, "configuration active");
                 (self.tried, self.pending) = (Some(Tried { target, error: None }), None);
             }
-            Obeyed::Refused(error) => {
+            ApplyResult::Refused(error) => {
                 // Log the first rejection only: the order is retried for as long as it exists.
-                if self.tried.as_ref().is_none_or(|tried| !tried.is_of(&target)) {
+                if self.tried.as_ref().is_none_or(|tried| !tried.concerns(&target)) {
                     tracing::error!(
                         version,
                         error,
@@ -177,37 +178,38 @@ impl Agent {
                 self.tried = Some(Tried { target, error: Some(error) });
                 self.pending = Some(Pending::after(self.pending.take(), version, REFUSED, None));
             }
-            Obeyed::Busy(error) => {
+            ApplyResult::Busy(error) => {
                 self.pending = Some(Pending::after(self.pending.take(), version, BUSY, Some(error)));
             }
-            // Cheap to retry: no backoff, the next turn tries again.
-            Obeyed::Unreachable(error) => return Some(error),
+            // No backoff: the next step retries, which is cheap.
+            ApplyResult::Unreachable(error) => return Some(error),
         }
         None
     }
 
-    /// Checks that the controller still has the configuration, and schedules a new request if not: the host's file may no
+    /// Checks that the daemon still has the configuration, and schedules a new request if not: the host's file may no
     /// longer allow it, or another program may have applied another one.
-    fn look_at(&mut self, status: &Status, order: Option<&Order>) {
+    fn check_config(&mut self, status: &Status, order: Option<&Order>) {
         let Some(order) = order else { return };
-        let target = &order.want.target;
-        let expected = order.text.as_ref().map(|_| controller::name(target.version));
-        let is_done = self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none());
+        let target = &order.desired.target;
+        let expected = order.text.as_ref().map(|_| daemon::name(target.version));
+        let is_done =
+            self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none());
         if is_done && status.config != expected {
             tracing::warn!(
                 found = status.config,
                 expected,
-                "controller has another configuration; requesting ours again"
+                "daemon has another configuration; requesting ours again"
             );
             self.tried = None;
         }
     }
 }
 
-/// Problems that the controller reports in its status.
+/// Problems that the daemon reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
-    failing.chain(status.stuck.iter().map(|what| format!("the controller is stuck: {what}"))).collect()
+    failing.chain(status.stuck.iter().map(|what| format!("the daemon is stuck: {what}"))).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use nix::unistd::{Uid, User};
 use crate::reach::Reach;
 
 const AFTER_HELP: &str = "\
-The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the controller
+The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the daemon
 (`dcqcn run`) through its socket. A host never accepts a value that its own file does not allow ([fleet] allow).
 
 Exit codes:
@@ -102,7 +102,7 @@ impl Cli {
                 Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
             }
         });
-        // Do not wait for blocking requests to an unresponsive controller.
+        // Do not wait for blocking requests to an unresponsive daemon.
         runtime.shutdown_background();
         ended
     }
@@ -138,7 +138,7 @@ impl fmt::Display for NotCoordinated {
 impl std::error::Error for NotCoordinated {}
 
 /// The operator, as `user@host`, for records and logs.
-fn who() -> String {
+fn author() -> String {
     let user = env::var("SUDO_USER")
         .ok()
         .or_else(|| User::from_uid(Uid::current()).ok().flatten().map(|user| user.name));

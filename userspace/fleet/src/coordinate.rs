@@ -14,14 +14,15 @@ use anyhow::Result;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::record::{Outcome, Version, Want};
+use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, State, next};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 use presence::Presence;
 
-/// Period for writing the rollout's clock when nothing else changes: the waiting time repeated after a coordinator is killed.
-const KEEP: Duration = Duration::from_secs(1);
+/// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
+/// when a coordinator is killed.
+const STORE_PERIOD: Duration = Duration::from_secs(1);
 /// Reporting period of agents per host of the fleet: at most 500 reports per second in a fleet of any size.
 const PERIOD_MS: u64 = 2;
 
@@ -38,11 +39,11 @@ pub(crate) enum Until {
 struct Work {
     rollout: Rollout,
     /// State in etcd.
-    kept: Rollout,
-    /// Revision of `kept`.
+    stored: Rollout,
+    /// Revision of `stored`.
     revision: i64,
     stepped_at: Instant,
-    kept_at: Instant,
+    stored_at: Instant,
 }
 
 /// A coordinator.
@@ -51,7 +52,7 @@ pub(crate) struct Coordinator<'a> {
     mirror: Mirror,
     tick: Duration,
     /// Prints messages.
-    say: &'a mut dyn FnMut(&str),
+    print: &'a mut dyn FnMut(&str),
     work: Option<Work>,
     period_ms: u64,
     /// Version for new hosts, cached with the revision of the rollout.
@@ -62,11 +63,11 @@ pub(crate) struct Coordinator<'a> {
 
 impl<'a> Coordinator<'a> {
     /// Creates a coordinator that steps every `tick`.
-    pub(crate) fn new(store: Store, tick: Duration, say: &'a mut dyn FnMut(&str)) -> Self {
+    pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
         let presence = Arc::default();
-        Self { store, mirror, tick, say, work: None, period_ms: 0, head: None, metrics, presence }
+        Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, presence }
     }
 
     /// Subscribes to the metrics.
@@ -91,7 +92,7 @@ impl<'a> Coordinator<'a> {
     async fn run_alone(&mut self, until: Until) -> Result<Option<Outcome>> {
         let mut logged = String::new();
         loop {
-            match self.turn(until).await {
+            match self.step_once(until).await {
                 Ok(Some(outcome)) => return Ok(Some(outcome)),
                 Ok(None) => logged.clear(),
                 Err(error) => {
@@ -109,18 +110,18 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    async fn turn(&mut self, until: Until) -> Result<Option<Outcome>> {
+    async fn step_once(&mut self, until: Until) -> Result<Option<Outcome>> {
         let snapshot = self.mirror.next(self.tick).await?;
         self.metrics.send_modify(|metrics| metrics.read(&snapshot, self.mirror.reads));
         self.adjust_period(&snapshot).await?;
         let revision = snapshot.rollout_revision();
-        // Keep state that this process has written and the watch has not delivered yet.
+        // Keep state written by this process that the watch has not delivered yet.
         if self.work.as_ref().is_none_or(|work| work.revision < revision) {
             self.work = None;
             if let Some((rollout, revision)) = snapshot.rollout()? {
                 let now = Instant::now();
-                let kept = rollout.clone();
-                self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at: now });
+                let stored = rollout.clone();
+                self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at: now });
             }
         }
         let Some(work) = self.work.take() else { return Ok(None) };
@@ -132,7 +133,7 @@ impl<'a> Coordinator<'a> {
             if let Until::Over(version) = until {
                 return Ok(self.store.outcomes().await?.remove(&version));
             }
-            self.welcome(&snapshot, revision).await?;
+            self.configure_new_hosts(&snapshot, revision).await?;
             return Ok(None);
         }
         self.step(work, &snapshot).await?;
@@ -140,26 +141,26 @@ impl<'a> Coordinator<'a> {
     }
 
     async fn step(&mut self, work: Work, snapshot: &Snapshot) -> Result<()> {
-        let Work { rollout, kept, revision, stepped_at, kept_at } = work;
+        let Work { rollout, stored, revision, stepped_at, stored_at } = work;
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(stepped_at);
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let tick = Event::Tick { elapsed_ms, hosts: &snapshot.hosts, revision: snapshot.revision };
         let (rollout, effects) = next(rollout, tick);
-        let changed = differing(&kept.steps, &rollout.steps);
-        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_is_like(&kept);
-        if is_quiet && kept_at.elapsed() < KEEP {
-            self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at });
+        let changed = differing(&stored.steps, &rollout.steps);
+        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_equals(&stored);
+        if is_quiet && stored_at.elapsed() < STORE_PERIOD {
+            self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at });
             return Ok(());
         }
-        let wants = wants(&rollout, &effects);
+        let desired_configs = desired_configs(&rollout, &effects);
         // After an error or another coordinator's step, the state is read again.
-        let Some(revision) = self.store.keep(&rollout, &changed, &wants, revision).await? else {
+        let Some(revision) = self.store.keep(&rollout, &changed, &desired_configs, revision).await? else {
             return Ok(());
         };
-        messages(&effects).for_each(|line| (self.say)(line));
-        let kept = rollout.clone();
-        self.work = Some(Work { rollout, kept, revision, stepped_at: now, kept_at: now });
+        messages(&effects).for_each(|line| (self.print)(line));
+        let stored = rollout.clone();
+        self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at: now });
         Ok(())
     }
 
@@ -179,13 +180,13 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Orders new hosts to apply their group's configuration. A rejection affects only that host.
-    async fn welcome(&mut self, snapshot: &Snapshot, revision: i64) -> Result<()> {
+    async fn configure_new_hosts(&mut self, snapshot: &Snapshot, revision: i64) -> Result<()> {
         let is_new = |host: &&String| {
             snapshot.hosts.contains_key(*host)
                 && snapshot.members.contains_key(*host)
-                && match snapshot.wants.get(*host) {
+                && match snapshot.desired_configs.get(*host) {
                     None => !snapshot.ordered.contains_key(*host),
-                    Some(want) => want.target.group.is_none(),
+                    Some(desired) => desired.target.group.is_none(),
                 }
         };
         let new: Vec<&String> = snapshot.names.iter().filter(is_new).collect();
@@ -193,22 +194,23 @@ impl<'a> Coordinator<'a> {
             return Ok(());
         }
         let Some(head) = self.head(revision).await? else { return Ok(()) };
-        let busy = snapshot.wants.iter().filter(|(host, want)| {
+        let busy = snapshot.desired_configs.iter().filter(|(host, desired)| {
             let report = snapshot.hosts.get(*host).map(|seen| &seen.report);
-            want.target.version == head.version
-                && report
-                    .is_some_and(|report| !report.has(&want.target) && report.refusal(&want.target).is_none())
+            desired.target.version == head.version
+                && report.is_some_and(|report| {
+                    !report.has(&desired.target) && report.refusal(&desired.target).is_none()
+                })
         });
-        let mut room = head.policy.max_unavailable.saturating_sub(busy.count());
+        let mut capacity = head.policy.max_unavailable.saturating_sub(busy.count());
         for host in new {
             let group = snapshot.members.get(host).and_then(|member| head.group_of(host, &member.labels));
-            let Some(group) = group.filter(|_| room > 0) else { continue };
-            room -= 1;
+            let Some(group) = group.filter(|_| capacity > 0) else { continue };
+            capacity -= 1;
             let target = head.target(Some(group));
-            let want = Want { target, by: head.by.clone(), why: head.why.clone() };
+            let desired = DesiredConfig { target, by: head.by.clone(), why: head.why.clone() };
             let known = snapshot.ordered.get(host).copied().unwrap_or(0);
-            if self.store.order(host, &want, known, revision).await? {
-                (self.say)(&format!("version {} for the new host {host}", head.version));
+            if self.store.order(host, &desired, known, revision).await? {
+                (self.print)(&format!("version {} for the new host {host}", head.version));
             }
         }
         Ok(())
@@ -219,7 +221,7 @@ impl<'a> Coordinator<'a> {
         let period_ms = PERIOD_MS * snapshot.names.len() as u64;
         // Hysteresis of a fifth: do not rewrite it for every new host.
         if period_ms.abs_diff(self.period_ms) * 5 > self.period_ms {
-            self.store.say_period(period_ms).await?;
+            self.store.put_period(period_ms).await?;
             self.period_ms = period_ms;
         }
         Ok(())
@@ -227,20 +229,21 @@ impl<'a> Coordinator<'a> {
 }
 
 /// The orders among some effects.
-fn wants(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Want)> {
+fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, DesiredConfig)> {
     let why = match &rollout.phase {
         Phase::Back { reason } | Phase::RolledBack { reason } => format!("rolled back: {reason}"),
         Phase::Forward(_) | Phase::Done => rollout.why.clone(),
     };
-    // The controller accepts at most 1,000 characters.
+    // The daemon accepts at most 1,000 characters.
     let why: String = why.chars().take(1_000).collect();
-    let want = |effect: &Effect| match effect {
-        Effect::Send { host, target } => {
-            Some((host.clone(), Want { target: target.clone(), by: rollout.by.clone(), why: why.clone() }))
-        }
+    let desired = |effect: &Effect| match effect {
+        Effect::Send { host, target } => Some((
+            host.clone(),
+            DesiredConfig { target: target.clone(), by: rollout.by.clone(), why: why.clone() },
+        )),
         Effect::Say(_) => None,
     };
-    effects.iter().filter_map(want).collect()
+    effects.iter().filter_map(desired).collect()
 }
 
 /// Number of hosts of a rollout by state.

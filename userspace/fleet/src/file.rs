@@ -15,7 +15,7 @@ pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Upper limit of `max_unavailable`.
 pub(crate) const MOST_UNAVAILABLE: usize = 100;
-/// Maximum size of a group's configuration, in bytes; the controller accepts no more.
+/// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const TEXT_BYTES: usize = 200 << 10;
 
 /// The whole file.
@@ -117,7 +117,7 @@ fn read_gate(table: Table) -> Result<Gate> {
     for (name, value) in table {
         let number = || {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            number.with_context(|| format!("[gate] {name} = {value} is not a number from 0"))
+            number.with_context(|| format!("[gate] {name} = {value} is not a number of at least 0"))
         };
         match name.as_str() {
             "min_packets" => gate.min_packets = number()?,
@@ -159,7 +159,7 @@ pub(crate) struct Group {
     pub(crate) hosts: Vec<String>,
     /// Required labels.
     pub(crate) labels: Labels,
-    /// `[[interface]]` tables in the controller's format.
+    /// `[[interface]]` tables in the daemon's format.
     pub(crate) text: String,
 }
 
@@ -228,7 +228,7 @@ fn read_group(group: FileGroup) -> Result<Group> {
     Ok(Group { name, hosts, labels, text })
 }
 
-/// Validates an interface as far as possible without a host; each host's controller validates it completely.
+/// Validates an interface as far as possible without a host; each host's daemon validates it completely.
 fn check(table: &Table) -> Result<()> {
     let mut settings = table.clone();
     let Some(Value::String(name)) = settings.remove("name") else {
@@ -330,7 +330,7 @@ rpg_gd = 12
     #[test]
     fn config_errors_reported() {
         let interface = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\n";
-        for (text, says) in [
+        for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
             ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without a name"),
@@ -345,7 +345,7 @@ rpg_gd = 12
             (&format!("{interface}{interface}"), "is defined twice"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 

@@ -1,10 +1,9 @@
-//! Fleet management. The desired state of each host is in etcd, and an agent on the host forwards it to the controller
+//! Fleet management. The desired state of each host is in etcd, and an agent on the host forwards it to the daemon
 //! (`dcqcn run`). A change is rolled out to canaries, then in waves, and rolled back if metrics degrade.
 //!
 //! No code in this crate runs as root, and no program that runs as root depends on it.
 
 mod agent;
-mod ask;
 mod cli;
 mod coordinate;
 mod file;
@@ -12,6 +11,7 @@ mod history;
 mod measure;
 mod reach;
 mod record;
+mod request;
 mod rollout;
 mod secret;
 mod serve;

@@ -174,25 +174,25 @@ fn queue(samples: &VecDeque<Health>) -> u64 {
 
 /// 99th percentile of the depth of the deepest queue, in percent of its Kmax, over the samples of the data plane.
 fn queue_p99(samples: &VecDeque<Health>) -> u64 {
-    let mut looks = [0; QUEUE_BINS];
+    let mut bins = [0; QUEUE_BINS];
     let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return 0 };
     for (name, now) in &last.interfaces {
         let same = |before: &&Counts| before.attached_at_ns == now.attached_at_ns;
         let Some(before) = first.interfaces.get(name).filter(same) else { continue };
         for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
             let before = before.queue_samples.get(place).copied().unwrap_or(0);
-            // A smaller counter was reset: the interface was reattached, or the controller restarted.
-            looks[place] += now.checked_sub(before).unwrap_or(*now);
+            // A smaller counter was reset: the interface was reattached, or the daemon restarted.
+            bins[place] += now.checked_sub(before).unwrap_or(*now);
         }
     }
-    percentile(&looks)
+    percentile(&bins)
 }
 
 /// 99th percentile of a histogram. The last bucket has no upper bound and is taken as twice the bound before it.
-fn percentile(looks: &[u64; QUEUE_BINS]) -> u64 {
-    let total: u64 = looks.iter().sum();
+fn percentile(samples: &[u64; QUEUE_BINS]) -> u64 {
+    let total: u64 = samples.iter().sum();
     let mut seen = 0;
-    for (count, bound) in looks.iter().zip(QUEUE_PERCENT) {
+    for (count, bound) in samples.iter().zip(QUEUE_PERCENT) {
         seen += count;
         if seen * 100 >= total * 99 {
             return if total == 0 { 0 } else { bound };
@@ -218,17 +218,17 @@ mod tests {
     #[test]
     fn percentile_of_queue_samples() {
         assert_eq!(percentile(&[0; QUEUE_BINS]), 0);
-        let mut looks = [0; QUEUE_BINS];
-        (looks[0], looks[9]) = (990, 10);
-        assert_eq!(percentile(&looks), 10);
-        looks[9] = 11;
-        assert_eq!(percentile(&looks), 100);
-        looks[QUEUE_BINS - 1] = 1_000;
-        assert_eq!(percentile(&looks), 600);
+        let mut samples = [0; QUEUE_BINS];
+        (samples[0], samples[9]) = (990, 10);
+        assert_eq!(percentile(&samples), 10);
+        samples[9] = 11;
+        assert_eq!(percentile(&samples), 100);
+        samples[QUEUE_BINS - 1] = 1_000;
+        assert_eq!(percentile(&samples), 600);
     }
 
     #[test]
-    fn measures_have_distinct_names() {
+    fn metrics_have_distinct_names() {
         let names: std::collections::BTreeSet<_> = MEASURES.iter().map(|measure| measure.name).collect();
         assert_eq!(names.len(), MEASURES.len());
         assert!(!default_limits().contains_key("interface_drops"));

@@ -96,7 +96,7 @@ mod tests {
     use super::parse_member;
 
     #[test]
-    fn members_of_etcd_speak_http() {
+    fn etcd_members_have_http_addresses() {
         for address in ["http://127.0.0.1:2379", "https://etcd1:2379", "etcd1:2379"] {
             assert_eq!(parse_member(address).as_deref(), Ok(address));
         }

@@ -96,7 +96,7 @@ pub(crate) struct Target {
 
 /// Order for a host: its desired configuration. The text is in the version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Want {
+pub(crate) struct DesiredConfig {
     #[serde(flatten)]
     pub(crate) target: Target,
     /// Author of the version.
@@ -119,9 +119,9 @@ pub(crate) struct Member {
 pub(crate) struct Report {
     /// Result of the last attempt to apply an order; `None` before the first.
     pub(crate) tried: Option<Tried>,
-    /// The version that the controller is currently applying.
+    /// The version that the daemon is currently applying.
     pub(crate) applying: Option<u64>,
-    /// Interfaces managed by the controller.
+    /// Interfaces managed by the daemon.
     pub(crate) interfaces: Vec<String>,
     /// Complaints, one sentence each.
     pub(crate) failing: Vec<String>,
@@ -145,7 +145,7 @@ impl Report {
 
     /// Returns whether the host reports this configuration as active.
     pub(crate) fn has(&self, target: &Target) -> bool {
-        self.tried.as_ref().is_some_and(|tried| tried.is_of(target) && tried.error.is_none())
+        self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none())
     }
 
     /// Returns whether the host reports a rejection of `target`, or another configuration.
@@ -155,7 +155,7 @@ impl Report {
 
     /// The reason for rejecting this configuration, if the host did.
     pub(crate) fn refusal(&self, target: &Target) -> Option<&str> {
-        self.tried.as_ref().filter(|tried| tried.is_of(target))?.error.as_deref()
+        self.tried.as_ref().filter(|tried| tried.concerns(target))?.error.as_deref()
     }
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Tried {
 
 impl Tried {
     /// Returns whether the attempt concerned this configuration, by number and content.
-    pub(crate) fn is_of(&self, target: &Target) -> bool {
+    pub(crate) fn concerns(&self, target: &Target) -> bool {
         self.target.version == target.version && self.target.hash == target.hash
     }
 }

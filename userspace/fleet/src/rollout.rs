@@ -10,9 +10,9 @@ mod poisson;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-mod tests;
+mod simulated;
 #[cfg(test)]
-mod world;
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ pub(crate) struct Forward {
     /// Observation time required before evaluation.
     pub(crate) until_ms: u64,
     /// Set once the soak is complete. The wave is evaluated when every changed host has reported since then.
-    pub(crate) judge: Option<Judge>,
+    pub(crate) judge: Option<Evaluation>,
     /// Traffic of the unchanged hosts when the wave began.
     pub(crate) control: Control,
     /// Reason for not changing further hosts.
@@ -99,7 +99,7 @@ pub(crate) struct Forward {
 
 /// An evaluation that waits for new reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Judge {
+pub(crate) struct Evaluation {
     /// Reports must be newer than this etcd revision.
     pub(crate) revision: i64,
     /// Start of the wait, in [`Rollout::clock_ms`].
@@ -130,7 +130,8 @@ pub(crate) struct Step {
     pub(crate) before: Option<Rates>,
     /// Complaints before the change.
     pub(crate) complaints: Vec<String>,
-    /// The host was already ordered this text but lacks it. Another rejection does not roll the version back.
+    /// The host was already ordered to apply this text but does not have it. Another rejection does
+    /// not roll the version back.
     pub(crate) is_retry: bool,
 }
 
@@ -147,7 +148,8 @@ pub(crate) enum State {
         /// Time at which the host was first found silent, if it is.
         silent_ms: Option<u64>,
     },
-    /// Not reporting at its turn, or a retry that failed again. The order remains, so the host changes when it can.
+    /// Not reporting when its wave began, or a retry that failed again. The order remains, so the
+    /// host changes when it can.
     Away,
     /// Reported before its order, but not within `patience` since.
     Lost,
@@ -219,11 +221,11 @@ impl Rollout {
             (Event::Pause { by }, Phase::Forward(forward)) => {
                 // Keep `Unjudged`: resuming it approves the wave.
                 forward.hold.get_or_insert(Hold::Operator);
-                self.say(format!("paused by {by}"), effects);
+                self.add_message(format!("paused by {by}"), effects);
             }
             (Event::Resume { by }, Phase::Forward(forward)) => {
                 let (hold, wave) = (forward.hold.take(), forward.wave);
-                self.say(format!("resumed by {by}"), effects);
+                self.add_message(format!("resumed by {by}"), effects);
                 if hold == Some(Hold::Unjudged) {
                     self.next_wave(wave, format!("approved by {by}"), effects);
                 }
@@ -245,7 +247,7 @@ impl Rollout {
         revision: i64,
         effects: &mut Vec<Effect>,
     ) {
-        if let Err(reason) = self.listen(&forward, hosts) {
+        if let Err(reason) = self.update_steps(&forward, hosts) {
             self.fail(reason, effects);
             return self.back(hosts, effects);
         }
@@ -257,19 +259,19 @@ impl Rollout {
         if is_watched && self.count(State::is_silent) == 0 && forward.hold != Some(Hold::Unjudged) {
             forward.soaked_ms = forward.soaked_ms.saturating_add(elapsed_ms);
             if forward.soaked_ms >= forward.until_ms {
-                return self.judge(forward, hosts, revision, effects);
+                return self.evaluate(forward, hosts, revision, effects);
             }
         }
         self.phase = Phase::Forward(forward);
     }
 
     /// Evaluates the wave after its soak, once every changed host has sent a new report.
-    fn judge(&mut self, mut forward: Forward, hosts: &Hosts, revision: i64, effects: &mut Vec<Effect>) {
+    fn evaluate(&mut self, mut forward: Forward, hosts: &Hosts, revision: i64, effects: &mut Vec<Effect>) {
         let wave = forward.wave;
         if self.policy.soak_ms == 0 {
             return self.next_wave(wave, "not observed (soak = 0)".into(), effects);
         }
-        let judge = *forward.judge.get_or_insert(Judge { revision, since_ms: self.clock_ms });
+        let judge = *forward.judge.get_or_insert(Evaluation { revision, since_ms: self.clock_ms });
         let is_old = |step: &Step| {
             matches!(step.state, State::Applied { .. })
                 && hosts.get(&step.host).is_none_or(|seen| seen.revision <= judge.revision)
@@ -278,26 +280,26 @@ impl Rollout {
             self.phase = Phase::Forward(forward);
             return;
         }
-        match gate::judge(self, &forward.control, hosts) {
+        match gate::evaluate(self, &forward.control, hosts) {
             Verdict::Bad(reason) => {
                 self.fail(reason, effects);
                 self.back(hosts, effects);
             }
-            Verdict::Good { judged, changed, undecided } => {
-                let is_enough = judged >= self.policy.gate.min_judged;
+            Verdict::Good { evaluated, changed, undecided } => {
+                let is_enough = evaluated >= self.policy.gate.min_judged;
                 let is_last = forward.until_ms >= SOAKS.saturating_mul(self.policy.soak_ms);
                 forward.judge = None;
                 if is_enough && (undecided == 0 || is_last) {
-                    let how = format!("{judged} of {changed} changed hosts had enough packets");
+                    let how = format!("{evaluated} of {changed} changed hosts had enough packets");
                     return self.next_wave(wave, how, effects);
                 } else if !is_last {
                     forward.until_ms = forward.until_ms.saturating_add(self.policy.soak_ms);
                 } else {
                     forward.hold = Some(Hold::Unjudged);
                     let least = self.policy.gate.min_judged;
-                    self.say(
+                    self.add_message(
                         format!(
-                            "paused: {} cannot be evaluated, {judged} of {changed} changed hosts have enough packets and samples ([gate] min_judged = \
+                            "paused: {} cannot be evaluated, {evaluated} of {changed} changed hosts have enough packets and samples ([gate] min_judged = \
                              {least}); continue with `dcqcn-fleet resume` or roll back with `dcqcn-fleet abort`",
                             name_of(wave)
                         ),
@@ -311,10 +313,10 @@ impl Rollout {
 
     /// Continues after a wave without harm: starts the next wave, or ends the rollout.
     fn next_wave(&mut self, wave: usize, how: String, effects: &mut Vec<Effect>) {
-        self.say(format!("{} good: {how}", name_of(wave)), effects);
+        self.add_message(format!("{} good: {how}", name_of(wave)), effects);
         if wave >= self.last_wave() {
             self.phase = Phase::Done;
-            self.say("done".into(), effects);
+            self.add_message("done".into(), effects);
         } else {
             let hold = match &self.phase {
                 Phase::Forward(forward) => forward.hold.filter(|hold| *hold == Hold::Operator),
@@ -329,7 +331,7 @@ impl Rollout {
     ///
     /// # Errors
     /// The reason to roll back: a rejection, a new complaint, or too many lost hosts.
-    fn listen(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
+    fn update_steps(&mut self, forward: &Forward, hosts: &Hosts) -> Result<(), String> {
         let (clock_ms, patience_ms, version) = (self.clock_ms, self.policy.patience_ms, self.version);
         let stuck_ms = patience_ms.max(STUCK_MS.0 + STUCK_MS.1 * self.steps.len() as u64);
         for step in self.steps.iter_mut().filter(|step| step.state != State::Waiting) {
@@ -392,12 +394,12 @@ impl Rollout {
         }
         let (count, seconds) = (lost.len(), self.policy.patience_ms / 1_000);
         let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-        // A lost host may still report, for example while its controller is busy.
-        let says = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
-        let says = says.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
+        // A lost host may still report, for example while its daemon is busy.
+        let suffix = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
+        let suffix = suffix.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
         Err(format!(
             "{count} hosts have not responded for {seconds} s since their change ({some}): no canary may be lost, and \
-             max_unavailable = {most} limits the others{says}"
+             max_unavailable = {most} limits the others{suffix}"
         ))
     }
 
@@ -418,7 +420,7 @@ impl Rollout {
             forward.control = Control::of(&self.steps, wave, hosts);
         }
         let (clock_ms, busy) = (self.clock_ms, self.count(State::is_unavailable));
-        let mut room = self.policy.max_unavailable.saturating_sub(busy);
+        let mut capacity = self.policy.max_unavailable.saturating_sub(busy);
         let (mut sent, mut waits) = (0, false);
         let is_watched = self.policy.soak_ms > 0 && self.policy.gate.limits.contains_key(THROUGHPUT);
         let may_wait = is_watched && forward.waited_ms < BASELINE_MS;
@@ -427,16 +429,16 @@ impl Rollout {
                 break;
             }
             match hosts.get(&step.host) {
-                // A host that is away already does not use up `max_unavailable`.
+                // A host that was already away does not count towards `max_unavailable`.
                 None => step.state = State::Away,
-                Some(_) if room == 0 => continue,
+                Some(_) if capacity == 0 => continue,
                 // Wait for samples: a loss of throughput is not detectable without a baseline.
                 Some(seen) if may_wait && !gate::has_baseline(&seen.report.rates) => {
                     waits = true;
                     continue;
                 }
                 Some(seen) => {
-                    room -= 1;
+                    capacity -= 1;
                     step.state = State::Sent { at_ms: clock_ms };
                     step.before = Some(seen.report.rates.clone());
                     step.complaints.clone_from(&seen.report.failing);
@@ -453,7 +455,7 @@ impl Rollout {
 
     fn fail(&mut self, reason: String, effects: &mut Vec<Effect>) {
         let reason: String = reason.chars().take(LINE_CHARS).collect();
-        self.say(format!("rolling back: {reason}"), effects);
+        self.add_message(format!("rolling back: {reason}"), effects);
         self.phase = Phase::Back { reason };
     }
 
@@ -465,7 +467,7 @@ impl Rollout {
         self.steps.iter().filter(|step| is(step.state)).count()
     }
 
-    fn say(&mut self, line: String, effects: &mut Vec<Effect>) {
+    fn add_message(&mut self, line: String, effects: &mut Vec<Effect>) {
         let line: String = line.chars().take(LINE_CHARS).collect();
         self.lines.push(line.clone());
         let more = self.lines.len().saturating_sub(LINES);
@@ -554,7 +556,7 @@ fn name_of(wave: usize) -> String {
 
 impl Rollout {
     /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
-    pub(crate) fn phase_is_like(&self, kept: &Self) -> bool {
+    pub(crate) fn phase_equals(&self, kept: &Self) -> bool {
         match (&self.phase, &kept.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {
                 let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);

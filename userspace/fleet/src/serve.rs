@@ -1,4 +1,4 @@
-//! Web page of this host, read from its controller's socket, and optionally of the fleet, read from etcd.
+//! Web page of this host, read from its daemon's socket, and optionally of the fleet, read from etcd.
 //!
 //! Metrics are sampled once for all clients and stored for ten minutes. The page and its chart library are embedded in the
 //! binary; the page loads nothing from other servers.
@@ -32,9 +32,9 @@ use write::Token;
 
 use crate::store::Store;
 
-/// Time limit for queries to the controller.
+/// Time limit for queries to the daemon.
 const SOON: Duration = Duration::from_secs(5);
-/// Time limit for changes, the same as the controller's own.
+/// Time limit for changes, the same as the daemon's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
 /// Options of the page.
@@ -42,7 +42,7 @@ const CHANGE: Duration = Duration::from_secs(310);
 pub(crate) struct Options {
     /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Path of the controller's socket.
+    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     /// Name of this host.
     pub(crate) host: String,
     /// Author recorded for changes of a rollout.
-    pub(crate) who: String,
+    pub(crate) author: String,
 }
 
 /// Serves the page until it is dropped, with `store` also for that fleet.
@@ -59,7 +59,7 @@ pub(crate) struct Options {
 /// # Errors
 /// Listening on the address fails, or the token is invalid or would be sent in the clear.
 pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
-    let Options { listen, control, allow_write, names, host, who } = options;
+    let Options { listen, control, allow_write, names, host, author } = options;
     let is_own = |ip: IpAddr| ip.is_loopback();
     ensure!(
         allow_write.is_none() || is_own(listen.ip()),
@@ -70,15 +70,15 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     let board = Arc::new(Board::new());
-    board.say("host", json!(host));
-    board.say("writable", json!(token.is_some()));
-    let soon = ControlClient::new(&control, SOON);
+    board.publish("host", json!(host));
+    board.publish("writable", json!(token.is_some()));
+    let query_client = ControlClient::new(&control, SOON);
     let state = PageState {
         board: Arc::clone(&board),
-        soon: soon.clone(),
+        query_client: query_client.clone(),
         change: ControlClient::new(&control, CHANGE),
         store: store.clone(),
-        who,
+        author,
     };
     let fleet = async {
         match store {
@@ -91,7 +91,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let guard = Arc::new(Guard { names, token });
     tokio::select! {
         ended = http::serve(listener, answers::router(state), guard) => match ended? {},
-        () = host::follow(Arc::clone(&board), soon) => Ok(()),
+        () = host::follow(Arc::clone(&board), query_client) => Ok(()),
         () = fleet => Ok(()),
     }
 }

@@ -154,7 +154,7 @@ impl Host {
     }
 
     /// Simulates one second of the agent: applies an order, samples, and reports every five seconds.
-    fn turn(&mut self, rng: &mut Rng, at_s: u64, number: usize, revision: &mut i64, harm: Harm) {
+    fn step(&mut self, rng: &mut Rng, at_s: u64, number: usize, revision: &mut i64, harm: Harm) {
         self.pass(rng, at_s, harm);
         if let Some((target, due_s)) = self.order.take() {
             if at_s < due_s {
@@ -210,7 +210,7 @@ fn rollout(seed: u64, harm: Harm, traffic: Option<Traffic>) -> End {
     let (mut state, mut revision): (Option<Rollout>, i64) = (None, 1);
     for at_s in 0..3_600 {
         for (number, host) in hosts.values_mut().enumerate() {
-            host.turn(&mut rng, at_s, number, &mut revision, harm);
+            host.step(&mut rng, at_s, number, &mut revision, harm);
         }
         if at_s < 60 {
             continue;

@@ -14,7 +14,7 @@ use crate::store::Snapshot;
 #[derive(Serialize)]
 pub(crate) struct Status {
     /// The current or last rollout.
-    pub(crate) rollout: Option<Going>,
+    pub(crate) rollout: Option<RolloutStatus>,
     /// Reason why the rollout is unreadable.
     error: Option<String>,
     /// Running coordinators.
@@ -25,7 +25,7 @@ pub(crate) struct Status {
 
 /// Status of the rollout.
 #[derive(Serialize)]
-pub(crate) struct Going {
+pub(crate) struct RolloutStatus {
     pub(crate) version: u64,
     by: String,
     why: String,
@@ -45,7 +45,7 @@ pub(crate) struct Host {
     /// Active version; `null` if unknown.
     has: Option<u64>,
     is_there: bool,
-    /// Version that the controller is currently applying.
+    /// Version that the daemon is currently applying.
     applying: Option<u64>,
     refused: Option<String>,
     failing: Vec<String>,
@@ -66,7 +66,7 @@ impl Status {
             Ok(rollout) => (rollout, None),
             Err(error) => (None, Some(format!("{error:#}"))),
         };
-        let rollout = rollout.map(|(rollout, _)| Going {
+        let rollout = rollout.map(|(rollout, _)| RolloutStatus {
             version: rollout.version,
             status: rollout.status(),
             is_over: rollout.is_over(),
@@ -76,7 +76,7 @@ impl Status {
             lines: rollout.lines,
         });
         let host = |host: &String| {
-            let want = snapshot.wants.get(host);
+            let desired = snapshot.desired_configs.get(host);
             let report = snapshot.hosts.get(host).map(|seen| &seen.report);
             let is_there = report.is_some();
             let Report { tried, applying, interfaces, mut failing, rates } =
@@ -89,8 +89,8 @@ impl Status {
             failing.extend(unreadable.map(|(_, error)| error.clone()));
             Host {
                 host: host.clone(),
-                wanted: want.map(|want| want.target.version),
-                group: want.and_then(|want| want.target.group.clone()),
+                wanted: desired.map(|desired| desired.target.version),
+                group: desired.and_then(|desired| desired.target.group.clone()),
                 has,
                 is_there,
                 applying,
@@ -110,7 +110,7 @@ impl fmt::Display for Status {
         match (&self.rollout, &self.error) {
             (_, Some(error)) => writeln!(f, "{}", printable(error))?,
             (None, None) => writeln!(f, "no rollout yet")?,
-            (Some(Going { version, by, status, is_over, .. }), None) => {
+            (Some(RolloutStatus { version, by, status, is_over, .. }), None) => {
                 writeln!(f, "version {version} by {}: {}", printable(by), printable(status))?;
                 if !is_over && self.coordinators == 0 {
                     writeln!(f, "no coordinator is running: start `dcqcn-fleet coordinate`")?;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use crate::record::{Outcome, Version, Want};
+use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
 use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
@@ -23,7 +23,7 @@ pub(crate) use snapshot::{Mirror, Snapshot};
 /// Time limit for a response, and keep-alive period of connections.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
-const TRIES: usize = 4;
+const ATTEMPTS: usize = 4;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Error of an operator's change before the first rollout.
@@ -169,17 +169,17 @@ impl Store {
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
         // A retry after a lost response fails the comparison, but finds its own version.
-        let has_begun = self.txn(txn).await?.succeeded()
+        let has_started = self.txn(txn).await?.succeeded()
             || self.version(version.version).await.is_ok_and(|kept| kept == *version);
-        match has_begun {
-            true => self.sweep(&rollout.id).await?,
+        match has_started {
+            true => self.delete_other_steps(&rollout.id).await?,
             false => self.delete(&prefix).await?,
         }
-        Ok(has_begun)
+        Ok(has_started)
     }
 
     /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
-    async fn sweep(&mut self, kept: &str) -> Result<()> {
+    async fn delete_other_steps(&mut self, kept: &str) -> Result<()> {
         let (all, kept) = (self.key("steps/"), self.steps_key(kept));
         let delete =
             |from: Vec<u8>, to: Vec<u8>| TxnOp::delete(from, Some(DeleteOptions::new().with_range(to)));
@@ -199,14 +199,14 @@ impl Store {
         &mut self,
         rollout: &Rollout,
         changed: &[&Step],
-        wants: &[(String, Want)],
+        desired_configs: &[(String, DesiredConfig)],
         seen: i64,
     ) -> Result<Option<i64>> {
         let prefix = self.steps_key(&rollout.id);
-        let ordered: BTreeSet<&str> = wants.iter().map(|(host, _)| host.as_str()).collect();
+        let ordered: BTreeSet<&str> = desired_configs.iter().map(|(host, _)| host.as_str()).collect();
         let mut puts = vec![put(self.rollout_key(), rollout)?];
-        for (host, want) in wants {
-            puts.push(put(self.host_key(host, "want"), want)?);
+        for (host, desired) in desired_configs {
+            puts.push(put(self.host_key(host, "want"), desired)?);
         }
         puts.extend(self.outcome(rollout)?);
         let (decided, observed): (Vec<&Step>, Vec<&Step>) =
@@ -247,19 +247,25 @@ impl Store {
                 return Ok(edited);
             }
         }
-        bail!("cannot change the rollout: coordinators were faster {EDITS} times in a row; try again")
+        bail!("cannot change the rollout: {EDITS} attempts lost the race with coordinators; try again")
     }
 
     /// Writes an order outside a rollout, unless the order changed since revision `known`, or the rollout since `seen`.
-    pub(crate) async fn order(&mut self, host: &str, want: &Want, known: i64, seen: i64) -> Result<bool> {
+    pub(crate) async fn order(
+        &mut self,
+        host: &str,
+        desired: &DesiredConfig,
+        known: i64,
+        seen: i64,
+    ) -> Result<bool> {
         let key = self.host_key(host, "want");
         let is_same = Compare::mod_revision(key.clone(), CompareOp::Equal, known);
-        let txn = Txn::new().when([self.unchanged(seen), is_same]).and_then([put(key, want)?]);
+        let txn = Txn::new().when([self.unchanged(seen), is_same]).and_then([put(key, desired)?]);
         Ok(self.txn(txn).await?.succeeded())
     }
 
     /// Writes a record of a host, optionally under a lease. Returns the lease of the replaced record, 0 if it had none.
-    pub(crate) async fn say(
+    pub(crate) async fn put_record(
         &mut self,
         host: &str,
         what: &str,
@@ -271,13 +277,13 @@ impl Store {
     }
 
     /// Registers a running coordinator, under its lease.
-    pub(crate) async fn say_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
+    pub(crate) async fn put_coordinator(&mut self, name: &str, lease: i64) -> Result<()> {
         let key = self.key(&format!("coordinators/{lease:016x}"));
         self.put_leased(key, &name, Some(lease)).await.map(drop)
     }
 
     /// Writes the reporting period of agents.
-    pub(crate) async fn say_period(&mut self, period_ms: u64) -> Result<()> {
+    pub(crate) async fn put_period(&mut self, period_ms: u64) -> Result<()> {
         self.put_leased(self.key("period"), &period_ms, None).await.map(drop)
     }
 
@@ -289,18 +295,18 @@ impl Store {
     ) -> Result<Option<KeyValue>> {
         let options = PutOptions::new().with_prev_key().with_lease(lease.unwrap_or_default());
         let value = text(value)?;
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let (key, value, options) = (key.clone(), value.clone(), options.clone());
             async move { client.put(key, value, Some(options)).await }
         };
-        Ok(self.tried(ask).await?.take_prev_key())
+        Ok(self.with_retries(request).await?.take_prev_key())
     }
 
     /// Reads the order of a host, and the etcd revision of the read.
     ///
     /// # Errors
     /// etcd does not respond. The inner error: the order is unreadable.
-    pub(crate) async fn want(&mut self, host: &str) -> Result<(Result<Option<Want>>, i64)> {
+    pub(crate) async fn desired(&mut self, host: &str) -> Result<(Result<Option<DesiredConfig>>, i64)> {
         let answer = self.get(self.host_key(host, "want"), None).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok((answer.kvs().first().map(read).transpose(), revision))
@@ -338,11 +344,11 @@ impl Store {
     }
 
     async fn delete(&self, prefix: &str) -> Result<()> {
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let prefix = prefix.to_owned();
             async move { client.delete(prefix, Some(DeleteOptions::new().with_prefix())).await }
         };
-        self.tried(ask).await.map(drop)
+        self.with_retries(request).await.map(drop)
     }
 
     /// Reads all records below a prefix at one revision (0: the current one), page by page. Returns the revision too.
@@ -365,33 +371,33 @@ impl Store {
 
     async fn get(&self, key: impl Into<Vec<u8>>, options: Option<GetOptions>) -> Result<GetResponse> {
         let key = key.into();
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.get(key, options).await }
         };
-        self.tried(ask).await
+        self.with_retries(request).await
     }
 
     /// Runs a transaction. A retry after a lost response fails its comparison.
     async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
-        let ask = |mut client: KvClient| {
+        let request = |mut client: KvClient| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         };
-        self.tried(ask).await
+        self.with_retries(request).await
     }
 
-    async fn tried<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T>
+    async fn with_retries<T, F>(&self, request: impl Fn(KvClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        for _ in 1..TRIES {
-            match ask(self.kv()).await {
+        for _ in 1..ATTEMPTS {
+            match request(self.kv()).await {
                 Err(error) if is_passing(&error) => sleep(PAUSE).await,
                 result => return result.map_err(|error| self.explain(error)),
             }
         }
-        ask(self.kv()).await.map_err(|error| self.explain(error))
+        request(self.kv()).await.map_err(|error| self.explain(error))
     }
 
     fn outcome(&self, rollout: &Rollout) -> Result<Option<TxnOp>> {

@@ -4,23 +4,23 @@ use std::error::Error;
 
 /// An error and its causes, outermost first; causes included in the previous text are omitted.
 #[must_use]
-pub fn told(error: &dyn Error) -> Vec<String> {
-    let mut told = vec![error.to_string()];
+pub fn chain(error: &dyn Error) -> Vec<String> {
+    let mut chain = vec![error.to_string()];
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
-        if !told.iter().any(|before| before.contains(&text)) {
-            told.push(text);
+        if !chain.iter().any(|before| before.contains(&text)) {
+            chain.push(text);
         }
         cause = error.source();
     }
-    told
+    chain
 }
 
 /// An error and its causes on one line.
 #[must_use]
 pub fn one_line(error: &dyn Error) -> String {
-    told(error).join(": ")
+    chain(error).join(": ")
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn repeated_cause_printed_once() {
         let error = anyhow!("no such file").context("cannot read x: no such file").context("cannot attach");
-        assert_eq!(told(error.as_ref()), ["cannot attach", "cannot read x: no such file"]);
+        assert_eq!(chain(error.as_ref()), ["cannot attach", "cannot read x: no such file"]);
         assert_eq!(one_line(error.as_ref()), "cannot attach: cannot read x: no such file");
     }
 }

@@ -31,7 +31,7 @@ pub struct Interrupt {
     signals: Arc<SignalFd>,
     received: Arc<AtomicBool>,
     /// Becomes readable by end of file when the exit is requested.
-    came: PipeReader,
+    request: PipeReader,
     /// Closed on drop, which ends the thread.
     _alive: PipeWriter,
 }
@@ -66,7 +66,7 @@ impl Interrupt {
         let mask: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot watch for Ctrl-C")?;
-        let (came, told) = io::pipe().context("cannot watch for Ctrl-C")?;
+        let (request, requested) = io::pipe().context("cannot watch for Ctrl-C")?;
         let (alive, _alive) = io::pipe().context("cannot watch for Ctrl-C")?;
         let previous_mask = SigSet::thread_get_mask()?;
         mask.thread_block()?;
@@ -76,11 +76,11 @@ impl Interrupt {
             signals: Arc::clone(&signals),
             needed,
             alive,
-            told,
+            requested,
             received: Arc::clone(&received),
             last_resort,
         };
-        let interrupt = Self { previous_mask, signals, received, came, _alive };
+        let interrupt = Self { previous_mask, signals, received, request, _alive };
         thread::Builder::new()
             .name("interrupt".into())
             .spawn(move || watch.run())
@@ -97,7 +97,7 @@ impl Interrupt {
     /// Sleeps for `time` or until the exit is requested, and returns whether it was.
     ///
     /// # Errors
-    /// The kernel refuses to wait.
+    /// The wait fails.
     pub fn sleep(&self, time: Duration) -> Result<bool> {
         self.wait(None, time)
     }
@@ -111,7 +111,7 @@ impl Interrupt {
     }
 
     fn wait(&self, input: Option<PollFd<'_>>, time: Duration) -> Result<bool> {
-        let mut fds = vec![PollFd::new(self.came.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.request.as_fd(), PollFlags::POLLIN)];
         fds.extend(input);
         match poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(Errno::EINTR) => Ok(self.has_come()),
@@ -134,7 +134,7 @@ impl Drop for Interrupt {
 /// file.
 ///
 /// # Errors
-/// The kernel refuses to wait.
+/// The wait fails.
 pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     loop {
         // Errors and hang-ups are always reported.
@@ -156,14 +156,14 @@ struct Watch {
     signals: Arc<SignalFd>,
     needed: Vec<OwnedFd>,
     alive: PipeReader,
-    told: PipeWriter,
+    requested: PipeWriter,
     received: Arc<AtomicBool>,
     last_resort: Option<LastResort>,
 }
 
 impl Watch {
     fn run(self) {
-        let Self { signals, needed, alive, told, received, last_resort } = self;
+        let Self { signals, needed, alive, requested, received, last_resort } = self;
         let is_over = loop {
             let mut fds = vec![
                 PollFd::new(alive.as_fd(), PollFlags::POLLIN),
@@ -182,7 +182,7 @@ impl Watch {
             return;
         }
         received.store(true, Ordering::Release);
-        drop(told);
+        drop(requested);
         let Some(last_resort) = last_resort else {
             return;
         };

@@ -1,4 +1,5 @@
-//! Utilities without knowledge of DCQCN: tables, numbers and times as text, the kernel's clock, interrupts, logging.
+//! Utilities independent of DCQCN: tables, numbers and times as text, the kernel's clock,
+//! interrupts, logging.
 
 pub mod causes;
 #[cfg(feature = "cli")]

@@ -9,8 +9,8 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 /// The text is not a filter.
 pub fn filter(text: &str) -> Result<Targets, ParseError> {
     let targets: Targets = text.parse()?;
-    let says_all = targets.default_level().is_some();
-    Ok(if says_all { targets } else { targets.with_default(LevelFilter::ERROR) })
+    let has_default_level = targets.default_level().is_some();
+    Ok(if has_default_level { targets } else { targets.with_default(LevelFilter::ERROR) })
 }
 
 #[cfg(test)]

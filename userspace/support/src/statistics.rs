@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_value_has_a_bin() {
+    fn largest_value_has_a_bin() {
         assert_eq!(bin_of(u64::MAX), BINS - 1);
         assert_eq!(last_in_bin(BINS - 1), u64::MAX);
     }
 
     proptest! {
         #[test]
-        fn a_bin_ends_within_a_32nd_of_its_values(value in any::<u64>()) {
+        fn bin_error_is_at_most_a_32nd(value in any::<u64>()) {
             let last = last_in_bin(bin_of(value));
             prop_assert!(last >= value);
             prop_assert!(last - value <= value / SUB_BINS);

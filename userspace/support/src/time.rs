@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_milliseconds_and_begin_in_1970() {
+    fn timestamps_are_rfc_3339_milliseconds() {
         assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_millis(1_250)), "1970-01-01T00:00:01.250Z");
         assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(1_709_164_800)), "2024-02-29T00:00:00.000Z");
         assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00.000Z");

@@ -26,7 +26,7 @@ fn fields_round_trip() {
 }
 
 #[test]
-fn names_say_transport_and_operation() {
+fn opcode_names_have_transport_and_operation() {
     for (code, name) in [
         (0x06, "RC_RDMA_WRITE_FIRST"),
         (0x11, "RC_ACKNOWLEDGE"),
@@ -49,7 +49,7 @@ fn opcodes_agree_with_names() {
     for code in 0..=u8::MAX {
         let opcode = Opcode(code);
         let name = opcode.name();
-        let has = |part| name.contains(part);
+        let name_has = |part| name.contains(part);
         if !opcode.is_known() {
             assert_eq!(name, "UNKNOWN");
             assert!(!opcode.is_data() && !opcode.is_response() && opcode.ext_len() == 0, "{code:#x}");
@@ -69,12 +69,12 @@ fn opcodes_agree_with_names() {
             Transport::Reserved | Transport::Manufacturer => panic!("{name} is in an unassigned range"),
         };
         assert!(name.starts_with(prefix), "{name}");
-        let data = has("_SEND_") || has("_RDMA_WRITE_") || has("_READ_RESPONSE_");
+        let data = name_has("_SEND_") || name_has("_RDMA_WRITE_") || name_has("_READ_RESPONSE_");
         assert_eq!(opcode.is_data(), data, "{name}");
-        assert_eq!(opcode.is_read_response(), has("_READ_RESPONSE_"), "{name}");
-        assert_eq!(opcode.is_response(), has("_READ_RESPONSE_") || has("_ACKNOWLEDGE"), "{name}");
-        assert_eq!(opcode.has_immdt(), has("_WITH_IMMEDIATE"), "{name}");
-        assert_eq!(opcode.has_ieth(), has("_WITH_INVALIDATE"), "{name}");
+        assert_eq!(opcode.is_read_response(), name_has("_READ_RESPONSE_"), "{name}");
+        assert_eq!(opcode.is_response(), name_has("_READ_RESPONSE_") || name_has("_ACKNOWLEDGE"), "{name}");
+        assert_eq!(opcode.has_immdt(), name_has("_WITH_IMMEDIATE"), "{name}");
+        assert_eq!(opcode.has_ieth(), name_has("_WITH_INVALIDATE"), "{name}");
     }
     // RC 25, UC 12, RD 23, UD 2, XRC 23, and the two congestion notifications.
     assert_eq!(known, 25 + 12 + 23 + 2 + 23 + 2);

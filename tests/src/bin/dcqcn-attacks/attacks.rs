@@ -9,7 +9,7 @@ use dcqcn_common::wire::udp;
 use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 use dcqcn_tests::socket::RawSocket;
 
-use crate::site::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Seen, Site};
+use crate::site::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed};
 
 /// An attack.
 pub(crate) struct Attack {
@@ -17,52 +17,52 @@ pub(crate) struct Attack {
     pub(crate) what: &'static str,
     pub(crate) at: At,
     /// Sends a number of packets.
-    pub(crate) send: fn(&Site, u32) -> Result<()>,
+    pub(crate) send: fn(&Testbed, u32) -> Result<()>,
     /// Effect, bound, and whether it held, from the states before and after and the elapsed seconds.
-    pub(crate) judge: fn(&Seen, &Seen, f64) -> (String, String, bool),
+    pub(crate) verdict: fn(&Observation, &Observation, f64) -> (String, String, bool),
 }
 
-const PROCESS: &str = "a process without rights, sender's host";
+const PROCESS: &str = "an unprivileged process, sender's host";
 const ROOT: &str = "root, sender's host";
 const NEIGHBOUR: &str = "a neighbour";
 /// Burst of learned pairs, and their rate per second.
 const PAIRS_BURST: f64 = 8_192.0;
 const PAIRS_PER_SECOND: f64 = 1_000.0;
 /// The first made-up QPN.
-const MADE_UP: u32 = 0x10_0000;
+const FIRST_FORGED_QPN: u32 = 0x10_0000;
 
 /// All of them.
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: PROCESS,
-        what: "datagrams that name the victim's queue pair",
+        what: "datagrams that name the victim's QP",
         at: At::Sender,
         send: |site, packets| {
             let frame = site.data.frame();
             as_process(site, packets, |_| frame.clone())
         },
-        judge: not_charged,
+        verdict: not_charged,
     },
     Attack {
         who: PROCESS,
-        what: "datagrams, each to another queue pair",
+        what: "datagrams, each to a different QP",
         at: At::Sender,
         send: |site, packets| as_process(site, packets, |number| sprayed(number).frame()),
-        judge: not_entered,
+        verdict: not_entered,
     },
     Attack {
         who: PROCESS,
         what: "both halves of made-up connections",
         at: At::Sender,
         send: |site, packets| as_process(site, packets, |number| handshake(1, 2, number)),
-        judge: |before, after, _| {
+        verdict: |before, after, _| {
             let learned = after.pairs.saturating_sub(before.pairs);
             (format!("{learned} pairs learned"), "none".into(), learned == 0)
         },
     },
     Attack {
         who: ROOT,
-        what: "packets, each to another queue pair, while the victim sends",
+        what: "packets, each to a different QP, while the victim sends",
         at: At::Sender,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
@@ -73,11 +73,10 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 socket.send(&sprayed(number).frame())
             })
         },
-        judge: |before, after, _| {
+        verdict: |before, after, _| {
             let (new, evicted) = (after.new_flows - before.new_flows, after.evicted - before.evicted);
-            let effect =
-                format!("{new} flows entered, {evicted} pushed out, a table of {}", after.table_flows);
-            (effect, "the victim's is there, at its rate".into(), is_unchanged(before, after))
+            let effect = format!("{new} flows inserted, {evicted} evicted, a table of {}", after.table_flows);
+            (effect, "the victim's flow is present, at its rate".into(), is_unchanged(before, after))
         },
     },
     Attack {
@@ -91,24 +90,24 @@ pub(crate) const ATTACKS: &[Attack] = &[
             }
             as_neighbour(site, packets, |_| cnp.clone())
         },
-        judge: rate_stays,
+        verdict: rate_stays,
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CNPs for queue pairs that nobody has",
+        what: "CNPs for QPs that do not exist",
         at: At::Sender,
         send: |site, packets| as_neighbour(site, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
-        judge: rate_stays,
+        verdict: rate_stays,
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CNPs for the victim, right in every bit",
+        what: "CNPs for the victim, valid in every bit",
         at: At::Sender,
         send: |site, packets| {
             let cnp = site.data.cnp(None, CNP_TOS);
             as_neighbour(site, packets, |_| cnp.clone())
         },
-        judge: |before, after, _| {
+        verdict: |before, after, _| {
             let effect =
                 format!("rate {} to {} Mbit/s", before.rate_bps / 1_000_000, after.rate_bps / 1_000_000);
             let bound = format!("rpg_min_rate, {} Mbit/s", FLOOR_BPS / 1_000_000);
@@ -120,14 +119,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         what: "REQ and REP of made-up connections",
         at: At::Sender,
         send: |site, packets| as_neighbour(site, packets, |number| handshake(2, 1, number)),
-        judge: |before, after, seconds| {
+        verdict: |before, after, seconds| {
             let learned = after.pairs.saturating_sub(before.pairs);
             let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
             let effect = format!(
                 "{learned} ends of pairs learned, the victim's {}",
                 if after.has_pair { "known" } else { "forgotten" }
             );
-            (effect, format!("{bound:.0}: 8,192 at once, then 1,000 a second"), learned as f64 <= bound)
+            (effect, format!("{bound:.0}: a burst of 8,192, then 1,000 a second"), learned as f64 <= bound)
         },
     },
     Attack {
@@ -139,21 +138,21 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let message = cm(3, site.data.src, &CmMessage::Dreq(dreq));
             as_neighbour(site, packets, |_| message.clone())
         },
-        judge: |_, after, _| {
-            let effect = if after.has_pair { "the pair is known still" } else { "the pair is forgotten" };
+        verdict: |_, after, _| {
+            let effect = if after.has_pair { "the pair is still known" } else { "the pair is removed" };
             (effect.into(), "known".into(), after.has_pair)
         },
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CE-marked packets to made-up queue pairs",
+        what: "CE-marked packets to made-up QPs",
         at: At::Receiver,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
             let marked = |number| Roce { ecn: Ecn::CE, src: 9, ..sprayed(number) }.frame();
             (0..packets).try_for_each(|number| socket.send(&marked(number)))
         },
-        judge: |before, after, seconds| {
+        verdict: |before, after, seconds| {
             let sent = after.cnps - before.cnps;
             let bound = CNP_RATE as f64 * (seconds + 1.0);
             (
@@ -165,18 +164,18 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         who: NEIGHBOUR,
-        what: "CE-marked packets for a group, for all, for another host",
+        what: "CE-marked packets for a multicast group, for broadcast, for another host",
         at: At::Receiver,
         send: |site, packets| {
             let socket = site.pair.a.socket("a0")?;
-            let others = [[0x01, 0x00, 0x5e, 1, 1, 1], [0xff; 6], [2, 0, 0, 0, 0, 0x77]];
-            (0..packets).zip(others.into_iter().cycle()).try_for_each(|(number, mac)| {
+            let foreign_macs = [[0x01, 0x00, 0x5e, 1, 1, 1], [0xff; 6], [2, 0, 0, 0, 0, 0x77]];
+            (0..packets).zip(foreign_macs.into_iter().cycle()).try_for_each(|(number, mac)| {
                 let mut frame = Roce { ecn: Ecn::CE, ..sprayed(number) }.frame();
                 frame.splice(..mac.len(), mac);
                 socket.send(&frame)
             })
         },
-        judge: |before, after, _| {
+        verdict: |before, after, _| {
             let sent = after.cnps - before.cnps;
             (format!("{sent} CNPs sent"), "none".into(), sent == 0)
         },
@@ -185,21 +184,21 @@ pub(crate) const ATTACKS: &[Attack] = &[
 
 /// A packet to the made-up QP of this number.
 fn sprayed(number: u32) -> Roce {
-    Roce { dest_qpn: MADE_UP + number % MADE_UP, ..Roce::default() }
+    Roce { dest_qpn: FIRST_FORGED_QPN + number % FIRST_FORGED_QPN, ..Roce::default() }
 }
 
 /// One half of the handshake of a made-up connection: `from` sends requests in even numbers, `to` replies in odd ones.
 fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
     let connection = number / 2;
     if number.is_multiple_of(2) {
-        return cm(from, to, &CmMessage::Req(req(MADE_UP + connection, connection)));
+        return cm(from, to, &CmMessage::Req(req(FIRST_FORGED_QPN + connection, connection)));
     }
-    let comm_ids = CommIds { local: connection, remote: MADE_UP + connection };
+    let comm_ids = CommIds { local: connection, remote: FIRST_FORGED_QPN + connection };
     cm(to, from, &CmMessage::Rep(Rep { comm_ids, local_qpn: connection, starting_psn: 1 }))
 }
 
 /// Sends a UDP payload through a socket of the sender's host.
-fn as_process(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+fn as_process(site: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
     let socket = site.pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
     let payload = site.data.bth();
     for number in 0..packets {
@@ -211,27 +210,28 @@ fn as_process(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Resu
 }
 
 /// Sends frames to the sender's host.
-fn as_neighbour(site: &Site, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+fn as_neighbour(site: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
     let socket: RawSocket = site.pair.b.socket("b0")?;
     (0..packets).try_for_each(|number| socket.send(&frame(number)))
 }
 
-fn is_unchanged(before: &Seen, after: &Seen) -> bool {
+fn is_unchanged(before: &Observation, after: &Observation) -> bool {
     after.charged.is_some() && after.rate_bps == before.rate_bps
 }
 
-fn rate_stays(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+fn rate_stays(before: &Observation, after: &Observation, _: f64) -> (String, String, bool) {
     let effect = format!("rate {} to {} Mbit/s", before.rate_bps / 1_000_000, after.rate_bps / 1_000_000);
     (effect, "unchanged".into(), is_unchanged(before, after))
 }
 
-fn not_charged(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+fn not_charged(before: &Observation, after: &Observation, _: f64) -> (String, String, bool) {
     let charged = after.charged.zip(before.charged).map(|(after, before)| after - before);
-    let effect = charged.map_or("the flow is gone".into(), |charged| format!("{charged} packets charged"));
+    let effect =
+        charged.map_or("the flow was evicted".into(), |charged| format!("{charged} packets charged"));
     (effect, "none".into(), charged == Some(0))
 }
 
-fn not_entered(before: &Seen, after: &Seen, _: f64) -> (String, String, bool) {
+fn not_entered(before: &Observation, after: &Observation, _: f64) -> (String, String, bool) {
     let new = after.new_flows - before.new_flows;
-    (format!("{new} flows entered"), "none".into(), new == 0 && is_unchanged(before, after))
+    (format!("{new} flows inserted"), "none".into(), new == 0 && is_unchanged(before, after))
 }

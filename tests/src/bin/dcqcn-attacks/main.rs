@@ -14,7 +14,7 @@ use nix::unistd::Uid;
 use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Attack};
-use crate::site::Site;
+use crate::site::Testbed;
 
 /// Attack a host with a running QP, and measure the effects.
 #[derive(Parser)]
@@ -75,14 +75,14 @@ fn run(args: &Args) -> Result<bool> {
 
 fn one(attack: &Attack, packets: u32) -> Result<Row> {
     eprintln!("   {}: {}", attack.who, attack.what);
-    let site = Site::new()?;
-    let before = site.look()?.at_work()?;
+    let site = Testbed::new()?;
+    let before = site.observe()?.activated()?;
     let (program_ns, started) = (site.program_ns(attack.at)?, Instant::now());
     (attack.send)(&site, packets)?;
     let seconds = started.elapsed().as_secs_f64();
     let ns_each = (site.program_ns(attack.at)? - program_ns) as f64 / f64::from(packets);
-    let after = site.look()?;
-    let (effect, bound, is_within) = (attack.judge)(&before, &after, seconds);
+    let after = site.observe()?;
+    let (effect, bound, is_within) = (attack.verdict)(&before, &after, seconds);
     Ok(Row {
         who: attack.who,
         what: attack.what,

@@ -8,7 +8,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::Held;
+use dcqcn_tests::bpf::HeldObjects;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 
@@ -31,14 +31,14 @@ pub(crate) enum At {
 }
 
 /// Host 1 sends to a QP of host 2, was cut once, and knows the QP at the other end.
-pub(crate) struct Site {
+pub(crate) struct Testbed {
     pub(crate) pair: Pair,
     pub(crate) data: Roce,
     programs: [Vec<u32>; 2],
 }
 
 /// Observable state.
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// Packets charged to the victim's flow; `None` if it was evicted.
     pub(crate) charged: Option<u64>,
     pub(crate) rate_bps: u64,
@@ -58,14 +58,14 @@ pub(crate) const COMM_IDS: CommIds = CommIds { local: 0x22, remote: 0x11 };
 /// The victim's own queue pair.
 pub(crate) const OWN_QPN: u32 = 0x51;
 
-impl Site {
+impl Testbed {
     pub(crate) fn new() -> Result<Self> {
         let pair = Pair::new("attack")?;
         pair.a.attach("a0", Role::Host, &SENDER)?;
         pair.b.attach("b0", Role::Host, &RECEIVER)?;
         pair.a.add_v4("a0", 1, 24)?;
         pair.b.add_v4("b0", 2, 24)?;
-        let programs = [Held::by(&pair.a, "a0")?.programs, Held::by(&pair.b, "b0")?.programs];
+        let programs = [HeldObjects::by(&pair.a, "a0")?.programs, HeldObjects::by(&pair.b, "b0")?.programs];
         let data = Roce::default();
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         a.send(&cm(data.src, data.dst, &CmMessage::Req(req(COMM_IDS.remote, OWN_QPN))))?;
@@ -83,7 +83,7 @@ impl Site {
         Ok(programs.map(|program| program.run_time().as_nanos() as u64).sum())
     }
 
-    pub(crate) fn look(&self) -> Result<Seen> {
+    pub(crate) fn observe(&self) -> Result<Observation> {
         let attachment = self.pair.a.attachment("a0")?;
         let maps = &attachment.maps;
         let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN, vlan: 0 };
@@ -91,7 +91,7 @@ impl Site {
         let flow = maps.rp_find(&maps.params()?, &FlowId { src: own.addr, receiver })?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);
-        Ok(Seen {
+        Ok(Observation {
             charged: flow.as_ref().map(|flow| flow.hot.packets),
             rate_bps: flow.as_ref().map_or(0, |flow| flow.hot.machine.rate_bps),
             new_flows: count(Stat::RpFlowNew)?,
@@ -104,10 +104,10 @@ impl Site {
     }
 }
 
-impl Seen {
+impl Observation {
     /// # Errors
     /// The victim is not running, so there is no state.
-    pub(crate) fn at_work(self) -> Result<Self> {
+    pub(crate) fn activated(self) -> Result<Self> {
         self.charged.filter(|_| self.has_pair).context("the victim is not running")?;
         Ok(self)
     }

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::links::CP;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::cpu_time;
 
 /// Name of its metric.
@@ -66,12 +66,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
                 near.send(&frame)?;
             }
             for _ in 0..WINDOW {
-                far.receive(PATIENCE)?.context("a packet does not come out of simple_switch")?;
+                far.receive(PATIENCE)?.context("simple_switch does not forward a packet")?;
             }
         }
         let packets = (WINDOW * windows) as f64;
         rates.push(packets / (busy()? - before).as_secs_f64() / 1e3);
     }
-    bench.add(Figure::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
+    bench.add(Metric::new(Section::Links, SIMPLE_SWITCH, "kpps", rates).more_is_better().against(CP));
     Ok(())
 }

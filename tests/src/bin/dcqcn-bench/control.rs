@@ -19,19 +19,19 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::PATIENCE;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::scale;
 
 /// Flows of the dump.
 const FLOWS: u32 = 65_536;
 /// Slots in its table, enough to make overflowing sets rare.
-const PLACES: u32 = 1 << 18;
+const TABLE_FLOWS: u32 = 1 << 18;
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
 /// Class 3 marks every packet, and none.
 const MARK: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
-const LEAVE: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
-/// Packets after a change of which at least one has the new parameters.
+const UNMARKED: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
+/// Packets sent after a change; at least one of them must have the new parameters.
 const ENOUGH: usize = 100;
 
 /// Measures the control plane.
@@ -44,7 +44,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-control")?;
     let request = request("a0", Role::Host, &[RATE])?;
     let flows = if bench.quick { 1_024 } else { FLOWS };
-    let settings = Settings { flows: Some(PLACES), ..request.settings };
+    let settings = Settings { flows: Some(TABLE_FLOWS), ..request.settings };
     pair.a.attach_as(&Request { settings, ..request })?;
     let socket = pair.a.socket("a0")?;
     for qpn in FIRST_QPN..FIRST_QPN + flows {
@@ -66,15 +66,15 @@ fn changes(bench: &mut Bench) -> Result<()> {
         let (first, call) = change(&pair)?;
         seen.push(first.as_secs_f64() * 1e6);
         took.push(call.as_secs_f64() * 1e6);
-        pair.a.set("a0", &LEAVE)?;
+        pair.a.set("a0", &UNMARKED)?;
     }
-    bench.add(Figure::new(
+    bench.add(Metric::new(
         Section::Control,
-        "live change: call to the first packet that sees it",
+        "live change: from the call to the first packet with it",
         "us",
         seen,
     ));
-    bench.add(Figure::new(Section::Control, "live change: the whole call", "us", took));
+    bench.add(Metric::new(Section::Control, "live change: duration of the call", "us", took));
     Ok(())
 }
 
@@ -117,11 +117,11 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
         let tos = frame.get(shape.l3() + 1).copied().context("a short frame")?;
         if Ecn::from_tos(tos) == Ecn::CE {
             let bth = frame.get(shape.bth()..).and_then(Bth::parse).context("no BTH")?.0;
-            let at = sent.get(bth.psn() as usize).context("a packet that was never sent")?;
+            let at = sent.get(bth.psn() as usize).context("received a packet that was never sent")?;
             return Ok((at.saturating_duration_since(start), call));
         }
     }
-    Err(anyhow!("no packet saw the change"))
+    Err(anyhow!("no packet had the new parameters"))
 }
 
 /// `dcqcn flows` of all flows.
@@ -137,7 +137,7 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
         // A few sets overflow.
         ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn flows` shows {rows} of {flows} flows");
     }
-    bench.add(Figure::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
+    bench.add(Metric::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let mut command = Command::new(binary);
     command.args(["run", "a0"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running(pair.a.run(|| command.spawn())??);
-    // Its start-up is not representative.
+    // Exclude its start-up, which is not representative.
     thread::sleep(Duration::from_secs(1));
     let pid = running.0.id();
     let before = cpu_seconds(pid)?;
@@ -168,10 +168,10 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
     let resident: f64 = resident.context("no VmRSS")?.parse()?;
-    ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` ended by itself");
-    let what = |figure: &str| format!("`dcqcn run` next to {flows} QPs: {figure}");
-    bench.add(Figure::new(Section::Control, what("CPU"), "%", vec![cpu]));
-    bench.add(Figure::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
+    ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` exited unexpectedly");
+    let what = |metric: &str| format!("`dcqcn run` next to {flows} QPs: {metric}");
+    bench.add(Metric::new(Section::Control, what("CPU"), "%", vec![cpu]));
+    bench.add(Metric::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
     Ok(())
 }
 
@@ -180,7 +180,7 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name, in parentheses, may hold spaces.
-    let (_, fields) = stat.rsplit_once(") ").context("an odd /proc/PID/stat")?;
+    let (_, fields) = stat.rsplit_once(") ").context("cannot parse /proc/PID/stat")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
     Ok(ticks / TICKS_PER_SECOND)
 }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::report::{Figure, Report, Section};
+use crate::report::{Metric, Report, Section};
 
 /// A metric that got worse by more than this, and by more than its own noise, is a regression.
 const WORSE: f64 = 1.10;
 /// A metric whose quartiles differ by more than this fraction cannot show a change of a tenth.
 const NOISE: f64 = 0.10;
-/// Maximum runs of a section before the result stands.
+/// Maximum runs of a section before the result is final.
 pub(crate) const ATTEMPTS: usize = 4;
 
 /// Result of comparing a metric.
@@ -44,12 +44,12 @@ pub(crate) struct Change {
 
 /// Value for comparison: relative to its reference in the same run if there is one, as the load of a machine varies;
 /// and the distance of its quartiles, as a fraction.
-fn told(report: &Report, figure: &Figure) -> (f64, f64) {
-    (report.ratio(figure).unwrap_or(figure.better()), ((figure.high - figure.low) / figure.median).abs())
+fn comparable(report: &Report, metric: &Metric) -> (f64, f64) {
+    (report.ratio(metric).unwrap_or(metric.better()), ((metric.high - metric.low) / metric.median).abs())
 }
 
-fn change(old: &Report, new: &Report, then: &Figure) -> Change {
-    let Some(now) = new.figure(then.section, &then.name) else {
+fn change(old: &Report, new: &Report, then: &Metric) -> Change {
+    let Some(now) = new.metric(then.section, &then.name) else {
         return Change {
             section: then.section,
             name: then.name.clone(),
@@ -60,7 +60,7 @@ fn change(old: &Report, new: &Report, then: &Figure) -> Change {
             verdict: Verdict::Unsure,
         };
     };
-    let ((before, noise_then), (after, noise_now)) = (told(old, then), told(new, now));
+    let ((before, noise_then), (after, noise_now)) = (comparable(old, then), comparable(new, now));
     let ratio = after / before;
     let worse_by = if now.more_is_better { 1.0 / ratio } else { ratio };
     let noise = noise_then.max(noise_now);
@@ -90,18 +90,18 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
         return Vec::new();
     };
     let mut best = first.clone();
-    for figure in &mut best.figures {
+    for metric in &mut best.figures {
         for run in more {
-            if let Some(other) = run.figure(figure.section, &figure.name)
-                && (other.better() < figure.better()) != figure.more_is_better
+            if let Some(other) = run.metric(metric.section, &metric.name)
+                && (other.better() < metric.better()) != metric.more_is_better
             {
-                *figure = other.clone();
+                *metric = other.clone();
             }
         }
     }
-    let is_measured = |section| best.figures.iter().any(|figure| figure.section == section);
-    let known = old.figures.iter().filter(|figure| is_measured(figure.section));
-    known.map(|figure| change(old, &best, figure)).collect()
+    let is_measured = |section| best.figures.iter().any(|metric| metric.section == section);
+    let known = old.figures.iter().filter(|metric| is_measured(metric.section));
+    known.map(|metric| change(old, &best, metric)).collect()
 }
 
 /// Sections to run again: with a regression, or inconclusive.
@@ -137,18 +137,16 @@ const SLACK: f64 = 1.35;
 
 /// Metrics of [`STABLE`] beyond their bounds, as text.
 pub(crate) fn beyond(report: &Report) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for (name, largest) in STABLE {
         let bound = largest * SLACK;
-        match report.figure(Section::Packets, name).and_then(|figure| report.ratio(figure)) {
+        match report.metric(Section::Packets, name).and_then(|metric| report.ratio(metric)) {
             Some(ratio) if ratio <= bound => {}
-            Some(ratio) => {
-                told.push(format!("{name}: {ratio:.2} times what it is compared with, bound {bound:.2}"))
-            }
-            None => told.push(format!("{name}: not measured")),
+            Some(ratio) => lines.push(format!("{name}: {ratio:.2} times its reference, bound {bound:.2}")),
+            None => lines.push(format!("{name}: not measured")),
         }
     }
-    told
+    lines
 }
 
 #[cfg(test)]
@@ -160,8 +158,8 @@ mod tests {
     fn run(rounds: Vec<f64>) -> Report {
         let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
         let figures = vec![
-            Figure::new(Section::Packets, "base", "ns", vec![10.0]),
-            Figure::new(Section::Packets, "a", "ns", rounds).against("base"),
+            Metric::new(Section::Packets, "base", "ns", vec![10.0]),
+            Metric::new(Section::Packets, "a", "ns", rounds).against("base"),
         ];
         let (skipped, targets) = (Vec::new(), Vec::new());
         Report { version: VERSION, machine, quick: true, seconds: 0.0, figures, skipped, targets }
@@ -180,19 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn gate_reports_hiding_noise() {
+    fn gate_reports_noise_that_hides_changes() {
         let noisy = vec![100.0, 115.0, 140.0];
         assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Unsure);
-        assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "more than any noise");
-        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run counts");
+        assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "above the noise");
+        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run is used");
     }
 
     #[test]
     fn gate_discounts_common_slowdown() {
         let slower = |report: &mut Report| {
-            report.figures.iter_mut().for_each(|figure| {
-                (figure.low, figure.median, figure.high) =
-                    (figure.low * 3.0, figure.median * 3.0, figure.high * 3.0)
+            report.figures.iter_mut().for_each(|metric| {
+                (metric.low, metric.median, metric.high) =
+                    (metric.low * 3.0, metric.median * 3.0, metric.high * 3.0)
             });
         };
         let (old, mut new) = (run(vec![100.0]), run(vec![100.0]));
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sections_in_doubt_are_run_again() {
+    fn doubtful_sections_are_rerun() {
         assert_eq!(doubtful(&compare(&run(vec![100.0]), &[run(vec![200.0])])), [Section::Packets]);
         assert_eq!(doubtful(&compare(&run(vec![100.0]), &[run(vec![100.0])])), []);
     }
@@ -228,11 +226,11 @@ mod tests {
         let mut report = run(Vec::new());
         assert_eq!(beyond(&report).len(), STABLE.len());
         report.figures.extend(STABLE.map(|(name, largest)| {
-            Figure::new(Section::Packets, name, "ns", vec![10.0 * largest * 1.3]).against("base")
+            Metric::new(Section::Packets, name, "ns", vec![10.0 * largest * 1.3]).against("base")
         }));
         assert_eq!(beyond(&report), Vec::<String>::new());
-        let Some(figure) = report.figures.last_mut() else { panic!("no figures") };
-        figure.low *= 1.1;
+        let Some(metric) = report.figures.last_mut() else { panic!("no figures") };
+        metric.low *= 1.1;
         assert!(beyond(&report).iter().all(|line| line.starts_with(STABLE[STABLE.len() - 1].0)));
         assert_eq!(beyond(&report).len(), 1);
     }

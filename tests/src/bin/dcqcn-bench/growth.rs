@@ -21,11 +21,11 @@ use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::per_packet::{FAST_BPS, fed};
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::{Input, Instance, ORDER_LEN, Target, host, program, program_of, run, runs, switch};
 
 /// Slots in a table of `qps` QPs: twice as many, to avoid overflowing sets, up to the maximum.
-fn places(qps: u32) -> u32 {
+fn table_slots(qps: u32) -> u32 {
     (2 * qps).clamp(DEFAULT_FLOWS, MAX_FLOWS)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
 
-/// Numbers from 0 up to 1.
+/// Random numbers from 0 up to 1.
 struct Random(u64);
 
 impl Random {
@@ -59,7 +59,7 @@ impl Random {
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let qps = if bench.quick { QPS.get(..3).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
-        let mut instance = Instance::load(&host(FAST_BPS), places(qps), |port| port)?;
+        let mut instance = Instance::load(&host(FAST_BPS), table_slots(qps), |port| port)?;
         let mut random = Random(SEED);
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
         uniform(bench, &mut random, qps)?;
@@ -117,8 +117,8 @@ fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let evicted = instance.count(Hook::Egress, Stat::RpFlowEvicted)? - evicted;
     let share = evicted as f64 / f64::from(rounds * repeat);
-    let percent = Figure::new(Section::Growth, format!("{name}: evictions"), "%", vec![share * 100.0]);
-    bench.add(Figure::new(Section::Growth, name, "ns", ns).against(ALONE));
+    let percent = Metric::new(Section::Growth, format!("{name}: evictions"), "%", vec![share * 100.0]);
+    bench.add(Metric::new(Section::Growth, name, "ns", ns).against(ALONE));
     if evicted != 0 {
         bench.add(percent);
     }
@@ -134,7 +134,7 @@ const fn extent(bench: &Bench) -> (u32, u32) {
 /// alone.
 fn least(bench: &mut Bench, qps: u32) -> Result<()> {
     const PACER: &str = "edt_tc";
-    let mut peer = baselines_with(LO, places(qps))?;
+    let mut peer = baselines_with(LO, table_slots(qps))?;
     let tc: &mut SchedClassifier = peer.program_mut(PACER).context("no minimal pacer")?.try_into()?;
     tc.load()?;
     let pacer = Target::new(program(&peer, PACER)?)?;
@@ -144,8 +144,8 @@ fn least(bench: &mut Bench, qps: u32) -> Result<()> {
     let ns = (0..rounds)
         .map(|_| fed(&mut bench.baselines, &pacer, Hook::Egress, &input, repeat))
         .collect::<Result<Vec<_>>>()?;
-    let named = |qps| format!("minimal pacer, {}", name("uniform", qps));
-    bench.add(Figure::new(Section::Growth, named(qps), "ns", ns).against(named(1)));
+    let row_name = |qps| format!("minimal pacer, {}", name("uniform", qps));
+    bench.add(Metric::new(Section::Growth, row_name(qps), "ns", ns).against(row_name(1)));
     Ok(())
 }
 
@@ -165,7 +165,7 @@ fn misses(bench: &mut Bench) -> Result<()> {
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    bench.add(Figure::new(Section::Growth, "every lookup a miss", "ns", ns).against(ALONE));
+    bench.add(Metric::new(Section::Growth, "every lookup a miss", "ns", ns).against(ALONE));
     Ok(())
 }
 
@@ -180,7 +180,7 @@ pub(crate) const FLOWS: [&str; 2] = ["2 CPUs, a flow each, in two sets", "2 CPUs
 /// Link for the thresholds: with FAST_BPS no queue builds up.
 const LINK_BPS: u64 = 100_000_000_000;
 
-/// Packets of one burst: some 400 us, so that two that begin together run together.
+/// Packets of one burst: some 400 us, so that two bursts that start together overlap.
 const BURST: u32 = 10_000;
 /// Minimum fraction of two bursts in which both ran.
 const OVERLAP: f64 = 0.9;
@@ -193,9 +193,9 @@ pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
         return Ok(());
     }
     let high = Config { wred: Profile::Hpcc.config(Some(LINK_BPS))?.wred, ..switch(FAST_BPS) };
-    side_by_side(bench, &high, CPUS)?;
+    compare(bench, &high, CPUS)?;
     apart(bench, &high)?;
-    side_by_side(bench, &switch(FAST_BPS), CPUS_LOW)?;
+    compare(bench, &switch(FAST_BPS), CPUS_LOW)?;
     flows(bench)
 }
 
@@ -204,29 +204,29 @@ fn flows(bench: &mut Bench) -> Result<()> {
     let inputs = [FIRST_QPN, FIRST_QPN + 1]
         .map(|dest_qpn| Input { packet: Roce { dest_qpn, ..Roce::default() }.frame(), ..Input::default() });
     let mut rates = Vec::new();
-    for (name, places) in FLOWS.into_iter().zip([DEFAULT_FLOWS, WAYS as u32]) {
-        let instance = Instance::load(&host(FAST_BPS), places, |port| port)?;
+    for (name, table_slots) in FLOWS.into_iter().zip([DEFAULT_FLOWS, WAYS as u32]) {
+        let instance = Instance::load(&host(FAST_BPS), table_slots, |port| port)?;
         let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
         rates.push(bursts(bench, &inputs.each_ref().map(|input| (egress, input)), name)?);
     }
     if rates.iter().all(|rates| !rates.is_empty()) {
         for (name, rates) in FLOWS.into_iter().zip(rates) {
-            bench.add(Figure::new(Section::Cpus, name, "Mpps", rates).more_is_better().against(FLOWS[0]));
+            bench.add(Metric::new(Section::Cpus, name, "Mpps", rates).more_is_better().against(FLOWS[0]));
         }
     }
     Ok(())
 }
 
 /// Measures one CPU and two under `config`.
-fn side_by_side(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<()> {
+fn compare(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<()> {
     let instance = Instance::of(config)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
     let one = bursts(bench, &[(egress, &input)], names[0])?;
     let two = bursts(bench, &[(egress, &input); 2], names[1])?;
     if !two.is_empty() {
-        bench.add(Figure::new(Section::Cpus, names[0], "Mpps", one).more_is_better());
-        bench.add(Figure::new(Section::Cpus, names[1], "Mpps", two).more_is_better().against(names[0]));
+        bench.add(Metric::new(Section::Cpus, names[0], "Mpps", one).more_is_better());
+        bench.add(Metric::new(Section::Cpus, names[1], "Mpps", two).more_is_better().against(names[0]));
     }
     Ok(())
 }
@@ -240,7 +240,7 @@ fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
     let both = [(egress(&first.ebpf)?, &input), (egress(&second.ebpf)?, &input)];
     let two = bursts(bench, &both, CPUS_APART)?;
     if !two.is_empty() {
-        bench.add(Figure::new(Section::Cpus, CPUS_APART, "Mpps", two).more_is_better().against(CPUS[0]));
+        bench.add(Metric::new(Section::Cpus, CPUS_APART, "Mpps", two).more_is_better().against(CPUS[0]));
     }
     Ok(())
 }
@@ -248,19 +248,19 @@ fn apart(bench: &mut Bench, config: &Config) -> Result<()> {
 /// Concurrent bursts of programs, each with its packet on a separate CPU; empty, with a message, if the machine is too
 /// busy.
 fn bursts(bench: &mut Bench, programs: &[(&Program, &Input)], name: &str) -> Result<Vec<f64>> {
-    let wanted = if bench.quick { 3 } else { 41 };
+    let samples = if bench.quick { 3 } else { 41 };
     let mut rates = Vec::new();
-    // On a busy machine most pairs of bursts do not run together.
+    // On a busy machine most pairs of bursts do not overlap.
     let patience = Instant::now() + Duration::from_secs(if bench.quick { 2 } else { 20 });
     for attempt in 0.. {
-        if rates.len() >= wanted || Instant::now() > patience {
+        if rates.len() >= samples || Instant::now() > patience {
             break;
         }
         bench.progress(&format!("{name}, attempt {}", attempt + 1));
         rates.extend(together(programs)?);
     }
     if rates.is_empty() {
-        bench.skip(name, "the machine is too busy: the CPUs never ran together");
+        bench.skip(name, "the machine is too busy: the bursts never overlapped");
     }
     Ok(rates)
 }

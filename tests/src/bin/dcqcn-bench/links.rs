@@ -13,7 +13,7 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::RawSocket;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::Baselines;
 
 /// Rate of the shaped links: far more than one CPU sends.
@@ -94,7 +94,7 @@ fn everything(_: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
     attach(&pair.b, b, Role::Host, None)
 }
 
-/// Attaches with `role` at a link rate that nothing here reaches.
+/// Attaches with `role` at a link rate above any here.
 pub(crate) fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
     let request = request(iface, role, &[RATE])?;
     let settings = Settings { pacer: pacer.or(Some(PacerChoice::None)), flows: None, ..request.settings };
@@ -167,8 +167,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for (name, against, _, _, _, rates) in wires {
-        let figure = Figure::new(Section::Links, name, "kpps", rates).more_is_better();
-        bench.add(Figure { against: against.map(str::to_owned), ..figure });
+        let metric = Metric::new(Section::Links, name, "kpps", rates).more_is_better();
+        bench.add(Metric { against: against.map(str::to_owned), ..metric });
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use dcqcn_tests::packets::Roce;
 
 use crate::Bench;
 use crate::per_packet::{FAST_BPS, in_line};
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program_of, send_live};
 
 const REDIRECT: &str = "redirect and nothing else, packets of 1 KB";
@@ -53,8 +53,8 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
             rates.push(f64::from(packets) / busy.as_secs_f64() / 1e6);
         }
     }
-    bench.add(Figure::new(Section::Live, REDIRECT, "Mpps", bare).more_is_better());
-    bench.add(Figure::new(Section::Live, OURS, "Mpps", inline).more_is_better().against(REDIRECT));
+    bench.add(Metric::new(Section::Live, REDIRECT, "Mpps", bare).more_is_better());
+    bench.add(Metric::new(Section::Live, OURS, "Mpps", inline).more_is_better().against(REDIRECT));
     Ok(())
 }
 
@@ -63,11 +63,11 @@ fn arrived(pair: &Pair) -> Result<u64> {
     let text = pair.b.command("ip -s -j link show dev b0")?;
     let links: serde_json::Value = serde_json::from_str(&text)?;
     let packets = links.pointer("/0/stats64/rx/packets").and_then(serde_json::Value::as_u64);
-    packets.context("`ip -s -j` names no packets")
+    packets.context("`ip -s -j` reports no packets")
 }
 
-/// A program that gets single packets.
-struct Alone<'a> {
+/// A program that receives single packets.
+struct SinglePacketRun<'a> {
     name: &'static str,
     against: Option<&'static str>,
     program: &'a Program,
@@ -90,10 +90,10 @@ fn alone(bench: &mut Bench) -> Result<()> {
         ("host, ingress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Ingress))?),
         ("host, egress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Egress))?),
     ] {
-        cases.push(Alone { name, against, program, percentiles: PERCENTILES.map(|_| Vec::new()) });
+        cases.push(SinglePacketRun { name, against, program, percentiles: PERCENTILES.map(|_| Vec::new()) });
     }
     for round in 0..rounds {
-        bench.progress(&format!("live, one by one, round {} of {rounds}", round + 1));
+        bench.progress(&format!("live, single packets, round {} of {rounds}", round + 1));
         for case in &mut cases {
             let mut ns = (0..packets).map(|_| alone_ns(case.program, &input)).collect::<Result<Vec<_>>>()?;
             ns.sort_by(f64::total_cmp);
@@ -106,11 +106,11 @@ fn alone(bench: &mut Bench) -> Result<()> {
     let mut figures = Vec::new();
     for case in cases {
         for ((percentile, _), rounds) in PERCENTILES.iter().zip(case.percentiles) {
-            let named = |name: &str| format!("one packet by itself, {name}: {percentile}");
-            let figure = Figure::new(Section::Live, named(case.name), "ns", rounds);
-            figures.push(Figure { against: case.against.map(named), ..figure });
+            let row_name = |name: &str| format!("one packet by itself, {name}: {percentile}");
+            let metric = Metric::new(Section::Live, row_name(case.name), "ns", rounds);
+            figures.push(Metric { against: case.against.map(row_name), ..metric });
         }
     }
-    figures.into_iter().for_each(|figure| bench.add(figure));
+    figures.into_iter().for_each(|metric| bench.add(metric));
     Ok(())
 }

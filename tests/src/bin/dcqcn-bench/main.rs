@@ -24,7 +24,7 @@ use clap::Parser;
 use dcqcn_tests::bpf::LO;
 
 use crate::gate::Verdict;
-use crate::report::{Figure, Machine, Report, Section, Skipped, VERSION};
+use crate::report::{Machine, Metric, Report, Section, Skipped, VERSION};
 use crate::runner::Baselines;
 
 /// Measure the data plane and its control plane.
@@ -58,14 +58,14 @@ struct Args {
 pub(crate) struct Bench {
     quick: bool,
     baselines: Baselines,
-    figures: Vec<Figure>,
+    figures: Vec<Metric>,
     skipped: Vec<Skipped>,
 }
 
 impl Bench {
     /// Records a metric.
-    pub(crate) fn add(&mut self, figure: Figure) {
-        self.figures.push(figure);
+    pub(crate) fn add(&mut self, metric: Metric) {
+        self.figures.push(metric);
     }
 
     /// Records that something cannot be measured here.
@@ -96,14 +96,14 @@ fn run(args: &Args) -> Result<ExitCode> {
     if let Some(old) = &old {
         ensure!(
             old.quick == args.quick,
-            "a quick run and a long one measure different things: compare with one of the same kind"
+            "a quick run and a complete one are not comparable: compare with a run of the same kind"
         );
     }
-    let wanted: Vec<Section> = match args.only.as_slice() {
+    let selected: Vec<Section> = match args.only.as_slice() {
         [] => Section::ALL.to_vec(),
         only => Section::ALL.into_iter().filter(|section| only.contains(section)).collect(),
     };
-    let report = measure(&wanted, args.quick)?;
+    let report = measure(&selected, args.quick)?;
     let json = serde_json::to_string_pretty(&report)?;
     if let Some(file) = &args.save {
         fs::write(file, &json).with_context(|| format!("cannot write {}", file.display()))?;
@@ -117,12 +117,12 @@ fn run(args: &Args) -> Result<ExitCode> {
         print!("{}", tables::text(&report));
     }
     // JSON is printed to standard output.
-    let tell = |text: &str| if args.json { eprint!("{text}") } else { print!("\n{text}") };
+    let print_text = |text: &str| if args.json { eprint!("{text}") } else { print!("\n{text}") };
     if let Some(old) = old {
-        return compare(&old, report, args.quick, tell);
+        return compare(&old, report, args.quick, print_text);
     }
     if args.gate {
-        return gate(report, args.quick, tell);
+        return gate(report, args.quick, print_text);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -132,14 +132,14 @@ const WORSE: u8 = 2;
 const UNSURE: u8 = 3;
 
 /// Compares a run with an earlier one, and repeats measurements in doubt.
-fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
+fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCode> {
     let mut runs = vec![report];
     let mut changes = gate::compare(old, &runs);
     while runs.len() < gate::ATTEMPTS && !gate::doubtful(&changes).is_empty() {
         runs.push(measure(&gate::doubtful(&changes), quick)?);
         changes = gate::compare(old, &runs);
     }
-    tell(&tables::changes(&changes));
+    print_text(&tables::changes(&changes));
     Ok(match changes.iter().map(|change| change.verdict).max() {
         Some(Verdict::Worse) => ExitCode::from(WORSE),
         Some(Verdict::Unsure) | None => ExitCode::from(UNSURE),
@@ -148,7 +148,7 @@ fn compare(old: &Report, report: Report, quick: bool, tell: impl Fn(&str)) -> Re
 }
 
 /// Checks a run against the machine-independent bounds, and repeats measurements beyond them.
-fn gate(report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
+fn gate(report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCode> {
     let mut beyond = gate::beyond(&report);
     for _ in 1..gate::ATTEMPTS {
         if beyond.is_empty() {
@@ -156,7 +156,7 @@ fn gate(report: Report, quick: bool, tell: impl Fn(&str)) -> Result<ExitCode> {
         }
         beyond = gate::beyond(&measure(&[Section::Packets], quick)?);
     }
-    beyond.iter().for_each(|line| tell(&format!("BEYOND {line}\n")));
+    beyond.iter().for_each(|line| print_text(&format!("BEYOND {line}\n")));
     Ok(ExitCode::from(if beyond.is_empty() { 0 } else { WORSE }))
 }
 
@@ -196,10 +196,10 @@ fn measure(sections: &[Section], quick: bool) -> Result<Report> {
 fn read(path: &PathBuf) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let report: Report = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no report of `cargo xtask bench --json`", path.display()))?;
+        .with_context(|| format!("{} is not a report of `cargo xtask bench --json`", path.display()))?;
     ensure!(
         report.version == VERSION,
-        "{} has version {}, this program makes version {VERSION}: make it again",
+        "{} has version {}, expected {VERSION}: run that benchmark again",
         path.display(),
         report.version
     );

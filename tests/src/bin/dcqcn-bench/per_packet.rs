@@ -21,7 +21,7 @@ use dcqcn_tests::packets::{Roce, v4};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 use crate::runner::{
     Baselines, Input, Instance, ORDER_LEN, Target, host as host_config, ns_per_run, program, program_of, run,
     runs, switch,
@@ -29,12 +29,12 @@ use crate::runner::{
 
 /// Link of unlimited flows: a packet of 1 KB takes 11 ns.
 pub(crate) const FAST_BPS: u64 = 800_000_000_000;
-/// Link of the hosts whose flows are.
+/// Link of the hosts with rate-limited flows.
 const LINK_BPS: u64 = 100_000_000_000;
 /// Link of the late flow: a packet of 1 KB takes 9 us.
 const SLOW_BPS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Runs in one measurement, where nothing limits them.
+/// Runs in one measurement.
 const REPEAT: u32 = 50_000;
 /// Flows that catch up on an idle second.
 const IDLE_FLOWS: u32 = 1_024;
@@ -167,7 +167,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     ];
     match peer()? {
         Some(ebpf) => cases.push(in_c(ebpf, plain())?),
-        None => bench.skip(C_PACER, "there is no clang; install one and run `cargo xtask bench`"),
+        None => bench.skip(C_PACER, "clang is not installed; install it and run `cargo xtask bench`"),
     }
     for (name, hook) in TCP.into_iter().zip(HOOKS) {
         cases.push(Case::steady(name, &unpaced, hook, Stat::NotRoce, tcp())?);
@@ -214,8 +214,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for case in cases {
-        let figure = Figure::new(Section::Packets, case.name, "ns", case.rounds);
-        bench.add(Figure { against: case.against.map(str::to_owned), ..figure });
+        let metric = Metric::new(Section::Packets, case.name, "ns", case.rounds);
+        bench.add(Metric { against: case.against.map(str::to_owned), ..metric });
     }
     Ok(())
 }
@@ -335,7 +335,7 @@ fn cut(name: &str, profile: Profile, data: &Roce) -> Result<Case> {
     Ok(Case::on(sender(&config, data)?, name, Hook::Ingress, Stat::RpCnpHandled, cnp))
 }
 
-/// A flow that was cut a moment ago and sends faster than its rate allows.
+/// A flow that was just cut and sends faster than its rate.
 fn in_recovery(data: &Roce) -> Result<Case> {
     /// Packets that use up the credit.
     const HEAD_START: u32 = 2_000;

@@ -9,7 +9,7 @@ use dcqcn_loader::dataplane::PROGRAMS;
 use dcqcn_loader::object::OBJECT;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 
 /// Loads the object as `attach` does and reads the kernel's statistics of each program.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
@@ -33,7 +33,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for (name, ms) in PROGRAMS.iter().zip(seconds) {
-        bench.add(Figure::new(Section::Programs, format!("{name}: load"), "ms", ms));
+        bench.add(Metric::new(Section::Programs, format!("{name}: load"), "ms", ms));
     }
     Ok(())
 }
@@ -46,9 +46,9 @@ fn describe(bench: &mut Bench, name: &str, program: &Program) -> Result<()> {
     };
     let mut add = |what: &str, unit: &str, value: Option<f64>| match value {
         Some(value) => {
-            bench.add(Figure::new(Section::Programs, format!("{name}: {what}"), unit, vec![value]));
+            bench.add(Metric::new(Section::Programs, format!("{name}: {what}"), unit, vec![value]));
         }
-        None => bench.skip(&format!("{name}: {what}"), "this kernel does not say"),
+        None => bench.skip(&format!("{name}: {what}"), "this kernel does not report it"),
     };
     add("verified", "instructions", info.verified_instruction_count().map(f64::from));
     add("translated", "bytes", info.size_translated().map(f64::from));
@@ -66,7 +66,7 @@ mod stack {
     use aya::programs::ProgramFd;
 
     const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
-    /// `struct bpf_prog_info` (include/uapi/linux/bpf.h): type, id, tag, then what is used here.
+    /// `struct bpf_prog_info` (include/uapi/linux/bpf.h): type, id, tag, then the fields used here.
     #[repr(C)]
     #[derive(Default)]
     struct Info {

@@ -57,7 +57,7 @@ impl Section {
 
 /// A metric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Figure {
+pub(crate) struct Metric {
     /// Section.
     pub(crate) section: Section,
     /// Name, unique in its section.
@@ -76,7 +76,7 @@ pub(crate) struct Figure {
     pub(crate) against: Option<String>,
 }
 
-impl Figure {
+impl Metric {
     /// The median of `rounds` and its quartiles; less is better.
     pub(crate) fn new(section: Section, name: impl Into<String>, unit: &str, mut rounds: Vec<f64>) -> Self {
         rounds.sort_by(f64::total_cmp);
@@ -133,7 +133,7 @@ pub(crate) struct Target {
     pub(crate) bound: f64,
     /// Measured value.
     pub(crate) measured: f64,
-    /// Whether the bound was kept.
+    /// Whether the value is within the bound.
     pub(crate) kept: bool,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Report {
     /// Duration.
     pub(crate) seconds: f64,
     /// Metrics.
-    pub(crate) figures: Vec<Figure>,
+    pub(crate) figures: Vec<Metric>,
     /// Skipped measurements.
     pub(crate) skipped: Vec<Skipped>,
     /// The targets of docs/measured/performance.md.
@@ -174,14 +174,14 @@ pub(crate) const VERSION: u32 = 1;
 
 impl Report {
     /// The metric called `name`.
-    pub(crate) fn figure(&self, section: Section, name: &str) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.section == section && figure.name == name)
+    pub(crate) fn metric(&self, section: Section, name: &str) -> Option<&Metric> {
+        self.figures.iter().find(|metric| metric.section == section && metric.name == name)
     }
 
     /// A metric relative to its reference: the better quartiles of both.
-    pub(crate) fn ratio(&self, figure: &Figure) -> Option<f64> {
-        let base = self.figure(figure.section, figure.against.as_ref()?)?;
-        Some(figure.better() / base.better())
+    pub(crate) fn ratio(&self, metric: &Metric) -> Option<f64> {
+        let base = self.metric(metric.section, metric.against.as_ref()?)?;
+        Some(metric.better() / base.better())
     }
 }
 
@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn metric_is_median_with_quartiles() {
-        let figure = Figure::new(Section::Growth, "a", "ns", vec![5.0, 1.0, 2.0, 4.0, 3.0]);
-        assert_eq!((figure.low, figure.median, figure.high), (2.0, 3.0, 4.0));
-        assert_eq!((figure.better(), figure.more_is_better().better()), (2.0, 4.0));
+        let metric = Metric::new(Section::Growth, "a", "ns", vec![5.0, 1.0, 2.0, 4.0, 3.0]);
+        assert_eq!((metric.low, metric.median, metric.high), (2.0, 3.0, 4.0));
+        assert_eq!((metric.better(), metric.more_is_better().better()), (2.0, 4.0));
     }
 }

@@ -116,7 +116,6 @@ pub(crate) const fn program_of(hook: Hook) -> &'static str {
 pub(crate) struct Instance {
     /// The object.
     pub(crate) ebpf: Ebpf,
-    /// Maps of the object.
     pub(crate) maps: Maps,
     /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,
@@ -134,7 +133,7 @@ impl Instance {
         let mut ebpf = dataplane::load(Programs::Plain, sizes, mode, None, &PROGRAMS)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
-            _ => anyhow::bail!("RP is no array"),
+            _ => anyhow::bail!("RP is not an array"),
         };
         let rp = aya::maps::Map::from_map_data(MapData::from_id(id)?)?.try_into()?;
         let mut maps = Maps::take(&mut ebpf)?;
@@ -182,7 +181,7 @@ impl Instance {
         let counted = self.count(hook, stat)? - before;
         ensure!(
             counted.abs_diff(packets) <= packets / 100 + 1,
-            "{counted} of {packets} packets were counted as {}: this would measure something else",
+            "{counted} of {packets} packets were counted as {}: the metric would be wrong",
             stat.label()
         );
         Ok(result)

@@ -11,13 +11,13 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_params::{Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{Held, LO};
+use dcqcn_tests::bpf::{HeldObjects, LO};
 use dcqcn_tests::daemon::{Daemon, get};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
 
 use crate::Bench;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 
 /// Interfaces with full tables.
 const INTERFACES: [usize; 3] = [8, 32, 128];
@@ -41,7 +41,7 @@ pub(crate) fn scrape(interfaces: usize) -> String {
 /// Measures both. `binary` is the release's.
 pub(crate) fn measure(bench: &mut Bench, binary: &Path) -> Result<()> {
     large(bench)?;
-    many(bench, binary)
+    many_interfaces(bench, binary)
 }
 
 /// Attaching with the largest table, and the memory of a flow.
@@ -56,9 +56,9 @@ fn large(bench: &mut Bench) -> Result<()> {
         pair.a.attach_as(&Request { settings, ..request })?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
         if round == 0 {
-            let bytes: u64 = Held::by(&pair.a, "a0")?.maps.values().sum();
+            let bytes: u64 = HeldObjects::by(&pair.a, "a0")?.maps.values().sum();
             let per_flow = bytes as f64 / f64::from(MAX_FLOWS);
-            bench.add(Figure::new(
+            bench.add(Metric::new(
                 Section::Control,
                 "memory of all maps for a flow",
                 "bytes",
@@ -67,12 +67,12 @@ fn large(bench: &mut Bench) -> Result<()> {
         }
         pair.a.run(|| attach::detach("a0"))??;
     }
-    bench.add(Figure::new(Section::Control, LARGE, "ms", ms));
+    bench.add(Metric::new(Section::Control, LARGE, "ms", ms));
     Ok(())
 }
 
 /// Commands of an operator and a scraper, by number of interfaces.
-fn many(bench: &mut Bench, binary: &Path) -> Result<()> {
+fn many_interfaces(bench: &mut Bench, binary: &Path) -> Result<()> {
     let pair = Pair::new("bench-scale")?;
     pair.a.netlink()?.set_up(LO, true)?;
     let mut attached = 0;
@@ -82,7 +82,7 @@ fn many(bench: &mut Bench, binary: &Path) -> Result<()> {
             serve(bench, &pair, number)?;
         }
         attached = interfaces;
-        ask(bench, &pair.a, binary, attached)?;
+        query_daemon(bench, &pair.a, binary, attached)?;
     }
     Ok(())
 }
@@ -101,27 +101,27 @@ fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     }
     // In a full set, a new flow evicts another.
     let new = pair.a.count(&a, Hook::Egress, Stat::RpFlowNew)?;
-    let gone = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
+    let evicted = pair.a.count(&a, Hook::Egress, Stat::RpFlowEvicted)?;
     ensure!(
-        (new - gone) * 10 >= u64::from(flows) * 8,
-        "{a} has {new} flows less {gone} that were pushed out, of {flows}"
+        (new - evicted) * 10 >= u64::from(flows) * 8,
+        "{a} has {new} flows less {evicted} evicted, of {flows}"
     );
     Ok(())
 }
 
 /// Queries with a daemon that manages all of them.
-fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
+fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Result<()> {
     let file = format!(
         "[[interface]]\nname = 'n*'\nrole = 'host'\npacer = 'none'\n[interface.parameters]\nlink_rate = '100gbit'\n[metrics]\nlisten = \
          '{METRICS}'\n"
     );
     let _daemon = Daemon::start(host, &file)?;
-    let is_whole = || -> Result<bool> {
+    let is_complete = || -> Result<bool> {
         let text = host.run(|| TcpStream::connect(METRICS).is_ok())?.then(|| get(host, METRICS, "/metrics"));
         Ok(text.transpose()?.is_some_and(|text| seen(&text) == interfaces))
     };
     let until = Instant::now() + PATIENCE;
-    while !is_whole()? {
+    while !is_complete()? {
         ensure!(
             Instant::now() < until,
             "the daemon does not show {interfaces} interfaces after {PATIENCE:?}"
@@ -130,29 +130,30 @@ fn ask(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize) -> Resu
     }
     let command =
         |line: &str| -> Result<()> { host.command(&format!("{} {line}", binary.display())).map(drop) };
-    let mut ask = |name: &dyn Fn(usize) -> String, ask: &dyn Fn(usize) -> Result<()>| -> Result<()> {
-        let mut ms = Vec::new();
-        for round in 0..if bench.quick { 1 } else { 7 } {
-            thread::sleep(APART);
-            let start = Instant::now();
-            ask(round)?;
-            ms.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        bench.add(Figure::new(Section::Control, name(interfaces), "ms", ms).against(name(FEW)));
-        Ok(())
-    };
-    ask(&scrape, &|_| {
+    let mut query_daemon =
+        |name: &dyn Fn(usize) -> String, query_daemon: &dyn Fn(usize) -> Result<()>| -> Result<()> {
+            let mut ms = Vec::new();
+            for round in 0..if bench.quick { 1 } else { 7 } {
+                thread::sleep(APART);
+                let start = Instant::now();
+                query_daemon(round)?;
+                ms.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+            bench.add(Metric::new(Section::Control, name(interfaces), "ms", ms).against(name(FEW)));
+            Ok(())
+        };
+    query_daemon(&scrape, &|_| {
         let text = get(host, METRICS, "/metrics")?;
         ensure!(seen(&text) == interfaces, "a scrape shows {} of {interfaces} interfaces", seen(&text));
         Ok(())
     })?;
-    ask(&|interfaces| format!("`dcqcn status --json` of {interfaces} interfaces"), &|_| {
+    query_daemon(&|interfaces| format!("`dcqcn status --json` of {interfaces} interfaces"), &|_| {
         command("status --json")
     })?;
-    ask(&|interfaces| format!("`dcqcn flows --json` of one of {interfaces} interfaces"), &|_| {
+    query_daemon(&|interfaces| format!("`dcqcn flows --json` of one of {interfaces} interfaces"), &|_| {
         command("flows n0 --json")
     })?;
-    ask(&|interfaces| format!("`dcqcn set` of one of {interfaces} interfaces"), &|round| {
+    query_daemon(&|interfaces| format!("`dcqcn set` of one of {interfaces} interfaces"), &|round| {
         command(&format!("set n0 rpg_ai_rate={}mbit", 40 + round))
     })
 }

@@ -11,46 +11,46 @@ use crate::gate::{Change, Verdict};
 use crate::growth::{ALONE, CPUS, CPUS_LOW, FLOWS, QPS, name};
 use crate::links::{EMPTY, EVERYTHING};
 use crate::per_packet::{CNP_MADE, INLINE, MARKS, MINIMAL_PACER, PACED, REDIRECT, TCP, UNMARKED};
-use crate::report::{BUDGET_NS, Figure, Report, Section, Target};
+use crate::report::{BUDGET_NS, Metric, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
 use crate::tcp;
 
 /// The targets that this run measured.
 pub(crate) fn targets(report: &Report) -> Vec<Target> {
-    let ns = |name: &str| report.figure(Section::Packets, name);
+    let ns = |name: &str| report.metric(Section::Packets, name);
     let mut targets = Vec::new();
     let mut at_most = |what: String, bound: f64, measured: Option<f64>| {
         targets.extend(measured.map(|measured| Target { what, bound, measured, kept: measured <= bound }));
     };
     for name in TCP {
-        let ratio = ns(name).and_then(|figure| report.ratio(figure));
+        let ratio = ns(name).and_then(|metric| report.ratio(metric));
         at_most(format!("{name}: times the empty program"), 1.1, ratio);
     }
     let together: Option<f64> = UNMARKED.iter().map(|name| Some(ns(name)?.better())).sum();
     let empty: Option<f64> = UNMARKED
         .iter()
-        .map(|name| ns(name).and_then(|figure| Some(figure.better() / report.ratio(figure)?)))
+        .map(|name| ns(name).and_then(|metric| Some(metric.better() / report.ratio(metric)?)))
         .sum();
     let ratio = together.zip(empty).map(|(together, empty)| together / empty);
     at_most("RoCE unmarked, both hooks: times the two empty programs".into(), 2.0, ratio);
     for (name, bound) in [(UNMARKED[1], 3.0), (MARKS, 3.5)] {
-        let ratio = ns(name).and_then(|figure| report.ratio(figure));
+        let ratio = ns(name).and_then(|metric| report.ratio(metric));
         at_most(format!("{name}: times the empty program"), bound, ratio);
     }
-    let paced = ns(PACED).and_then(|figure| report.ratio(figure));
+    let paced = ns(PACED).and_then(|metric| report.ratio(metric));
     at_most(format!("{PACED}: times the {MINIMAL_PACER}"), 1.15, paced);
     let inline = ns(INLINE).zip(ns(REDIRECT)).map(|(inline, redirect)| inline.better() / redirect.better());
     at_most(format!("{INLINE}: times {REDIRECT}"), 1.5, inline);
-    at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(Figure::better));
+    at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(Metric::better));
     for (qps, words, bound) in [(4_096, "4,096", 1.1), (65_536, "65,536", 1.5), (1_000_000, "1,000,000", 2.0)]
     {
-        let grown = report.figure(Section::Growth, &name("uniform", qps));
-        at_most(format!("{words} QPs: times {ALONE}"), bound, grown.and_then(|figure| report.ratio(figure)));
+        let grown = report.metric(Section::Growth, &name("uniform", qps));
+        at_most(format!("{words} QPs: times {ALONE}"), bound, grown.and_then(|metric| report.ratio(metric)));
     }
-    let control = |name: &str| Some(report.figure(Section::Control, name)?.better());
+    let control = |name: &str| Some(report.metric(Section::Control, name)?.better());
     at_most(format!("{LARGE}, ms"), 1_000.0, control(LARGE));
     at_most(format!("{}, ms", scrape(128)), 1_000.0, control(&scrape(128)));
-    let ratio = |section, name: &str| report.figure(section, name).and_then(|figure| report.ratio(figure));
+    let ratio = |section, name: &str| report.metric(section, name).and_then(|metric| report.ratio(metric));
     let mut at_least = |what: String, bound: f64, measured: Option<f64>| {
         let what = format!("{what} (at least)");
         targets.extend(measured.map(|measured| Target { what, bound, measured, kept: measured >= bound }));
@@ -58,7 +58,7 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     at_least(format!("{}: times one", CPUS[1]), 1.6, ratio(Section::Cpus, CPUS[1]));
     at_least(format!("{}: times one", CPUS_LOW[1]), 1.6, ratio(Section::Cpus, CPUS_LOW[1]));
     at_least(format!("{}: times {}", FLOWS[1], FLOWS[0]), 1.0 / 1.3, ratio(Section::Cpus, FLOWS[1]));
-    let links = |name| Some(report.figure(Section::Links, name)?.better());
+    let links = |name| Some(report.metric(Section::Links, name)?.better());
     let kept = links(EVERYTHING).zip(links(EMPTY)).map(|(ours, empty)| ours / empty);
     at_least(format!("{EVERYTHING}: times {EMPTY}"), 0.95, kept);
     for name in tcp::attached() {
@@ -71,8 +71,8 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
 pub(crate) fn text(report: &Report) -> String {
     let mut text = String::new();
     for section in Section::ALL {
-        let figures: Vec<&Figure> =
-            report.figures.iter().filter(|figure| figure.section == section).collect();
+        let figures: Vec<&Metric> =
+            report.figures.iter().filter(|metric| metric.section == section).collect();
         if figures.is_empty() {
             continue;
         }
@@ -85,8 +85,8 @@ pub(crate) fn text(report: &Report) -> String {
             "AGAINST",
             ">OF 327 ns",
         ]);
-        for figure in figures {
-            table.row(cells(report, figure));
+        for metric in figures {
+            table.row(cells(report, metric));
         }
         text += &format!("{table}\n");
     }
@@ -98,16 +98,16 @@ pub(crate) fn text(report: &Report) -> String {
     text + &table.to_string()
 }
 
-fn cells(report: &Report, figure: &Figure) -> [String; 7] {
-    let is_packet = figure.section == Section::Packets;
+fn cells(report: &Report, metric: &Metric) -> [String; 7] {
+    let is_packet = metric.section == Section::Packets;
     [
-        figure.name.clone(),
-        digits(figure.median),
-        figure.unit.clone(),
-        format!("{}-{}", digits(figure.low), digits(figure.high)),
-        report.ratio(figure).map_or_else(String::new, |ratio| format!("{ratio:.2}")),
-        figure.against.clone().unwrap_or_default(),
-        if is_packet { format!("{:.1} %", figure.median / BUDGET_NS * 100.0) } else { String::new() },
+        metric.name.clone(),
+        digits(metric.median),
+        metric.unit.clone(),
+        format!("{}-{}", digits(metric.low), digits(metric.high)),
+        report.ratio(metric).map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+        metric.against.clone().unwrap_or_default(),
+        if is_packet { format!("{:.1} %", metric.median / BUDGET_NS * 100.0) } else { String::new() },
     ]
 }
 
@@ -138,8 +138,8 @@ pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
         let mut heading = vec!["what", "median", "unit", "quartiles", "ratio", "to"];
         heading.extend(with_budget.then_some("of 327 ns"));
         let mut table = markdown(&heading);
-        for figure in report.figures.iter().filter(|figure| figure.section == section) {
-            let cells = cells(report, figure);
+        for metric in report.figures.iter().filter(|metric| metric.section == section) {
+            let cells = cells(report, metric);
             let shown = if with_budget { cells.len() } else { cells.len() - 1 };
             table += &line(&cells.iter().take(shown).map(String::as_str).collect::<Vec<_>>());
         }
@@ -160,9 +160,9 @@ fn line(cells: &[&str]) -> String {
 fn plot(report: &Report, file: &Path) -> Result<()> {
     let curve = |distribution: &str| -> Curve {
         let point = |&qps: &u32| {
-            // One queue pair is the same in every distribution.
+            // All distributions share one row for a single QP.
             let name = if qps == 1 { ALONE.to_owned() } else { name(distribution, qps) };
-            Some((f64::from(qps).log10(), report.figure(Section::Growth, &name)?.median))
+            Some((f64::from(qps).log10(), report.metric(Section::Growth, &name)?.median))
         };
         QPS.iter().filter_map(point).collect()
     };
@@ -207,7 +207,7 @@ pub(crate) fn changes(changes: &[Change]) -> String {
             format!("{:.2}", change.ratio),
             match change.verdict {
                 Verdict::Kept => String::new(),
-                Verdict::Unsure => "too noisy to tell".to_owned(),
+                Verdict::Unsure => "inconclusive: too noisy".to_owned(),
                 Verdict::Worse => "WORSE".to_owned(),
             },
         ]);

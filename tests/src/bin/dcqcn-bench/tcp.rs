@@ -12,7 +12,7 @@ use dcqcn_tests::host::{Pair, join};
 
 use crate::Bench;
 use crate::links::attach;
-use crate::report::{Figure, Section};
+use crate::report::{Metric, Section};
 
 /// MTU of most Ethernet links.
 const MTU: u32 = 1_500;
@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy)]
 struct Setup {
     name: &'static str,
-    at_a: Option<Role>,
-    at_b: Option<Role>,
+    role_a: Option<Role>,
+    role_b: Option<Role>,
 }
 
 const NOTHING: &str = "nothing attached";
 const SETUPS: [Setup; 5] = [
-    Setup { name: NOTHING, at_a: None, at_b: None },
-    Setup { name: "host at the sender", at_a: Some(Role::Host), at_b: None },
-    Setup { name: "host at the receiver", at_a: None, at_b: Some(Role::Host) },
-    Setup { name: "switch at the sender", at_a: Some(Role::Switch), at_b: None },
-    Setup { name: "host at both ends", at_a: Some(Role::Host), at_b: Some(Role::Host) },
+    Setup { name: NOTHING, role_a: None, role_b: None },
+    Setup { name: "host at the sender", role_a: Some(Role::Host), role_b: None },
+    Setup { name: "host at the receiver", role_a: None, role_b: Some(Role::Host) },
+    Setup { name: "switch at the sender", role_a: Some(Role::Switch), role_b: None },
+    Setup { name: "host at both ends", role_a: Some(Role::Host), role_b: Some(Role::Host) },
 ];
 
 /// Streams at a time, and whether the sender has TCP segmentation offload.
@@ -85,7 +85,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             let address = IpAddr::V4(Ipv4Addr::new(10, 1, number, last));
             host.netlink()?.add_address(host.index(iface)?, address, 24)?;
         }
-        for (host, iface, role) in [(&pair.a, &a, setup.at_a), (&pair.b, &b, setup.at_b)] {
+        for (host, iface, role) in [(&pair.a, &a, setup.role_a), (&pair.b, &b, setup.role_b)] {
             if let Some(role) = role {
                 attach(host, iface, role, None).with_context(|| setup.name)?;
             }
@@ -108,9 +108,9 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         }
     }
     for Wire { setup, load, rates, .. } in wires {
-        let figure = Figure::new(Section::Tcp, name(load, setup), "Gbit/s", rates).more_is_better();
+        let metric = Metric::new(Section::Tcp, name(load, setup), "Gbit/s", rates).more_is_better();
         let base = SETUPS.into_iter().find(|other| other.name == NOTHING && setup.name != NOTHING);
-        bench.add(Figure { against: base.map(|base| name(load, base)), ..figure });
+        bench.add(Metric { against: base.map(|base| name(load, base)), ..metric });
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.until(1)?;
         field.restart_etcd_after(Duration::from_secs(5))
     }),
-    fault("the coordinator killed again and again, at every step", |field| {
+    fault("the coordinator killed repeatedly, at every step", |field| {
         let mut times = 0;
         while !field.is_over()? {
             field.end_coordinators()?;
@@ -94,13 +94,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("agents killed in the middle of applying, and started again", |field| {
         let hosts = field.last(3);
         for host in &hosts {
-            field.site.controllers[host].be(Nature::Slow(Duration::from_secs(1)));
+            field.site.daemons[host].be(Nature::Slow(Duration::from_secs(1)));
         }
-        field.until(field.site.controllers.len() - 3)?;
+        field.until(field.site.daemons.len() - 3)?;
         for host in &hosts {
             field.site.kill_agent(host)?;
             field.site.begin_agent(host)?;
-            field.site.controllers[host].be(Nature::Good);
+            field.site.daemons[host].be(Nature::Good);
         }
         Ok(())
     }),
@@ -119,7 +119,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
         field.end()?;
-        ensure!(field.site.controllers[&host].name() != Some(field.name()), "it changed without an agent");
+        ensure!(field.site.daemons[&host].name() != Some(field.name()), "the host changed without an agent");
         field.site.begin_agent(&host)
     }),
     fault("history compacted while agents are silent", |field| {
@@ -127,7 +127,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         for host in &hosts {
             field.site.signal_agent(host, Signal::SIGSTOP)?;
         }
-        field.until(field.site.controllers.len() - 2)?;
+        field.until(field.site.daemons.len() - 2)?;
         let status = field.site.etcd.ctl(&["get", "healthy", "--write-out=fields"])?;
         let text = String::from_utf8_lossy(&status.stdout).into_owned();
         let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
@@ -141,12 +141,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { parameters: "rpg_gd = 15", ..harm("worse values: rolled back", |_| Ok(())) },
     harm("one host refuses: rolled back", |field| {
         let host = field.last(1).remove(0);
-        field.site.controllers[&host].be(Nature::Refuses);
+        field.site.daemons[&host].be(Nature::Refuses);
         field.end()?;
-        field.site.controllers[&host].be(Nature::Good);
+        field.site.daemons[&host].be(Nature::Good);
         Ok(())
     }),
-    harm("aborted, and the coordinator killed while it goes back", |field| {
+    harm("aborted, and the coordinator killed in the rollback", |field| {
         field.until(3)?;
         field.site.text(&["abort", "--why", "a mistake"])?;
         field.end_coordinators()?;
@@ -154,24 +154,24 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     harm("a canary silent: rolled back", |field| {
         // The canary has not changed yet: the coordinator has just started.
-        field.site.controllers[&field.canary()].be(Nature::Silent);
+        field.site.daemons[&field.canary()].be(Nature::Silent);
         field.end_within(LONG)?;
-        field.site.controllers[&field.canary()].be(Nature::Good);
+        field.site.daemons[&field.canary()].be(Nature::Good);
         Ok(())
     }),
     harm("half the throughput of a canary: rolled back", |field| {
-        field.site.controllers[&field.canary()].be(Nature::Half);
+        field.site.daemons[&field.canary()].be(Nature::Half);
         field.end_within(LONG)?;
-        field.site.controllers[&field.canary()].be(Nature::Good);
+        field.site.daemons[&field.canary()].be(Nature::Good);
         Ok(())
     }),
     harm("a canary dead before it changes: rolled back", |field| {
         let canary = field.canary();
-        field.site.controllers[&canary].be(Nature::Slow(Duration::from_secs(2)));
+        field.site.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
         Field::rest(Duration::from_millis(1_000));
         field.site.kill_agent(&canary)?;
         field.end_within(LONG)?;
-        field.site.controllers[&canary].be(Nature::Good);
+        field.site.daemons[&canary].be(Nature::Good);
         field.site.begin_agent(&canary)
     }),
     harm("a canary dead while it is watched: rolled back", |field| {
@@ -222,7 +222,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
-    harm("a canary dead while it goes back", |field| {
+    harm("a canary dead during the rollback", |field| {
         let canary = field.canary();
         field.until(3)?;
         field.end_coordinators()?;
@@ -238,9 +238,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("a canary dead before its turn: paused, then approved", |field| {
             let canary = field.canary();
             field.site.kill_agent(&canary)?;
-            field.site.wait("it is away", |status| Ok(there(status) < field.site.controllers.len()))?;
+            field.site.wait("the host is away", |status| Ok(there(status) < field.site.daemons.len()))?;
             field.coordinate()?;
-            field.site.wait("it is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+            field.site.wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
             ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
             field.site.text(&["resume"])?;
             field.end_within(LONG)?;
@@ -251,7 +251,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         // Replace the agent by a program that writes the records of another version.
         let host = field.last(1).remove(0);
         field.site.kill_agent(&host)?;
-        field.be_other_agent(&host)?;
+        field.run_rival_agent(&host)?;
         field.site.begin_agent(&host)
     }),
     Fault {

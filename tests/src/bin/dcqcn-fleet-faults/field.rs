@@ -65,8 +65,8 @@ impl Field {
         if self.coordinators.is_empty() {
             self.coordinate()?;
         }
-        let hosts = self.site.controllers.len();
-        self.site.wait("it is over and all are there", |status| {
+        let hosts = self.site.daemons.len();
+        self.site.wait("the rollout has ended and all hosts report", |status| {
             Ok(status["rollout"]["is_over"] == true && there(status) == hosts)
         })?;
         let status = self.site.status()?;
@@ -77,10 +77,10 @@ impl Field {
         let name = format!("fleet {}", self.version);
         // A host that was away may change shortly afterwards.
         let settled =
-            self.site.settle("every host has it", |_, controller| controller.name() == Some(name.clone()));
+            self.site.settle("every host has the version", |_, daemon| daemon.name() == Some(name.clone()));
         let mut elsewhere = Vec::new();
         if settled.is_err() {
-            let others = self.site.controllers.iter().filter(|(_, one)| one.name() != Some(name.clone()));
+            let others = self.site.daemons.iter().filter(|(_, one)| one.name() != Some(name.clone()));
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         let took = began.elapsed();
@@ -114,7 +114,7 @@ impl Field {
 
     /// Writes the records of a host as an agent of another version would, until the rollout has ended: with unknown fields and
     /// metrics, and few known ones.
-    pub(crate) fn be_other_agent(&self, host: &str) -> Result<()> {
+    pub(crate) fn run_rival_agent(&self, host: &str) -> Result<()> {
         let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
         let began = Instant::now();
         while !self.is_over()? {
@@ -142,7 +142,7 @@ impl Field {
     /// Number of hosts with the version being rolled out.
     pub(crate) fn changed(&self) -> usize {
         let name = Some(self.name());
-        self.site.controllers.values().filter(|one| one.name() == name).count()
+        self.site.daemons.values().filter(|one| one.name() == name).count()
     }
 
     /// Kills all coordinators.
@@ -161,7 +161,7 @@ impl Field {
 
     /// Waits until `hosts` hosts have the version being rolled out.
     pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        self.site.settle("enough hosts have it", |_, _| self.changed() >= hosts).map(drop)
+        self.site.settle("enough hosts have the version", |_, _| self.changed() >= hosts).map(drop)
     }
 
     /// Sleeps while the rollout continues.
@@ -181,7 +181,7 @@ impl Field {
 
     /// The canary: the first host to be changed.
     pub(crate) fn canary(&self) -> String {
-        self.site.controllers.keys().next().cloned().unwrap_or_default()
+        self.site.daemons.keys().next().cloned().unwrap_or_default()
     }
 
     /// Waits up to `time` for the end of the rollout.
@@ -196,12 +196,12 @@ impl Field {
 
     /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
-        self.site.wait("it is over", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
+        self.site.wait("the rollout has ended", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
     }
 
     /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
-        self.site.controllers.keys().rev().take(hosts).cloned().collect()
+        self.site.daemons.keys().rev().take(hosts).cloned().collect()
     }
 }
 

@@ -52,7 +52,7 @@ fn run(args: &Args) -> Result<bool> {
     if let Some(unknown) = args.only.iter().find(|name| !FAULTS.iter().any(|fault| fault.name == **name)) {
         bail!("unknown fault `{unknown}`; --list prints all faults");
     }
-    if !Etcd::is_there("dcqcn-fleet-faults") {
+    if !Etcd::available("dcqcn-fleet-faults") {
         bail!("etcd is not installed");
     }
     if !args.scale.is_empty() {
@@ -64,12 +64,12 @@ fn run(args: &Args) -> Result<bool> {
     let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
     let mut is_clean = true;
     let mut field = Field::new(args.hosts)?;
-    let wanted = |fault: &&Fault| match args.only.is_empty() {
+    let is_selected = |fault: &&Fault| match args.only.is_empty() {
         true => args.long || !fault.is_long,
         false => args.only.iter().any(|only| only == fault.name),
     };
-    for fault in FAULTS.iter().filter(wanted) {
-        if fault.needs_clock && !Clock::is_there(fault.name) {
+    for fault in FAULTS.iter().filter(is_selected) {
+        if fault.needs_clock && !Clock::available(fault.name) {
             continue;
         }
         let began = Instant::now();

@@ -1,5 +1,5 @@
 //! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts. All agents run in
-//! one process, and mock controllers in threads of this one. For larger fleets, records are written without agents.
+//! one process, and mock daemons in threads of this one. For larger fleets, records are written without agents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
 use dcqcn_tests::command::cpu_time;
 use dcqcn_tests::daemon::field_of;
-use dcqcn_tests::fleet::{Controller, Etcd, there};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, there};
 use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
@@ -82,7 +82,7 @@ impl Fleet {
         self.run(&["apply", file.to_str().context("path is not UTF-8")?]).map(drop)
     }
 
-    fn wait_over(&self) -> Result<Value> {
+    fn wait_until_complete(&self) -> Result<Value> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
             // An etcd member may be too busy to respond.
@@ -152,17 +152,17 @@ fn extrapolate((m, a): (usize, f64), (n, b): (usize, f64)) -> f64 {
 /// Measures the values of [`ROWS`] for a fleet with all agents in one process.
 fn agents(hosts: usize) -> Result<Vec<f64>> {
     let fleet = Fleet::new()?;
-    let mut controllers = BTreeMap::new();
+    let mut daemons = BTreeMap::new();
     for number in 0..hosts {
         let host = format!("h{number:04}");
-        let controller = Controller::listen(fleet.dir.path().join(format!("{host}.control")))?;
-        controllers.insert(host, controller);
+        let daemon = MockDaemon::listen(fleet.dir.path().join(format!("{host}.control")))?;
+        daemons.insert(host, daemon);
     }
     let coordinator = fleet.start(&["coordinate"])?;
     let control = fleet.dir.path().join("%.control").display().to_string();
     let began = Instant::now();
     let copies = hosts.to_string();
-    // Sample controllers less often than on real hosts, as all share this machine.
+    // Sample daemons less often than on real hosts, as all share this machine.
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
     wait("all report", Duration::from_millis(500), || {
@@ -178,12 +178,15 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
 
     let began = Instant::now();
     fleet.apply("[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n")?;
-    let has = |controller: &Controller| controller.name().as_deref() == Some("fleet 1");
-    wait("every host has it", Duration::from_millis(50), || Ok(controllers.values().all(has)))?;
+    let has = |daemon: &MockDaemon| daemon.name().as_deref() == Some("fleet 1");
+    wait("every host has the version", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
-    let end = fleet.wait_over()?;
-    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+    let end = fleet.wait_until_complete()?;
+    ensure!(
+        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
+        "the rollout ends with {end}"
+    );
 
     let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / REST.as_secs_f64();
     let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
@@ -214,12 +217,12 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
         })
         .collect();
     records.chunks(OPERATIONS).try_for_each(|chunk| fleet.etcd.put(chunk))?;
-    let (wants, _watch) = watch_wants(&fleet.etcd)?;
+    let (orders, _watch) = watch_orders(&fleet.etcd)?;
 
     let mut table = Table::new(&["WHAT", ">MEASURED"]);
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
     let began = Instant::now();
-    ensure!(there(&fleet.status()?) == hosts, "not all hosts are read");
+    ensure!(there(&fleet.status()?) == hosts, "`status` does not list all hosts");
     row("reading the fleet (`status`)", seconds(began));
 
     let coordinator = fleet.start(&["coordinate"])?;
@@ -228,9 +231,12 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.apply(&interfaces(11))?;
     row("`apply` without --wait", seconds(began));
     let mut has = BTreeMap::new();
-    obey(&fleet.etcd, &wants, &mut has, |has| has.len() == hosts)?;
-    let end = fleet.wait_over()?;
-    ensure!(end["status"].as_str().is_some_and(|status| status.starts_with("done")), "it ends with {end}");
+    obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
+    let end = fleet.wait_until_complete()?;
+    ensure!(
+        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
+        "the rollout ends with {end}"
+    );
     row("from apply to the end of the rollout", seconds(began));
     row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
 
@@ -238,15 +244,15 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.apply(&interfaces(12))?;
     let changed =
         |has: &BTreeMap<String, u64>, version: u64| has.values().filter(|one| **one == version).count();
-    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 2) >= hosts / 2)?;
+    obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 2) >= hosts / 2)?;
     let began = Instant::now();
     fleet.run(&["abort"])?;
     row("`abort` with half of the hosts changed", seconds(began));
-    obey(&fleet.etcd, &wants, &mut has, |has| changed(has, 1) == hosts)?;
-    let end = fleet.wait_over()?;
+    obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
+    let end = fleet.wait_until_complete()?;
     ensure!(
         end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
-        "it ends with {end}"
+        "the rollout ends with {end}"
     );
     row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
@@ -268,11 +274,11 @@ fn interfaces(gd: u8) -> String {
 }
 
 /// Watches the orders, by host.
-fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
+fn watch_orders(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
     let mut command = etcd.watch("/dcqcn/hosts/")?;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
-    let (sender, wants) = channel();
+    let (sender, orders) = channel();
     thread::spawn(move || {
         let mut host = None;
         for line in lines.map_while(Result::ok) {
@@ -286,22 +292,22 @@ fn watch_wants(etcd: &Etcd) -> Result<(Receiver<(String, Value)>, Running)> {
             }
         }
     });
-    Ok((wants, Running(child)))
+    Ok((orders, Running(child)))
 }
 
 /// Reports each order as applied, until `is_enough` accepts the versions of the hosts.
 fn obey(
     etcd: &Etcd,
-    wants: &Receiver<(String, Value)>,
+    orders: &Receiver<(String, Value)>,
     has: &mut BTreeMap<String, u64>,
     is_enough: impl Fn(&BTreeMap<String, u64>) -> bool,
 ) -> Result<()> {
     let began = Instant::now();
     while !is_enough(has) {
         ensure!(began.elapsed() < PATIENCE, "orders stop: {} hosts have one", has.len());
-        let Ok(first) = wants.recv_timeout(Duration::from_secs(1)) else { continue };
+        let Ok(first) = orders.recv_timeout(Duration::from_secs(1)) else { continue };
         let mut reports = Vec::new();
-        for (host, want) in [first].into_iter().chain(wants.try_iter().take(OPERATIONS - 1)) {
+        for (host, want) in [first].into_iter().chain(orders.try_iter().take(OPERATIONS - 1)) {
             let version = want["version"].as_u64().context("an order without a version")?;
             let tried = json!({
                 "version": version, "group": want["group"], "hash": want["hash"], "error": null
@@ -324,7 +330,7 @@ fn seconds(began: Instant) -> String {
 fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is()? {
-        ensure!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        ensure!(began.elapsed() < PATIENCE, "time-out waiting until {what}");
         thread::sleep(pause);
     }
     Ok(())

@@ -16,24 +16,24 @@ use dcqcn_tests::leftover::{problems, state};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Fault;
-use crate::site::{OTHER_FLOWS, Site};
+use crate::site::{ALTERNATIVE_FLOWS, Site};
 
 pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "attach killed", make: attach_killed },
     Fault { name: "attach killed by the clock", make: attach_killed_by_the_clock },
     Fault { name: "detach killed", make: detach_killed },
-    Fault { name: "no room for the journal", make: journal_full },
+    Fault { name: "no space for the journal", make: journal_full },
     Fault { name: "interface deleted", make: interface_deleted },
     Fault { name: "interface renamed", make: interface_renamed },
     Fault { name: "interface moved", make: interface_moved },
     Fault { name: "namespace deleted", make: namespace_deleted },
-    Fault { name: "namespace made again under its name", make: namespace_made_again },
-    Fault { name: "qdisc replaced by somebody", make: qdisc_replaced },
-    Fault { name: "qdisc that cannot be made again", make: module_gone },
+    Fault { name: "namespace recreated under its name", make: namespace_made_again },
+    Fault { name: "qdisc replaced by another process", make: qdisc_replaced },
+    Fault { name: "qdisc that cannot be recreated", make: module_gone },
     Fault { name: "rate of a shaper changed", make: shaper_changed },
-    Fault { name: "program taken off", make: program_taken_off },
+    Fault { name: "program detached", make: program_removed },
     Fault { name: "inline peer recreated", make: peer_made_anew },
-    Fault { name: "attached by several at once", make: several_at_once },
+    Fault { name: "attached by several processes", make: parallel_commands },
 ];
 
 /// The pacers that this kernel has.
@@ -43,16 +43,16 @@ static PACERS: LazyLock<Vec<&str>> = LazyLock::new(|| {
 });
 
 /// A way to attach.
-struct Way {
+struct AttachOptions {
     tc: Tc,
     line: String,
 }
 
-impl Way {
+impl AttachOptions {
     fn any(random: &mut fastrand::Rng) -> Self {
         let pacer = PACERS.get(random.usize(..PACERS.len())).copied().unwrap_or("none");
         let tc = if random.bool() { Tc::Tcx } else { Tc::Clsact };
-        let line = format!("attach a0 --pacer {pacer} --flows {OTHER_FLOWS} --set link_rate=1gbit");
+        let line = format!("attach a0 --pacer {pacer} --flows {ALTERNATIVE_FLOWS} --set link_rate=1gbit");
         Self { tc, line }
     }
 
@@ -65,12 +65,12 @@ impl Way {
 }
 
 /// Detaches everything in one of several ways, whatever the state.
-fn recover(lab: &Lab, way: &Way, random: &mut fastrand::Rng) -> Result<()> {
+fn recover(lab: &Lab, options: &AttachOptions, random: &mut fastrand::Rng) -> Result<()> {
     let is_attached =
         || lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached");
     match random.u32(..3) {
         0 => drop(lab.ok("gc")?),
-        1 if !is_attached() => way.attach(lab)?,
+        1 if !is_attached() => options.attach(lab)?,
         _ => {}
     }
     if lab.host.journal("a0")?.exists() {
@@ -87,7 +87,7 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     // A program whose pin another process removed is freed some time after that.
     dcqcn_tests::daemon::wait(|| {
         let after = state(&lab.host, "a0")?;
-        Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?} and is {after:?}")) })
+        Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?}, now {after:?}")) })
     })?;
     let (journals, pins) = (lab.host.journals()?, lab.host.pins("a0")?);
     ensure!(!journals.exists() && !pins.exists(), "{} or {} is left", journals.display(), pins.display());
@@ -96,52 +96,52 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
 
 fn attach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way::any(random);
-        killed(lab, way.tc, &way.line, random.u32(1..20))?;
-        recover(lab, &way, random)
+        let options = AttachOptions::any(random);
+        killed(lab, options.tc, &options.line, random.u32(1..20))?;
+        recover(lab, &options, random)
     })
 }
 
 fn attach_killed_by_the_clock(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way::any(random);
-        let mut command = dcqcn_tests::kill::command(lab, way.tc, &way.line)?;
+        let options = AttachOptions::any(random);
+        let mut command = dcqcn_tests::kill::command(lab, options.tc, &options.line)?;
         let mut child = lab.host.run(|| command.stdout(Stdio::null()).spawn())??;
         std::thread::sleep(Duration::from_millis(random.u64(0..1_500)));
         child.kill()?;
         child.wait()?;
-        recover(lab, &way, random)
+        recover(lab, &options, random)
     })
 }
 
 fn detach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way::any(random);
-        way.attach(lab)?;
-        killed(lab, way.tc, "detach a0", random.u32(1..12))?;
-        recover(lab, &way, random)
+        let options = AttachOptions::any(random);
+        options.attach(lab)?;
+        killed(lab, options.tc, "detach a0", random.u32(1..12))?;
+        recover(lab, &options, random)
     })
 }
 
 fn journal_full(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way::any(random);
+        let options = AttachOptions::any(random);
         let dir = lab.host.journals()?;
         fs::create_dir_all(&dir)?;
-        // Room for one journal, but not for its replacement.
+        // Space for one journal, but not for its replacement.
         mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), Some("size=4096,mode=0755"))?;
-        let refused = ok(lab, way.tc, &way.line).is_err();
+        let refused = ok(lab, options.tc, &options.line).is_err();
         umount2(&dir, MntFlags::MNT_DETACH)?;
         let _ = fs::remove_dir(&dir);
-        ensure!(refused, "there was room");
-        way.attach(lab)?;
+        ensure!(refused, "the journal was written");
+        options.attach(lab)?;
         lab.ok("detach a0").map(drop)
     })
 }
 
 fn interface_deleted(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
-    Way::any(random).attach(&lab)?;
+    AttachOptions::any(random).attach(&lab)?;
     let netlink = lab.host.netlink()?;
     netlink.delete_link(netlink.link("a0")?.index)?;
     lab.ok("gc")?;
@@ -151,7 +151,7 @@ fn interface_deleted(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn interface_renamed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        Way::any(random).attach(lab)?;
+        AttachOptions::any(random).attach(lab)?;
         let rename = |from: &str, to: &str| -> Result<()> {
             lab.host.command(&format!("ip link set {from} down"))?;
             lab.host.command(&format!("ip link set {from} name {to}"))?;
@@ -167,12 +167,12 @@ fn interface_renamed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn interface_moved(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let (from, to) = (Lab::new("soak")?, Lab::new("soak2")?);
-    let way = Way::any(random);
-    way.attach(&from)?;
+    let options = AttachOptions::any(random);
+    options.attach(&from)?;
     to.host.command("ip link delete a0")?;
     from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
     to.host.command("ip link set a0 up")?;
-    way.attach(&to)?;
+    options.attach(&to)?;
     to.ok("detach a0")?;
     from.ok("gc")?;
     ensure!(!from.host.journals()?.exists() && !to.host.journals()?.exists(), "a journal is left");
@@ -181,11 +181,11 @@ fn interface_moved(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
-    Way::any(random).attach(&lab)?;
+    AttachOptions::any(random).attach(&lab)?;
     let journals = lab.host.journals()?;
     if random.bool() {
         // Its interfaces are unknown then.
-        let namespace = journals.file_name().context("a directory of its own")?;
+        let namespace = journals.file_name().context("a separate directory")?;
         fs::remove_dir_all(Path::new("/run/dcqcn/bpf").join(namespace))?;
     }
     Netns::delete(lab.host.netns.name())?;
@@ -195,18 +195,18 @@ fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> 
 
 fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
-    let way = Way::any(random);
-    way.attach(&lab)?;
+    let options = AttachOptions::any(random);
+    options.attach(&lab)?;
     lab.host.command("tc qdisc replace dev a0 root handle 77: pfifo limit 77")?;
     lab.ok("detach a0")?;
     let found = lab.host.command("tc qdisc show dev a0")?;
-    ensure!(found.contains("pfifo 77: root"), "what somebody put there is gone: {found}");
+    ensure!(found.contains("pfifo 77: root"), "another process's qdisc was removed: {found}");
     Ok(())
 }
 
 fn namespace_made_again(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let name = format!("dcqcn-test-{}-soak-again", std::process::id());
-    let way = Way::any(random);
+    let options = AttachOptions::any(random);
     let mut left = Vec::new();
     for _ in 0..2 {
         let netns = Netns::create(&name)?;
@@ -214,7 +214,7 @@ fn namespace_made_again(site: &mut Site, random: &mut fastrand::Rng) -> Result<(
         left.push(Path::new("/run/dcqcn").join(format!("ns-{cookie}")));
         let end = |name| VethEnd { name, netns: None, mac: None };
         Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
-        site.ok(&format!("-n {name} {}", way.line))?;
+        site.ok(&format!("-n {name} {}", options.line))?;
         Netns::delete(&name)?;
     }
     are_freed(site, &left)
@@ -234,21 +234,21 @@ fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     lab.host.command("tc qdisc replace dev a0 root handle 7: pfifo limit 77")?;
     let before = state(&lab.host, "a0")?;
-    let way = Way::any(random);
-    way.attach(&lab)?;
+    let options = AttachOptions::any(random);
+    options.attach(&lab)?;
     let path = lab.host.journal("a0")?;
     let text = fs::read_to_string(&path)?;
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
     if without != text {
         fs::write(&path, without)?;
-        let says = lab.refused(1, "detach a0")?;
-        ensure!(says.contains("not yet restored: root qdisc"), "{says}");
+        let error = lab.refused(1, "detach a0")?;
+        ensure!(error.contains("not yet restored: root qdisc"), "{error}");
         let text = fs::read_to_string(&path)?;
         fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
     }
     lab.ok("detach a0")?;
     let after = state(&lab.host, "a0")?;
-    ensure!(after == before, "a0 was {before:?} and is {after:?}");
+    ensure!(after == before, "a0 was {before:?}, now {after:?}");
     Ok(())
 }
 
@@ -263,26 +263,26 @@ fn shaper_changed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     shaper("replace", second)?;
     let expected = state(&lab.host, "a0")?;
     shaper("change", first)?;
-    let way = Way::any(random);
-    way.attach(&lab)?;
+    let options = AttachOptions::any(random);
+    options.attach(&lab)?;
     shaper("change", second)?;
     lab.ok("detach a0")?;
     let after = state(&lab.host, "a0")?;
-    ensure!(after == expected, "a0 was to be {expected:?} and is {after:?}");
+    ensure!(after == expected, "a0 should be {expected:?} and is {after:?}");
     Ok(())
 }
 
-fn program_taken_off(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn program_removed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way { tc: Tc::Tcx, ..Way::any(random) };
-        way.attach(lab)?;
+        let options = AttachOptions { tc: Tc::Tcx, ..AttachOptions::any(random) };
+        options.attach(lab)?;
         let hook = ["ingress", "egress"].get(random.usize(..2)).copied().unwrap_or("ingress");
         fs::remove_file(lab.host.pins("a0")?.join(hook))?;
         let found = problems(lab, "a0")?;
         let expected = format!("{hook}: expected, not found");
         ensure!(found.iter().any(|problem| problem.contains(&expected)), "{found:?}");
         if random.bool() {
-            way.attach(lab)?;
+            options.attach(lab)?;
         }
         lab.ok("detach a0").map(drop)
     })
@@ -293,7 +293,7 @@ fn peer_made_anew(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
         let netlink = lab.host.netlink()?;
         let end = |name| VethEnd { name, netns: None, mac: None };
         let attach =
-            format!("attach a0 --inline p0 --pacer none --flows {OTHER_FLOWS} --set link_rate=1gbit");
+            format!("attach a0 --inline p0 --pacer none --flows {ALTERNATIVE_FLOWS} --set link_rate=1gbit");
         netlink.add_veth(&end("p0"), &end("q0"))?;
         lab.ok(&attach)?;
         netlink.delete_link(netlink.link("p0")?.index)?;
@@ -307,26 +307,26 @@ fn peer_made_anew(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn several_at_once(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn parallel_commands(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
-        let way = Way::any(random);
+        let options = AttachOptions::any(random);
         let start = |line: &str| -> Result<Child> {
-            let mut command = dcqcn_tests::kill::command(lab, way.tc, line)?;
+            let mut command = dcqcn_tests::kill::command(lab, options.tc, line)?;
             command.stdout(Stdio::null()).stderr(Stdio::null());
             Ok(lab.host.run(|| command.spawn())??)
         };
-        let attaching = (0..3).map(|_| start(&way.line)).collect::<Result<Vec<_>>>()?;
+        let attaching = (0..3).map(|_| start(&options.line)).collect::<Result<Vec<_>>>()?;
         let codes = attaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let attached = codes.iter().filter(|code| **code == Some(0)).count();
-        ensure!(attached == 1, "of three that attach, one does: {codes:?}");
+        ensure!(attached == 1, "not exactly one of three attaches succeeded: {codes:?}");
         let found = problems(lab, "a0")?;
         ensure!(found.is_empty(), "{found:?}");
         let detaching = (0..3).map(|_| start("detach a0")).collect::<Result<Vec<_>>>()?;
         let codes = detaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let detached = codes.iter().filter(|code| **code == Some(0)).count();
-        ensure!(detached == 1, "of three that detach, one does: {codes:?}");
+        ensure!(detached == 1, "not exactly one of three detaches succeeded: {codes:?}");
         Ok(())
     })
 }

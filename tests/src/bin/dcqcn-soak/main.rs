@@ -75,11 +75,12 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     if let Some(unknown) = args.only.iter().find(|name| !all.iter().any(|fault| fault.name == **name)) {
-        anyhow::bail!("there is no fault `{unknown}`; --list says which there are");
+        anyhow::bail!("unknown fault `{unknown}`; --list prints all faults");
     }
     ensure!(Uid::effective().is_root(), "this makes network namespaces and loads programs: run it as root");
-    let wanted = |fault: &&Fault| args.only.is_empty() || args.only.iter().any(|name| name == fault.name);
-    let faults: Vec<Fault> = all.iter().filter(wanted).copied().collect();
+    let is_selected =
+        |fault: &&Fault| args.only.is_empty() || args.only.iter().any(|name| name == fault.name);
+    let faults: Vec<Fault> = all.iter().filter(is_selected).copied().collect();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!("seed {seed}, {} s", args.length.as_secs());
     let soak = Arc::new(Mutex::new(Soak { seed, began: Instant::now(), sent: 0, tallies: BTreeMap::new() }));
@@ -90,7 +91,7 @@ fn run(args: &Args) -> Result<bool> {
     let mut sent = 0;
     let mut order: Vec<Fault> = Vec::new();
     while began.elapsed() < args.length {
-        // Each once before any is repeated.
+        // Inject each fault once before repeating any.
         let Some(fault) = order.pop() else {
             order.clone_from(&faults);
             random.shuffle(&mut order);
@@ -119,7 +120,7 @@ fn run(args: &Args) -> Result<bool> {
         let result = failed.as_deref().unwrap_or("ok");
         println!("{at:7.1} s {:40} {result}", fault.name);
         if failed.is_some() {
-            // Later results must stand on their own.
+            // Later results must not depend on earlier ones.
             sent += site.sent();
             drop(site);
             site = Site::new()?;
@@ -129,7 +130,7 @@ fn run(args: &Args) -> Result<bool> {
     let left = site.end()?;
     let mut soak = locked(&soak);
     soak.sent = sent;
-    soak.print(left as u64, &format!("{left} things left at the end"));
+    soak.print(left as u64, &format!("{left} leftovers at the end"));
     Ok(left == 0 && soak.is_clean())
 }
 
@@ -182,7 +183,7 @@ impl Soak {
             all.harm.add(tally.harm);
             all.longest = all.longest.max(tally.longest);
         }
-        all.harm.left_behind += left;
+        all.harm.leaked += left;
         table.row(cells("all", &all));
         let Self { seed, sent, .. } = self;
         // The reader may have exited.
@@ -195,14 +196,14 @@ impl Soak {
 }
 
 fn cells(name: &str, tally: &Tally) -> [String; 7] {
-    let Harm { packets_lost, rates_lost, left_behind } = tally.harm;
+    let Harm { packets_lost, rates_lost, leaked } = tally.harm;
     [
         name.to_owned(),
         tally.times.to_string(),
         tally.failed.to_string(),
         packets_lost.to_string(),
         rates_lost.to_string(),
-        left_behind.to_string(),
+        leaked.to_string(),
         format!("{:.1} s", tally.longest.as_secs_f64()),
     ]
 }

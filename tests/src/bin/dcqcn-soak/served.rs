@@ -24,35 +24,35 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "daemon killed while it starts", make: daemon_killed_at_start },
     Fault { name: "daemon stopped for a while", make: daemon_stopped },
     Fault { name: "file emptied", make: file_emptied },
-    Fault { name: "file gone", make: file_gone },
+    Fault { name: "file removed", make: file_removed },
     Fault { name: "bad file and SIGHUP", make: bad_file },
     Fault { name: "file changed and changed back", make: file_changed },
     Fault { name: "set killed", make: set_killed },
-    Fault { name: "change to be confirmed killed", make: confirm_killed },
+    Fault { name: "unconfirmed change killed", make: confirm_killed },
     Fault { name: "waiter of an unconfirmed change killed", make: unconfirmed },
     Fault { name: "waiter and daemon of an unconfirmed change killed", make: unconfirmed_all_killed },
     Fault { name: "upgrade killed", make: upgrade_killed },
-    Fault { name: "200 clients that never ask", make: idle_clients },
-    Fault { name: "lock kept for a while", make: lock_kept },
-    Fault { name: "no room for the audit log", make: audit_full },
+    Fault { name: "200 clients that send no request", make: idle_clients },
+    Fault { name: "lock held for a while", make: lock_kept },
+    Fault { name: "no space for the audit log", make: audit_full },
     Fault { name: "broken journal of another interface", make: broken_journal },
-    Fault { name: "interfaces come and go", make: come_and_go },
-    Fault { name: "daemon ended while interfaces come", make: ended_while_they_come },
-    Fault { name: "address for metrics gone", make: address_gone },
-    Fault { name: "reader of monitor gone", make: reader_gone },
+    Fault { name: "interfaces added and removed", make: links_appear_and_disappear },
+    Fault { name: "daemon ended while interfaces are added", make: ended_while_they_come },
+    Fault { name: "address of metrics removed", make: address_removed },
+    Fault { name: "reader of monitor exited", make: reader_closed },
 ];
 
 fn daemon_killed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     site.daemon.signal(Signal::SIGKILL)?;
     site.daemon.child.wait()?;
     site.daemon.again(&site.pair.a)?;
-    site.daemon.says(&["taken over", "\"iface\":\"a0\""])
+    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
 }
 
 fn daemon_ended(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     site.daemon.end()?;
     site.daemon.again(&site.pair.a)?;
-    site.daemon.says(&["taken over", "\"iface\":\"a0\""])
+    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
 }
 
 fn daemon_killed_at_start(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -75,7 +75,7 @@ fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     Ok(fs::write(site.daemon.file(), file())?)
 }
 
-fn file_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn file_removed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     fs::remove_file(site.daemon.file())?;
     site.daemon.signal(Signal::SIGHUP)?;
     thread::sleep(Duration::from_millis(500));
@@ -83,10 +83,10 @@ fn file_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
 }
 
 /// Reloads, and waits until the log reports it.
-fn reload(site: &mut Site, says: &str) -> Result<()> {
+fn reload(site: &mut Site, expected: &str) -> Result<()> {
     fs::write(site.daemon.log(), "")?;
     site.daemon.signal(Signal::SIGHUP)?;
-    site.daemon.says(&[says])
+    site.daemon.wait_for_log(&[expected])
 }
 
 fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -108,7 +108,7 @@ fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let mbit = random.u32(11..90);
     fs::write(site.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
     reload(site, "reloaded")?;
-    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the file is not active");
+    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the new file is not active");
     fs::write(site.daemon.file(), file())?;
     reload(site, "reloaded")
 }
@@ -118,8 +118,8 @@ fn killed(site: &Site, line: &str, n: u32) -> Result<()> {
     let mut command = site.command(line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
     let output = site.pair.a.run(|| command.output())??;
-    let is_fine = output.status.success() || output.status.signal() == Some(9);
-    ensure!(is_fine, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
+    let is_expected = output.status.success() || output.status.signal() == Some(9);
+    ensure!(is_expected, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 
@@ -129,7 +129,7 @@ fn set_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 }
 
 /// Waits until the previous value is restored.
-fn is_back(site: &Site) -> Result<()> {
+fn is_recovered(site: &Site) -> Result<()> {
     wait(|| {
         let bps = site.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
         Ok(if bps == 10_000_000 { Ok(()) } else { Err(format!("rpg_ai_rate is {bps} bit/s")) })
@@ -141,9 +141,9 @@ fn kill_waiters(site: &Site) -> Result<()> {
     let inode = site.pair.a.run(dcqcn_netlink::netns::current_inode)??;
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         let path = entry.path();
-        let is_there = fs::read_link(path.join("ns/net"))
+        let available = fs::read_link(path.join("ns/net"))
             .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
-        if is_there && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
+        if available && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
             let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
             // Fails if the process has exited.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
@@ -157,9 +157,9 @@ fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
     wait(|| {
         let waiting = site.pair.a.run(dcqcn_loader::attach::pending)??.len();
-        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes wait")) })
+        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes are pending")) })
     })?;
-    is_back(site)
+    is_recovered(site)
 }
 
 fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -167,7 +167,7 @@ fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     if random.bool() {
         kill_waiters(site)?;
     }
-    is_back(site)
+    is_recovered(site)
 }
 
 fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -177,8 +177,8 @@ fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result
     site.daemon.child.wait()?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
     site.daemon.again(&site.pair.a)?;
-    site.daemon.says(&["taken over", "\"iface\":\"a0\""])?;
-    is_back(site)
+    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    is_recovered(site)
 }
 
 fn upgrade_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -248,7 +248,7 @@ fn broken_journal(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 }
 
 /// Creates interfaces that the daemon will manage.
-fn come(site: &Site, names: &[&str]) -> Result<()> {
+fn appear(site: &Site, names: &[&str]) -> Result<()> {
     let netlink = site.pair.a.netlink()?;
     names.iter().try_for_each(|name| {
         let far = name.replace('a', "far");
@@ -262,9 +262,9 @@ fn go(site: &Site, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
 }
 
-fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn links_appear_and_disappear(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a5", "a6"];
-    come(site, &names)?;
+    appear(site, &names)?;
     // While they are being attached, or afterwards.
     if random.bool() {
         thread::sleep(Duration::from_millis(random.u64(0..800)));
@@ -282,7 +282,7 @@ fn come_and_go(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 
 fn ended_while_they_come(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a7", "a8", "a9"];
-    come(site, &names)?;
+    appear(site, &names)?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
     if random.bool() {
         daemon_ended(site, random)?;
@@ -293,18 +293,18 @@ fn ended_while_they_come(site: &mut Site, random: &mut fastrand::Rng) -> Result<
 }
 
 /// As after a boot at which the address appears later than the daemon.
-fn address_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn address_removed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     site.daemon.signal(Signal::SIGKILL)?;
     site.daemon.child.wait()?;
     site.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
     site.daemon.again(&site.pair.a)?;
-    site.daemon.says(&["taken over", "\"iface\":\"a0\""])?;
-    site.daemon.says(&["cannot serve metrics; retrying"])?;
+    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    site.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
     site.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
-    site.daemon.says(&["serving metrics", METRICS])
+    site.daemon.wait_for_log(&["serving metrics", METRICS])
 }
 
-fn reader_gone(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn reader_closed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());
     let mut command = Command::new("sh");
     command.args(["-c", &line]);

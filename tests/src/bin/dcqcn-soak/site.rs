@@ -19,7 +19,7 @@ use crate::traffic::Traffic;
 /// Size of the tables of the daemon's attachments, which identifies its maps.
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
-pub(crate) const OTHER_FLOWS: u32 = 1_533;
+pub(crate) const ALTERNATIVE_FLOWS: u32 = 1_533;
 /// Address of the daemon's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
@@ -37,25 +37,25 @@ pub(crate) fn file() -> String {
 pub(crate) struct Harm {
     pub(crate) packets_lost: u64,
     pub(crate) rates_lost: u64,
-    pub(crate) left_behind: u64,
+    pub(crate) leaked: u64,
 }
 
 impl Harm {
     pub(crate) const fn is_none(&self) -> bool {
-        self.packets_lost == 0 && self.rates_lost == 0 && self.left_behind == 0
+        self.packets_lost == 0 && self.rates_lost == 0 && self.leaked == 0
     }
 
     pub(crate) const fn add(&mut self, other: Self) {
         self.packets_lost += other.packets_lost;
         self.rates_lost += other.rates_lost;
-        self.left_behind += other.left_behind;
+        self.leaked += other.leaked;
     }
 }
 
 impl fmt::Display for Harm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { packets_lost, rates_lost, left_behind } = self;
-        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {left_behind} things left behind")
+        let Self { packets_lost, rates_lost, leaked } = self;
+        write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {leaked} leftovers")
     }
 }
 
@@ -75,7 +75,7 @@ impl Site {
         let pair = Pair::new("soak")?;
         pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
         let mut daemon = Daemon::start(&pair.a, &file())?;
-        daemon.says(&["begun", "\"task\":\"pacer\""])?;
+        daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
         let traffic = Traffic::start(&pair)?;
         traffic.pass(100)?;
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
@@ -113,7 +113,7 @@ impl Site {
     /// Waits until the daemon is running and responds.
     pub(crate) fn is_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.child.try_wait()? {
-            anyhow::bail!("the daemon has ended: {status}");
+            anyhow::bail!("the daemon has exited: {status}");
         }
         wait(|| {
             let ready = dcqcn_tests::daemon::get(&self.pair.a, METRICS, "/readyz");
@@ -135,17 +135,17 @@ impl Site {
         let config = attachment.maps.params()?.config;
         let others: Vec<String> =
             dcqcn_params::differing(&self.config, &config).map(|key| key.to_string()).collect();
-        ensure!(others.is_empty(), "parameters are others: {others:?}");
+        ensure!(others.is_empty(), "parameters changed: {others:?}");
         drop(attachment);
         let flow = flow(&self.pair)?;
         let rates_lost = u64::from(flow.hot.machine.rate_bps != self.rate_bps || flow.cnps.handled != 1);
-        Ok(Harm { packets_lost, rates_lost, left_behind: self.left_behind()? })
+        Ok(Harm { packets_lost, rates_lost, leaked: self.leaked()? })
     }
 
     /// State outside the daemon's attachments.
-    fn left_behind(&self) -> Result<u64> {
+    fn leaked(&self) -> Result<u64> {
         // Maps are freed a moment after their last user.
-        let others = if freed(OTHER_FLOWS).is_ok() { 0 } else { tables(OTHER_FLOWS) };
+        let others = if freed(ALTERNATIVE_FLOWS).is_ok() { 0 } else { tables(ALTERNATIVE_FLOWS) };
         let served = wait(|| {
             let found = tables(FLOWS);
             Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
@@ -159,9 +159,13 @@ impl Site {
                 .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
                 .filter(|name| name != "lock")
                 .count();
-            ensure!(journals != 0, "the journal is gone");
+            ensure!(journals != 0, "the journal is missing");
             found = pending + journals - 1;
-            Ok(if found == 0 { Ok(()) } else { Err(format!("{pending} changes wait, {journals} journals")) })
+            Ok(if found == 0 {
+                Ok(())
+            } else {
+                Err(format!("{pending} changes pending, {journals} journals"))
+            })
         });
         if let Err(error) = cleared
             && found == 0
@@ -171,7 +175,7 @@ impl Site {
         Ok((others + served + found) as u64)
     }
 
-    /// Ends all of it, and returns how much is left.
+    /// Removes everything, and returns the number of leftovers.
     pub(crate) fn end(self) -> Result<usize> {
         let Self { traffic, mut daemon, pair, .. } = self;
         traffic.end()?;
@@ -180,8 +184,8 @@ impl Site {
         let journals = pair.a.journals()?;
         drop(pair);
         let _ = freed(FLOWS);
-        let _ = freed(OTHER_FLOWS);
-        Ok(tables(FLOWS) + tables(OTHER_FLOWS) + usize::from(journals.exists()))
+        let _ = freed(ALTERNATIVE_FLOWS);
+        Ok(tables(FLOWS) + tables(ALTERNATIVE_FLOWS) + usize::from(journals.exists()))
     }
 }
 
@@ -190,5 +194,5 @@ fn flow(pair: &Pair) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
     let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    maps.rp_find(&maps.params()?, &id)?.context("the flow is gone")
+    maps.rp_find(&maps.params()?, &id)?.context("the flow was removed")
 }

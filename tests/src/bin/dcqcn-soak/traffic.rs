@@ -13,7 +13,7 @@ use dcqcn_tests::packets::Roce;
 /// Between two packets.
 const GAP: Duration = Duration::from_micros(500);
 /// Maximum time of packets in flight.
-const UNDER_WAY: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// PSNs have 24 bits.
 const PSN_MASK: u64 = 0xff_ffff;
 
@@ -22,7 +22,7 @@ struct Shared {
     sent: AtomicU64,
     received: AtomicU64,
     is_paused: AtomicBool,
-    /// Whether the sender has noticed the pause.
+    /// Whether the sender has paused.
     advance_at_line_rate: AtomicBool,
     is_over: AtomicBool,
 }
@@ -84,9 +84,9 @@ impl Traffic {
 
     /// Waits until this many more have been sent.
     pub(crate) fn pass(&self, more: u64) -> Result<()> {
-        let (goal, until) = (self.sent() + more, Instant::now() + UNDER_WAY);
+        let (goal, until) = (self.sent() + more, Instant::now() + TIMEOUT);
         while self.sent() < goal {
-            ensure!(Instant::now() < until && !self.is_broken(), "no packet leaves");
+            ensure!(Instant::now() < until && !self.is_broken(), "no packet is sent");
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -95,16 +95,16 @@ impl Traffic {
     /// Losses since the last call, with none in flight.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
-        let until = Instant::now() + UNDER_WAY;
+        let until = Instant::now() + TIMEOUT;
         while !self.shared.advance_at_line_rate.load(Ordering::Acquire) {
             ensure!(
                 Instant::now() < until && !self.is_broken(),
-                "the sender does not rest: a packet does not leave"
+                "the sender does not pause: a packet is not sent"
             );
             thread::sleep(Duration::from_millis(1));
         }
         let missing = || self.sent().saturating_sub(self.shared.received.load(Ordering::Relaxed) + self.lost);
-        let until = Instant::now() + UNDER_WAY;
+        let until = Instant::now() + TIMEOUT;
         while missing() != 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }

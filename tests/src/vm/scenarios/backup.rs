@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use super::super::command::{Running, script_in, sh};
 use super::super::counts::Counts;
-use super::super::fio::{self, Done, Job};
+use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
 use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
 
-/// The host at the bottleneck port: it reads, or has the disks that are written.
+/// The host at the bottleneck port: it reads, or exports the disks that are written.
 const NEAR: u8 = 3;
-/// The hosts that have the disks, or write.
+/// The hosts that export the disks, or write.
 const FAR: [u8; 2] = [1, 2];
 /// Sends the backup.
 const BACKUP: u8 = 4;
@@ -28,7 +28,7 @@ const BLOCK_BYTES: u32 = 16_384;
 const SMALL_BLOCK_BYTES: u32 = 4_096;
 /// The published share of storage with classes, ECN and DCQCN: 17 of the 23 to 24 Gbit/s that arrive, with these weights.
 const WEIGHTS: &str = "--set queue.3.weight=70 --set queue.0.weight=30";
-const WEIGHT_OF_STORAGE: f64 = 0.7;
+const STORAGE_WEIGHT: f64 = 0.7;
 /// Tolerance between a share of payload and a weight, which counts complete frames.
 const WITHIN: f64 = 0.05;
 /// Limit of the RoCE queue: that of the port without queues.
@@ -46,7 +46,7 @@ const COLUMNS: &[&str] = &[
     "p99, ms",
     "longest, s",
     "drops of the port, settled",
-    "of storage's queue, settled",
+    "of the storage queue, settled",
     "out of sequence, settled",
     "retries, settled",
     "pauses",
@@ -55,12 +55,12 @@ const COLUMNS: &[&str] = &[
 
 /// Direction of the data limited by the small port.
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     Reads,
     Writes,
 }
 
-impl Way {
+impl Direction {
     fn ends(self) -> [Ends; 2] {
         FAR.map(|far| match self {
             Self::Reads => Ends { initiator: NEAR, target: far },
@@ -86,23 +86,23 @@ const fn small(job: Job) -> Job {
 }
 
 pub(super) fn reads(report: &mut Report) -> Result<()> {
-    run(report, Way::Reads)
+    run(report, Direction::Reads)
 }
 
 pub(super) fn writes(report: &mut Report) -> Result<()> {
-    run(report, Way::Writes)
+    run(report, Direction::Writes)
 }
 
-fn run(report: &mut Report, way: Way) -> Result<()> {
+fn run(report: &mut Report, direction: Direction) -> Result<()> {
     let lab = Lab::new(BACKUP, &Options::default())?;
     for module in ["sch_ets", "cls_matchall", "act_gact"] {
         sh(&format!("modprobe {module}"))?;
     }
     shape(&lab)?;
-    nvme::prepare(&lab, &way.ends(), ECT)?;
+    nvme::prepare(&lab, &direction.ends(), ECT)?;
     fio::fill(&nvme::MEMORY, BLOCK_BYTES)?;
     report.columns(COLUMNS);
-    let mut bench = Bench { lab: &lab, way, report, wrong: 0 };
+    let mut bench = Bench { lab: &lab, direction, report, wrong: 0 };
     let tcp = bench.tcp()?;
     let off = bench.off()?;
     bench.attached(&tcp, &off)?;
@@ -113,7 +113,7 @@ fn run(report: &mut Report, way: Way) -> Result<()> {
 
 struct Bench<'a> {
     lab: &'a Lab,
-    way: Way,
+    direction: Direction,
     report: &'a mut Report,
     /// Runs of fio that ended with an error, or left a wrong block.
     wrong: u64,
@@ -122,8 +122,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// NVMe/TCP, the alternative.
     fn tcp(&mut self) -> Result<Measured> {
-        let disks = nvme::connect(self.lab, &self.way.ends(), Transport::Tcp)?;
-        let measured = self.row("NVMe/TCP", self.way.job(), &disks)?;
+        let disks = nvme::connect(self.lab, &self.direction.ends(), Transport::Tcp)?;
+        let measured = self.row("NVMe/TCP", self.direction.job(), &disks)?;
         self.losses("NVMe/TCP", &disks)?;
         self.others("NVMe/TCP", &disks)?;
         disconnect(disks)?;
@@ -133,18 +133,18 @@ impl Bench<'_> {
     /// Without `dcqcn`.
     fn off(&mut self) -> Result<Measured> {
         let disks = self.connect()?;
-        let measured = self.row("RDMA, nothing on", self.way.job(), &disks)?;
-        self.losses("RDMA, nothing on", &disks)?;
+        let measured = self.row("RDMA, nothing attached", self.direction.job(), &disks)?;
+        self.losses("RDMA, nothing attached", &disks)?;
         disconnect(disks)?;
         Ok(measured)
     }
 
     fn attached(&mut self, tcp: &Measured, off: &Measured) -> Result<()> {
-        let job = self.way.job();
+        let job = self.direction.job();
         let port = format!("attach {{}} --role switch --profile lab --queues {WEIGHTS} {SHORT}");
         self.lab.on_port(NEAR, &format!("{port} --set wred.3.ecn=off"))?;
         let run = format!("ip netns exec {} dcqcn run {}", self.lab.switch.name(), self.lab.port(NEAR));
-        let controller = Running::start(&run)?;
+        let daemon = Running::start(&run)?;
         let disks = self.connect()?;
         let classes = self.row("classes", job, &disks)?;
         disconnect(disks)?;
@@ -164,15 +164,15 @@ impl Bench<'_> {
         let deep = self.row("DCQCN with room", job, &disks)?;
         self.others("DCQCN with room", &disks)?;
         disconnect(disks)?;
-        drop(controller);
+        drop(daemon);
         self.check(&Rows { tcp, off, classes, paused, on, halves, deep });
         Ok(())
     }
 
     /// Half reads, half writes; then both with blocks of 4 KiB.
     fn others(&mut self, name: &str, disks: &[Disk]) -> Result<()> {
-        self.row(&format!("{name}, half reads, half writes"), half(self.way.job()), disks)?;
-        let job = small(self.way.job());
+        self.row(&format!("{name}, half reads, half writes"), half(self.direction.job()), disks)?;
+        let job = small(self.direction.job());
         fio::fill(&nvme::MEMORY, SMALL_BLOCK_BYTES)?;
         self.row(&format!("{name}, blocks of 4 KiB"), job, disks)?;
         self.row(&format!("{name}, 4 KiB, half reads, half writes"), half(job), disks)?;
@@ -182,7 +182,7 @@ impl Bench<'_> {
     fn losses(&mut self, name: &str, disks: &[Disk]) -> Result<()> {
         for (loss, one_of) in [("10^-4", 10_000), ("10^-3", 1_000)] {
             self.lose(one_of)?;
-            self.row(&format!("{name}, loss of {loss}"), self.way.job(), disks)?;
+            self.row(&format!("{name}, loss of {loss}"), self.direction.job(), disks)?;
         }
         self.lose(0)
     }
@@ -193,30 +193,30 @@ impl Bench<'_> {
         // Oscillating rates leave the queue empty at times, and TCP takes the rest: less than the weight, unless there
         // is headroom.
         report.at_least("DCQCN: storage's share", on.share(), 0.5);
-        report.at_least("DCQCN with room: storage's share", deep.share(), WEIGHT_OF_STORAGE - 2.0 * WITHIN);
-        report.at_most("DCQCN, the larger of both", on.share().max(deep.share()), WEIGHT_OF_STORAGE + WITHIN);
+        report.at_least("DCQCN with room: storage's share", deep.share(), STORAGE_WEIGHT - 2.0 * WITHIN);
+        report.at_most("DCQCN, the larger of both", on.share().max(deep.share()), STORAGE_WEIGHT + WITHIN);
         report.at_most("DCQCN, weights 50 and 50: storage's share", halves.share(), 0.5 + WITHIN);
         let of_classes = |drops: u64| drops as f64 / classes.queue_drops.max(1) as f64;
-        report.at_least("classes: drops of storage's queue, settled", classes.queue_drops as f64, 100.0);
+        report.at_least("classes: drops of the storage queue, settled", classes.queue_drops as f64, 100.0);
         report.at_most("DCQCN: of those", of_classes(on.queue_drops), 0.02);
         // Without control the amount written is random: one of the two stalls for 40 s, and the other or TCP gets the port.
-        if let Way::Reads = self.way {
-            let of_off = |now: &Measured| now.storage_bps / off.storage_bps;
-            report.at_least("DCQCN: storage, of that with nothing on", of_off(on), 0.7);
-            report.at_least("DCQCN with room: storage, of that with nothing on", of_off(deep), 0.9);
+        if let Direction::Reads = self.direction {
+            let baseline_share = |now: &Measured| now.storage_bps / off.storage_bps;
+            report.at_least("DCQCN: storage, relative to nothing attached", baseline_share(on), 0.7);
+            report.at_least(
+                "DCQCN with room: storage, relative to nothing attached",
+                baseline_share(deep),
+                0.9,
+            );
         }
-        report.at_most("DCQCN: longest, of that with nothing on", on.done.max_ms / off.done.max_ms, 0.5);
-        report.at_least(
-            "DCQCN with room: storage, of that over TCP",
-            deep.storage_bps / tcp.storage_bps,
-            0.9,
-        );
-        report.at_most("DCQCN with room: p99, of that over TCP", deep.done.p99_ms / tcp.done.p99_ms, 1.0);
+        report.at_most("DCQCN: longest, relative to nothing attached", on.done.max_ms / off.done.max_ms, 0.5);
+        report.at_least("DCQCN with room: storage, relative to TCP", deep.storage_bps / tcp.storage_bps, 0.9);
+        report.at_most("DCQCN with room: p99, relative to TCP", deep.done.p99_ms / tcp.done.p99_ms, 1.0);
         report.at_least("PFC alone: pauses", paused.pauses as f64, 1.0);
     }
 
     fn connect(&self) -> Result<Vec<Disk>> {
-        nvme::connect(self.lab, &self.way.ends(), Transport::Rdma)
+        nvme::connect(self.lab, &self.direction.ends(), Transport::Rdma)
     }
 
     fn set(&self, changes: &str) -> Result<()> {
@@ -227,11 +227,11 @@ impl Bench<'_> {
     fn lose(&self, one_of: u32) -> Result<()> {
         for host in FAR.into_iter().chain([BACKUP]) {
             let port = self.lab.port(host);
-            let nobody = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
+            let remove_filters = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
             let lose = match one_of {
-                0 => nobody,
+                0 => remove_filters,
                 _ => format!(
-                    "{nobody}; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass \
+                    "{remove_filters}; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass \
                      random netrand drop {one_of}"
                 ),
             };
@@ -266,19 +266,20 @@ impl Bench<'_> {
         let queue_drops = self.queue_drops() - queue_drops;
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
-        let (_, said) = server.finish(patience)?;
-        let said: Value = serde_json::from_str(&said).with_context(|| format!("iperf3 said {said:?}"))?;
-        let tcp_bps = said.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-        let tcp_bps = tcp_bps.with_context(|| format!("iperf3 said {said}"))?;
+        let (_, iperf_output) = server.finish(patience)?;
+        let iperf_output: Value = serde_json::from_str(&iperf_output)
+            .with_context(|| format!("iperf3 printed {iperf_output:?}"))?;
+        let tcp_bps = iperf_output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
+        let tcp_bps = tcp_bps.with_context(|| format!("iperf3 printed {iperf_output}"))?;
         let pauses = self.pauses()? - pauses;
         if job.pattern != "randread" {
             done.failed |= !fio::is_whole(&nvme::MEMORY, job.block_bytes)?;
         }
         // fio's result, bounded by TCP's remainder: a command that takes half a minute delays fio's end, and its average
         // then covers more than the measured time.
-        let through = match self.way {
-            Way::Reads => done.read_bps,
-            Way::Writes => done.written_bps,
+        let through = match self.direction {
+            Direction::Reads => done.read_bps,
+            Direction::Writes => done.written_bps,
         };
         let storage_bps = through.min(BOTTLENECK_BPS - tcp_bps);
         Ok(Measured { done, storage_bps, tcp_bps, counts, queue_drops, pauses, busy })
@@ -341,7 +342,7 @@ struct Rows<'a> {
 }
 
 struct Measured {
-    done: Done,
+    done: CompletedIo,
     /// Payload of storage through the port.
     storage_bps: f64,
     tcp_bps: f64,

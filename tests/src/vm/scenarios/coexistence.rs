@@ -31,7 +31,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     report.columns(&["there before", "attached", "afterwards"]);
     let lab = Lab::new("beside")?;
-    first_at_once(report, &lab)?;
+    our_programs_first(report, &lab)?;
     queues(report, &lab)?;
     classes(report, &lab)?;
     bond(report, &lab)?;
@@ -43,7 +43,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// The first two commands after boot, concurrently: one of them mounts the file system of attachments.
-fn first_at_once(report: &mut Report, lab: &Lab) -> Result<()> {
+fn our_programs_first(report: &mut Report, lab: &Lab) -> Result<()> {
     let attach = |iface: &str| lab.ok(&format!("attach {iface} --pacer none {ATTACH}")).map(drop);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| attach("b0"));
@@ -73,19 +73,19 @@ fn show(lab: &Lab, iface: &str) -> Result<String> {
     lab.host.command(&format!("tc -d qdisc show dev {iface}"))
 }
 
-/// Attaches and detaches, with `look` in between, and checks that the previous state is restored.
+/// Attaches and detaches, with `verify` in between, and checks that the previous state is restored.
 fn between(
     report: &mut Report,
     lab: &Lab,
     (what, iface): (&str, &str),
     options: &str,
-    look: impl FnOnce(&mut Report, &str) -> Result<()>,
+    verify: impl FnOnce(&mut Report, &str) -> Result<()>,
 ) -> Result<()> {
     let before = show(lab, iface)?;
-    let says = lab.ok(&format!("attach {iface} {options} {ATTACH}")).with_context(|| what.to_owned())?;
+    let printed = lab.ok(&format!("attach {iface} {options} {ATTACH}")).with_context(|| what.to_owned())?;
     let found = problems(lab, iface)?;
     report.check(&format!("{what}: complete"), format!("{found:?}"), "[]", found.is_empty());
-    look(report, &says).with_context(|| what.to_owned())?;
+    verify(report, &printed).with_context(|| what.to_owned())?;
     lab.ok(&format!("detach {iface}"))?;
     let after = show(lab, iface)?;
     report.check(
@@ -111,22 +111,22 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         (1..=QUEUES).filter(|queue| shown.lines().any(|line| is_fq_at(line, &format!("{mq}{queue}")))).count()
     };
     let pace = format!("--pacer fq --set rpg_max_rate={}mbit", PACED_BPS / 1_000_000);
-    between(report, lab, ("the kernel's mq", "q0"), &pace, |report, says| {
+    between(report, lab, ("the kernel's mq", "q0"), &pace, |report, printed| {
         let shown = show(lab, "q0")?;
         let made = shown.contains("mq dc02: root");
-        report.check("the kernel's mq: one is made", made, true, made);
+        report.check("the kernel's mq: mq created", made, true, made);
         report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
         let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
         report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
-        ensure!(says.contains("an fq for each transmit queue"), "{says}");
+        ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
         let share = paced(lab, &mut tap)?;
         report.row([
             "mq 0:".into(),
             "mq dc02:, fq in each child".into(),
-            format!("rate {share:.3} of the asked"),
+            format!("rate {share:.3} of the requested"),
         ]);
-        report.at_least("the kernel's mq: rate of a flow, of the asked", share, 0.5);
-        report.at_most("the kernel's mq: rate of a flow, of the asked", share, 1.1);
+        report.at_least("the kernel's mq: rate of a flow, relative to the requested", share, 0.5);
+        report.at_most("the kernel's mq: rate of a flow, relative to the requested", share, 1.1);
         Ok(())
     })?;
 
@@ -138,8 +138,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let shown = show(lab, "q0")?;
         report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:") as u64, QUEUES as u64);
         let kept = shown.contains("fq 12: parent 1:2 limit 5000p");
-        report.check("an mq with a pfifo and an fq: theirs is kept", kept, true, kept);
-        report.row(["mq 1:, pfifo, fq".into(), "fq where none was".into(), "as before".into()]);
+        report.check("an mq with a pfifo and an fq: fq kept", kept, true, kept);
+        report.row(["mq 1:, pfifo, fq".into(), "fq added to the pfifo queue".into(), "as before".into()]);
         Ok(())
     })?;
 
@@ -147,17 +147,17 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         tc(format!("parent 1:{queue} handle 2{queue}: fq limit {}", 5_000 + queue))?;
     }
     let before = show(lab, "q0")?;
-    between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, says| {
+    between(report, lab, ("an mq with an fq in each child", "q0"), "--pacer fq", |report, printed| {
         let shown = show(lab, "q0")?;
         // Before Linux 6.6 attaching adds clsact, which is not a queue.
         let queues = |shown: &str| {
             shown.lines().filter(|line| !line.contains("clsact")).map(str::to_owned).collect::<Vec<_>>()
         };
-        let kept = queues(&shown) == queues(&before) && says.contains("the fq of each queue is kept");
+        let kept = queues(&shown) == queues(&before) && printed.contains("the fq of each queue is kept");
         if !kept {
-            println!("{before}\n{shown}\n{says}");
+            println!("{before}\n{shown}\n{printed}");
         }
-        report.check("an mq with an fq in each child: is kept", kept, true, kept);
+        report.check("an mq with an fq in each child: kept", kept, true, kept);
         report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
         Ok(())
     })
@@ -197,15 +197,15 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.host.command(line)?;
     }
     let before = show(lab, "b0")?;
-    let says = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
-    let way = says.contains("tc qdisc replace dev b0 parent 1:");
-    report.check("an htb: refused with the way out", way, true, way && show(lab, "b0")? == before);
+    let printed = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
+    let way = printed.contains("tc qdisc replace dev b0 parent 1:");
+    report.check("an htb: refused with a fix", way, true, way && show(lab, "b0")? == before);
     for class in ["1:10", "1:20"] {
         lab.host.command(&format!("tc qdisc replace dev b0 parent {class} fq"))?;
     }
-    between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, says| {
-        let kept = says.contains("the fq below each class of the htb is kept");
-        report.check("an htb with an fq in each class: is kept", kept, true, kept);
+    between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, printed| {
+        let kept = printed.contains("the fq below each class of the htb is kept");
+        report.check("an htb with an fq in each class: kept", kept, true, kept);
         report.row(["htb 1:, fq in each class".into(), "kept".into(), "as before".into()]);
         Ok(())
     })?;
@@ -249,7 +249,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
         let shown = active()?;
         Ok(if shown.contains("active_slave m2") { Ok(()) } else { Err(shown) })
     })?;
-    report.equals("a bond, after it has failed over: packets counted of 20 sent", passes("w2")?, 20);
+    report.equals("a bond, after failover: packets counted of 20 sent", passes("w2")?, 20);
     let found = problems(lab, "bond0")?;
     report.check("a bond: complete", format!("{found:?}"), "[]", found.is_empty());
     lab.host.command("ip link set m2 nomaster")?;
@@ -280,30 +280,32 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         }
         let theirs = |hook: &str| lab.host.command(&format!("tc filter show dev b0 {hook}"));
         let before = [theirs("ingress")?, theirs("egress")?];
-        let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
+        let printed = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
         let name = format!("a filter of priority {priority}");
         let doctor = lab.run("doctor")?;
         let doctor = String::from_utf8([doctor.stdout, doctor.stderr].concat())?;
         // On TCX, dcqcn's programs precede all filters, whatever their priorities.
-        let told = match (is_first, is_clsact) {
-            (true, true) => says.contains("egress: runs before matchall") && !doctor.contains("others-first"),
-            (true, false) => !says.contains("runs after") && !doctor.contains("others-first"),
-            (false, _) => says.contains("egress: runs after matchall") && doctor.contains("others-first"),
+        let is_reported = match (is_first, is_clsact) {
+            (true, true) => {
+                printed.contains("egress: runs before matchall") && !doctor.contains("others-first")
+            }
+            (true, false) => !printed.contains("runs after") && !doctor.contains("others-first"),
+            (false, _) => printed.contains("egress: runs after matchall") && doctor.contains("others-first"),
         };
-        report.check(&format!("{name}: is told of"), told, true, told);
-        if !told {
-            println!("{says}\n{doctor}");
+        report.check(&format!("{name}: reported"), is_reported, true, is_reported);
+        if !is_reported {
+            println!("{printed}\n{doctor}");
         }
         let (from, to) = (lab.host.socket("b0")?, lab.host.socket("a0")?);
         let count = || lab.host.count("b0", Hook::Egress, Stat::RoceData);
         let counted = count()?;
         from.send(&Roce::default().frame())?;
         to.expect()?;
-        report.equals(&format!("{name}: ours sees the packet"), count()? - counted, u64::from(is_first));
+        report.equals(&format!("{name}: dcqcn sees the packet"), count()? - counted, u64::from(is_first));
         lab.ok("detach b0")?;
-        let stay = [theirs("ingress")?, theirs("egress")?] == before;
-        report.check(&format!("{name}: theirs stay"), stay, true, stay);
-        let place = if is_first { "ours first" } else { "theirs first, and told so" };
+        let unchanged = [theirs("ingress")?, theirs("egress")?] == before;
+        report.check(&format!("{name}: other filters stay"), unchanged, true, unchanged);
+        let place = if is_first { "ours first" } else { "other filters first, and reported" };
         report.row([name, place.into(), "theirs stay".into()]);
         for hook in ["ingress", "egress"] {
             lab.host.command(&format!("tc filter delete dev b0 {hook}"))?;
@@ -320,9 +322,9 @@ fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
         let program = dataplane::classifier(&mut theirs, name)?;
         lab.host.run(|| program.attach("b0", hook))??;
     }
-    let says = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
-    let told = says.contains("egress: runs before") && says.contains("ingress: runs before");
-    report.check("a chain of TCX: ours first, and theirs are named", told, true, told);
+    let printed = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
+    let is_reported = printed.contains("egress: runs before") && printed.contains("ingress: runs before");
+    report.check("a chain of TCX: dcqcn first, others listed", is_reported, true, is_reported);
     lab.ok("detach b0")?;
     report.row(["programs on TCX".into(), "ours first".into(), "theirs stay".into()]);
     Ok(())
@@ -339,8 +341,8 @@ fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
     let found = problems(lab, "b0")?;
     report.check("libxdp's dispatcher: a host alongside it", format!("{found:?}"), "[]", found.is_empty());
     lab.ok("detach b0")?;
-    let stays = theirs("ip -d link show dev b0")? == before;
-    report.check("libxdp's dispatcher: stays", stays, true, stays);
+    let unchanged = theirs("ip -d link show dev b0")? == before;
+    report.check("libxdp's dispatcher: stays", unchanged, true, unchanged);
     theirs("xdp-loader unload b0 --all")?;
     report.row(["libxdp's dispatcher".into(), "alongside".into(), "it stays".into()]);
     Ok(())

@@ -34,7 +34,7 @@ const FLEET: &str = "\
 [rollout]
 canary = 1
 soak = '3s'
-# No traffic: nothing can be judged.
+# Without traffic there is nothing to evaluate.
 [gate]
 min_judged = 0
 [[group]]
@@ -57,7 +57,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 
 fn steps(report: &mut Report) -> Result<()> {
     systemd::is_up()?;
-    ensure!(Path::new("/share/etcd").exists(), "the machine that made this guest has no etcd");
+    ensure!(Path::new("/share/etcd").exists(), "the machine that created this guest has no etcd");
     sh("dpkg --install /share/dcqcn-fleet.deb")?;
     for unit in UNITS {
         let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
@@ -123,9 +123,9 @@ fn rollout(report: &mut Report) -> Result<()> {
     until("the version is active", || Ok(kmin()?.contains("70KB")))?;
     until("the rollout is over", || Ok(status()?["rollout"]["is_over"] == true))?;
     let host = host()?;
-    let is_well = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
+    let is_healthy = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
     let found = format!("has {}, failing {}", host["has"], host["failing"]);
-    report.check("rollout: the host", found, "has 1, failing []", is_well);
+    report.check("rollout: the host", found, "has 1, failing []", is_healthy);
     report.check("rollout: kmin in the kernel", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
     let log = sh("dcqcn log")?;
     report.check("rollout: the audit log", "", "has it", log.contains("fleet 1"));
@@ -134,7 +134,7 @@ fn rollout(report: &mut Report) -> Result<()> {
 
 /// The page answers, with this host and the fleet.
 fn page(report: &mut Report) -> Result<()> {
-    let ask = |path: &str, is_all: &dyn Fn(&str) -> bool| -> Result<String> {
+    let request = |path: &str, is_all: &dyn Fn(&str) -> bool| -> Result<String> {
         let mut stream = TcpStream::connect("127.0.0.1:9320")?;
         stream.set_read_timeout(Some(PAGE_SILENCE))?;
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
@@ -150,7 +150,7 @@ fn page(report: &mut Report) -> Result<()> {
         }
         Ok(answer)
     };
-    let html = ask("/", &|answer| answer.contains("\r\n\r\n"))?;
+    let html = request("/", &|answer| answer.contains("\r\n\r\n"))?;
     report.check(
         "page: /",
         html.lines().next().unwrap_or_default(),
@@ -160,8 +160,8 @@ fn page(report: &mut Report) -> Result<()> {
     // The first response predates sampling, which continues while a client is connected.
     let host = host()?["host"].as_str().context("a host has a name")?.to_owned();
     let all = ["\"name\":\"roce0\"".to_owned(), format!("\"host\":\"{host}\"")];
-    let told = ask("/events", &|answer| all.iter().all(|what| answer.contains(what)))?;
-    let missing: Vec<_> = all.iter().filter(|what| !told.contains(*what)).collect();
+    let events = request("/events", &|answer| all.iter().all(|what| answer.contains(what)))?;
+    let missing: Vec<_> = all.iter().filter(|what| !events.contains(*what)).collect();
     report.check(
         "page: roce0 and the host",
         format!("without {missing:?}"),
@@ -171,7 +171,7 @@ fn page(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A killed agent is restarted; the active configuration is unchanged meanwhile.
+/// A killed agent is restarted; in the meantime the active configuration is unchanged.
 fn killed(report: &mut Report) -> Result<()> {
     let agent = UNITS[0];
     let pid = main_pid(agent)?;
@@ -180,8 +180,8 @@ fn killed(report: &mut Report) -> Result<()> {
     report.check("kill -9: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
     let inode = fs::metadata(SOCKET)?.ino();
     sh("systemctl restart dcqcn.service")?;
-    until("the socket is another", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
-    until("the host is well again", || {
+    until("the socket was recreated", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
+    until("the host is healthy again", || {
         let host = host()?;
         Ok(host["is_there"] == true
             && host["has"] == 1
@@ -191,7 +191,7 @@ fn killed(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// After removal, its units are gone; the daemon and its configuration are unchanged.
+/// After removal, its units are removed; the daemon and its configuration are unchanged.
 fn removed(report: &mut Report) -> Result<()> {
     // The package creates the daemon's group.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;

@@ -15,7 +15,7 @@ const HOSTS: u8 = 3;
 const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");
 const FIVE_MINUTES_SECTION: &str = "## Steps";
 const COLLAPSE: &str = include_str!("../../../../docs/how-to/fix-incast.md");
-/// Step 2 is a table. Parts of step 6 that install a package or start a service are skipped ([`is_for_the_package`]).
+/// Step 2 is a table. Parts of step 6 that install a package or start a service are skipped ([`is_package_step`]).
 const COLLAPSE_SECTIONS: [&str; 5] = [
     "## 1. Is it congestion?",
     "## 3. Attach",
@@ -60,8 +60,8 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
     let sent = count(&json("dcqcn --json counters h3")?, "np_cnp_sent")?;
     report.at_least("CNPs the receiver sent", sent as f64, 1.0);
     let (among, alone) = (fastest_bps("/tmp/among-others")?, fastest_bps("/tmp/alone")?);
-    report.at_most("rate of the fastest QP of h1 among others, Mbit/s", among / 1e6, 20.0);
-    report.at_least("its rate when it is alone, of that before", alone / among, 1.5);
+    report.at_most("rate of the fastest QP of h1 with competing QPs, Mbit/s", among / 1e6, 20.0);
+    report.at_least("its rate alone, relative to that", alone / among, 1.5);
     if !report.passed() {
         println!("{transcript}");
     }
@@ -76,7 +76,7 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     let blocks = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
     // Provided by the package.
     script += "mkdir -p /etc/dcqcn\n";
-    for line in blocks.iter().filter(|block| !is_for_the_package(block)).flatten() {
+    for line in blocks.iter().filter(|block| !is_package_step(block)).flatten() {
         if line.starts_with("dcqcn doctor") {
             // The symptom starts once all interfaces are attached, which takes long under emulation.
             script += "FLAGS='-u 18 -s 8192 -t 8 -D 40 --tclass=106 -F'\n\
@@ -118,7 +118,7 @@ fn localised(line: &str) -> String {
 }
 
 /// Whether a block installs a package or starts a service: there is neither package nor systemd here.
-fn is_for_the_package(block: &[String]) -> bool {
+fn is_package_step(block: &[String]) -> bool {
     block.iter().any(|line| line.starts_with("systemctl") || line.starts_with("cargo"))
 }
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(five.len(), 4, "{five:?}");
         assert!(five.iter().flatten().any(|line| line.starts_with("dcqcn top h1")));
         let collapse = blocks(COLLAPSE, &COLLAPSE_SECTIONS);
-        let typed: Vec<_> = collapse.iter().filter(|block| !is_for_the_package(block)).collect();
+        let typed: Vec<_> = collapse.iter().filter(|block| !is_package_step(block)).collect();
         // Step 3 has two.
         assert_eq!((typed.len(), collapse.len()), (COLLAPSE_SECTIONS.len() + 1, COLLAPSE_SECTIONS.len() + 3));
         assert!(

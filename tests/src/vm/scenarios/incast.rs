@@ -59,7 +59,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "marks",
     "CNPs sent",
     "CNPs handled",
-    "guest stood still, ms",
+    "guest not running, ms",
 ];
 
 pub(super) fn write(report: &mut Report) -> Result<()> {
@@ -239,11 +239,11 @@ pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
     if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {
         return Ok(measured);
     }
-    println!("perftest says {:?} bit/s: measured again", measured.goodputs_bps);
+    println!("perftest reports {:?} bit/s: measuring again", measured.goodputs_bps);
     let measured = measure_once(lab, tool, load)?;
     ensure!(
         measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS),
-        "perftest says {:?} bit/s of a port of {BOTTLENECK}, twice",
+        "perftest reports {:?} bit/s for a port of {BOTTLENECK}, twice",
         measured.goodputs_bps
     );
     Ok(measured)
@@ -278,7 +278,7 @@ fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
         .iter()
         .filter(|sample| sample.at > first.at + margin && sample.at + margin < last.at)
         .collect();
-    let stalls = settled.iter().zip(settled.iter().skip(1)).map(|(look, next)| next.at - look.at);
+    let stalls = settled.iter().zip(settled.iter().skip(1)).map(|(this, next)| next.at - this.at);
     let (from, to) = (settled.first().context("too short")?, settled.last().context("too short")?);
     let mut queue_bytes: Vec<u32> = settled.iter().map(|sample| sample.backlog_bytes).collect();
     queue_bytes.sort_unstable();

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
     nvme::prepare(&lab, &ENDS, ECT)?;
-    let ends = lab::ends_with_a_drop()?;
+    let ends = lab::dies_on_local_drop()?;
     // The first and the last program of a hook make the kernel patch its own code, which can crash an emulated CPU that is
     // running it. So one interface stays attached throughout.
     sh("ip link add spare0 type veth peer name spare1")?;
@@ -42,7 +42,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     with_fq(report, &lab)?;
     detach_is_refused(report, &lab, ends)?;
     reload_is_refused(report, &lab, ends)?;
-    told_to(report, &lab)
+    interrupt_allowed(report, &lab)
 }
 
 /// Attaching without a previous fq.
@@ -52,13 +52,18 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let iface = lab.iface(host);
             let before = shown(lab, host)?;
             let refused = refusal(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
-            let way = refused.as_ref().is_some_and(|says| {
-                says.contains("--interrupt")
-                    && says.contains(&format!("tc qdisc replace dev {iface} root fq"))
+            let way = refused.as_ref().is_some_and(|refusal_text| {
+                refusal_text.contains("--interrupt")
+                    && refusal_text.contains(&format!("tc qdisc replace dev {iface} root fq"))
             });
             let words = refused.as_deref().map_or("attached", |_| "refused");
-            let wanted = if ends { "refused, with the way out" } else { "attached" };
-            report.check(&format!("no fq: {iface}"), words, wanted, way == ends && refused.is_some() == ends);
+            let expected = if ends { "refused, with a fix" } else { "attached" };
+            report.check(
+                &format!("no fq: {iface}"),
+                words,
+                expected,
+                way == ends && refused.is_some() == ends,
+            );
             if refused.is_some() {
                 let same = shown(lab, host)? == before;
                 report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
@@ -70,7 +75,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let same = shown(lab, host)? == before;
             report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
         }
-        Ok(if ends { "refused; without pacer not" } else { "attached and detached" })
+        Ok(if ends { "refused; accepted without a pacer" } else { "attached and detached" })
     })
 }
 
@@ -87,7 +92,7 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
             sh(&format!("dcqcn detach {iface}"))?;
-            ensure!(shown(lab, host)? == before, "{iface} is not as it was");
+            ensure!(shown(lab, host)? == before, "{iface} is not restored");
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
         }
         for host in [INITIATOR, TARGET] {
@@ -108,10 +113,15 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
         let refused = refusal(&format!("dcqcn detach {iface}"))?;
-        let way = refused.as_ref().is_some_and(|says| says.contains("--interrupt"));
+        let way = refused.as_ref().is_some_and(|refusal_text| refusal_text.contains("--interrupt"));
         let words = refused.as_deref().map_or("detached", |_| "refused");
-        let wanted = if ends { "refused, with the way out" } else { "detached" };
-        report.check("attached with an fq: detach", words, wanted, way == ends && refused.is_some() == ends);
+        let expected = if ends { "refused, with a fix" } else { "detached" };
+        report.check(
+            "attached with an fq: detach",
+            words,
+            expected,
+            way == ends && refused.is_some() == ends,
+        );
         if refused.is_some() {
             let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
             let whole = problems.as_array().is_some_and(Vec::is_empty);
@@ -132,9 +142,9 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     const FILE: &str = "/tmp/interrupt.toml";
     const SOCKET: &str = "/tmp/interrupt.sock";
     let (iface, other) = (lab.iface(INITIATOR), lab.iface(TARGET));
-    let write = |named: &[&str]| {
+    let write = |interfaces: &[&str]| {
         let mut text = format!("[control]\nsocket = '{SOCKET}'\n");
-        for name in named {
+        for name in interfaces {
             text +=
                 &format!("[[interface]]\nname = '{name}'\npacer = 'fq'\nparameters.link_rate = '1gbit'\n");
         }
@@ -155,8 +165,8 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let refused = refusal(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
         let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("reloaded", |_| "refused");
-        let wanted = if ends { "refused, with the cause" } else { "reloaded" };
-        report.check("reload: under traffic", words, wanted, has_cause == ends);
+        let expected = if ends { "refused, with the cause" } else { "reloaded" };
+        report.check("reload: under traffic", words, expected, has_cause == ends);
         let is_served = served()?.contains(&format!("\"{iface}\""));
         report.check("reload: the interface is managed", is_served, ends, is_served == ends);
         Ok(if ends { "refused" } else { "reloaded" })
@@ -169,7 +179,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
 }
 
 /// With `--interrupt` the command is accepted, and may end QPs.
-fn told_to(report: &mut Report, lab: &Lab) -> Result<()> {
+fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
@@ -218,18 +228,29 @@ fn under_traffic(
             thread::sleep(Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);
-        let goes_on = written.load(Ordering::Relaxed) >= so_far + 2;
+        let continues = written.load(Ordering::Relaxed) >= so_far + 2;
         let wrote = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer panicked")));
-        (done, wrote.map(|()| goes_on))
+        (done, wrote.map(|()| continues))
     });
     let done = done.with_context(|| what.to_owned())?;
-    let told = wrote.as_ref().map_or_else(|error| format!("{error:#}"), |goes_on| goes_on.to_string());
-    report.check(&format!("{what}: the disk goes on"), &told, true, wrote.is_ok_and(|goes_on| goes_on));
+    let kernel_errors =
+        wrote.as_ref().map_or_else(|error| format!("{error:#}"), |continues| continues.to_string());
+    report.check(
+        &format!("{what}: the disk continues"),
+        &kernel_errors,
+        true,
+        wrote.is_ok_and(|continues| continues),
+    );
     let end = verdict(traffic)?;
     report.check(&format!("{what}: the QP"), &end, "finished", end == "finished");
     report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
-    let told = unmount(disk)?;
-    report.check(&format!("{what}: errors of the disk in the kernel's log"), &told, "none", told.is_empty());
+    let kernel_errors = unmount(disk)?;
+    report.check(
+        &format!("{what}: errors of the disk in the kernel's log"),
+        &kernel_errors,
+        "none",
+        kernel_errors.is_empty(),
+    );
     Ok(())
 }
 
@@ -258,17 +279,19 @@ fn mount(lab: &Lab) -> Result<Disk> {
 /// Unmounts it, and returns errors in the kernel's log.
 fn unmount(disk: Disk) -> Result<String> {
     let mounts = fs::read_to_string("/proc/mounts")?;
-    let mount =
-        mounts.lines().find(|line| line.contains(&format!(" {MOUNTED} "))).context("it is not mounted")?;
+    let mount = mounts
+        .lines()
+        .find(|line| line.contains(&format!(" {MOUNTED} ")))
+        .context("the disk is not mounted")?;
     ensure!(mount.contains(" rw,"), "{mount}");
     sh(&format!("umount {MOUNTED}"))?;
-    let said = sh("dmesg")?;
+    let kernel_log = sh("dmesg")?;
     let errors = ["I/O error", "EXT4-fs error", "EXT2-fs error", "reconnecting", "failed, error"];
-    let told: Vec<&str> =
-        said.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
-    let told = told.join("; ");
+    let kernel_errors: Vec<&str> =
+        kernel_log.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
+    let kernel_errors = kernel_errors.join("; ");
     disk.disconnect()?;
-    Ok(told)
+    Ok(kernel_errors)
 }
 
 /// Writes files to the disk, bypassing caches, and reads each back.
@@ -283,7 +306,7 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
         file.write_all(&content)?;
         file.sync_all().with_context(|| format!("after {:?}", began.elapsed()))?;
         fs::write("/proc/sys/vm/drop_caches", "1")?;
-        ensure!(fs::read(&path)? == content, "{} is not what was written", path.display());
+        ensure!(fs::read(&path)? == content, "{} has wrong content", path.display());
         written.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
@@ -300,8 +323,8 @@ fn refusal(line: &str) -> Result<Option<String>> {
 /// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
-    while let Some(says) = refusal(line)? {
-        ensure!(says.contains("--interrupt") && Instant::now() < until, "{line}: {says}");
+    while let Some(refusal_text) = refusal(line)? {
+        ensure!(refusal_text.contains("--interrupt") && Instant::now() < until, "{line}: {refusal_text}");
         thread::sleep(Duration::from_millis(200));
     }
     Ok(())

@@ -45,7 +45,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let [without, with] = figures;
     for (what, ratio) in [("goodput", with.0 / without.0), ("latency", with.1 / without.1)] {
         let what = format!("{what} attached, of not attached");
-        report.check(&what, format!("{ratio:.2}"), "a figure", ratio.is_finite() && ratio > 0.0);
+        report.check(&what, format!("{ratio:.2}"), "a positive number", ratio.is_finite() && ratio > 0.0);
     }
     Ok(())
 }

@@ -16,47 +16,47 @@ const RECEIVER: u8 = 2;
 /// Long enough for all commands under emulation.
 const SECONDS: u32 = 140;
 /// Rate limit of the QP, Mbit/s.
-const HELD: u32 = 10;
+const LIMIT_MBPS: u32 = 10;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
-    if lab::ends_with_a_drop()? {
+    if lab::dies_on_local_drop()? {
         // An fq that exists before the traffic stays when dcqcn attaches and detaches.
         sh(&format!("tc qdisc replace dev {} root fq limit 40000 flow_limit 20000", lab.iface(SENDER)))?;
     }
     attach(&lab)?;
-    let mut controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    let mut daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
     let mut traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(3));
     report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
 
-    let held = f64::from(HELD);
+    let held = f64::from(LIMIT_MBPS);
     let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {
         action().with_context(|| what.to_owned())?;
         thread::sleep(Duration::from_millis(500));
         let mbps = rate_mbps(&lab)?;
         report.row([what.to_owned(), format!("{mbps:.2}")]);
-        report.at_least(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 0.85);
-        report.at_most(&format!("{what}: rate, of the asked"), mbps / wanted_mbps, 1.15);
+        report.at_least(&format!("{what}: rate, relative to the requested"), mbps / wanted_mbps, 0.85);
+        report.at_most(&format!("{what}: rate, relative to the requested"), mbps / wanted_mbps, 1.15);
         Ok(())
     };
     step("nothing", held, &mut || Ok(()))?;
     step("rpg_max_rate doubled", 2.0 * held, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * HELD)).map(drop)
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * LIMIT_MBPS)).map(drop)
     })?;
     step("rpg_max_rate restored", held, &mut || {
-        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={HELD}mbit")).map(drop)
+        lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={LIMIT_MBPS}mbit")).map(drop)
     })?;
     step("thresholds changed", held, &mut || {
         lab.on_host(SENDER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
     })?;
-    step("controller killed with -9", held, &mut || controller.kill())?;
-    step("controller started again", held, &mut || {
-        controller = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    step("daemon killed with -9", held, &mut || daemon.kill())?;
+    step("daemon started again", held, &mut || {
+        daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
         Ok(())
     })?;
-    step("carrier, or place at the bridge, lost and back", held, &mut || {
+    step("carrier, or bridge port, lost and restored", held, &mut || {
         lab.flap(SENDER)?;
         // The QP's packets were lost: wait for the ACK timeout.
         thread::sleep(Duration::from_secs(5));
@@ -65,23 +65,23 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lost = || -> Result<u64> {
         Ok(lab.hw_counter(RECEIVER, "out_of_seq_request")? + lab.hw_counter(SENDER, "completer_retry_err")?)
     };
-    let mut lost_by_it = 0;
+    let mut lost_to_change = 0;
     step("programs replaced", held, &mut || {
         let before = lost()?;
         replace(&lab)?;
         // Loss would show as a gap once later packets arrive.
         thread::sleep(Duration::from_secs(1));
-        lost_by_it = lost()? - before;
+        lost_to_change = lost()? - before;
         Ok(())
     })?;
-    step("detached and attached again", held, &mut || {
+    step("detached and reattached", held, &mut || {
         lab.on_host(SENDER, "detach {}")?;
         attach(&lab)?;
         // Replacing a qdisc may drop its packets: wait for the ACK timeout first.
         thread::sleep(Duration::from_secs(4));
         Ok(())
     })?;
-    report.equals("programs replaced: packets out of sequence", lost_by_it, 0);
+    report.equals("programs replaced: packets out of sequence", lost_to_change, 0);
     let finished = traffic.drain(..).map(perftest::Traffic::finish).collect::<Result<Vec<_>>>()?;
     for outcome in finished {
         let end =
@@ -92,8 +92,9 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 fn attach(lab: &Lab) -> Result<()> {
-    let line =
-        format!("attach {{}} --set link_rate=1gbit --set pacing_credit=5ms --set rpg_max_rate={HELD}mbit");
+    let line = format!(
+        "attach {{}} --set link_rate=1gbit --set pacing_credit=5ms --set rpg_max_rate={LIMIT_MBPS}mbit"
+    );
     lab.on_host(SENDER, &line).map(drop)
 }
 

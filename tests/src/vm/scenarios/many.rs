@@ -75,7 +75,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "packets/s, fewest",
         "mean",
         "most",
-        "of all: dropped by fq",
+        "of these: dropped by fq",
         "by a wire",
         "retries",
         "out of sequence",
@@ -89,15 +89,15 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let floor_pps = FLOOR_BPS / FRAME_BITS;
     report.equals("QPs that were cut", cut.len() as u64, (QPS / 2) as u64);
     report.at_most(
-        "packets/s of one that was cut, of its rate",
+        "packets/s of a cut QP, relative to its rate",
         slow.most / floor_pps,
         1.0 + TOLERANCE + after.doubt,
     );
-    report.at_least("packets/s of one that was not, of the highest cut one's", fast.fewest / slow.most, 1.2);
+    report.at_least("packets/s of an uncut QP, relative to the fastest cut QP", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
     // A packet lost here is not retransmitted before `TIMEOUT`, and its QP stalls, independent of fq.
     let lost = veth_drops(&lab)?;
-    report.check("packets that wires between hosts and bridge lost", list(&lost), "none", lost.is_empty());
+    report.check("packets lost between hosts and bridge", list(&lost), "none", lost.is_empty());
     report.equals("retries", before.retries + after.retries, 0);
     let counters = lab.on_host(SENDER, "counters {}")?;
     for name in ["rp_horizon_pass", "rp_table_full", "rp_flow_evicted"] {

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 const COLUMNS: &[&str] = &[
     "",
     "operations",
-    "of them SEND, WRITE, READ, atomic",
+    "of these SEND, WRITE, READ, atomic",
     "payload both ways, Mbit/s",
     "small port used",
     "rates at the end of hosts 1, 2, 3, Mbit/s",
@@ -53,7 +53,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     report.columns(COLUMNS);
     let free = measure(&lab)?;
-    free.row(report, "off, no port too small");
+    free.row(report, "off, no bottleneck");
     lab.root(RECEIVER, PORT)?;
     let off = measure(&lab)?;
     off.row(report, "off");
@@ -181,7 +181,7 @@ impl Measured {
             );
         }
         report.at_least(
-            "SEND, WRITE, READ or atomic, the fewest",
+            "SEND, WRITE, READ or atomic, the minimum",
             *self.by_kind().iter().min().context("kinds")? as f64,
             10.0,
         );

@@ -12,7 +12,7 @@ const SECONDS: u32 = 8;
 /// Time a flow may catch up on: an emulated machine's softirqs are some milliseconds late.
 const CREDIT: &str = "5ms";
 /// Rates of each QP, and number of QPs.
-const HELD: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
+const LIMITS: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
 /// Tolerance of the measured rate.
 const TOLERANCE: f64 = 0.05;
 /// Attempts if a measured rate is too low: an emulated machine that is not scheduled loses more time than the credit
@@ -25,8 +25,15 @@ const DEFAULT_CREDIT: &str = "100us";
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     lab.on_host(SENDER, "attach {} --set link_rate=1gbit")?;
-    report.columns(&["asked, Mbit/s", "QPs", "credit", "on the wire, Mbit/s", "of the asked", "retries"]);
-    for (asked_mbps, qps) in HELD {
+    report.columns(&[
+        "requested, Mbit/s",
+        "QPs",
+        "credit",
+        "on the wire, Mbit/s",
+        "of the requested",
+        "retries",
+    ]);
+    for (asked_mbps, qps) in LIMITS {
         let mut attempt = 1;
         let (shares, retries) = loop {
             let (shares, retries) = held(&lab, report, asked_mbps, qps, CREDIT)?;
@@ -37,8 +44,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         };
         let name = format!("{qps} QP at {asked_mbps} Mbit/s");
         for share in shares {
-            report.at_least(&format!("{name}: wire rate, of the asked"), share, 1.0 - TOLERANCE);
-            report.at_most(&format!("{name}: wire rate, of the asked"), share, 1.0 + TOLERANCE);
+            report.at_least(&format!("{name}: wire rate, relative to the requested"), share, 1.0 - TOLERANCE);
+            report.at_most(&format!("{name}: wire rate, relative to the requested"), share, 1.0 + TOLERANCE);
         }
         report.equals(&format!("{name}: retries"), retries, 0);
     }

@@ -29,14 +29,14 @@ const RPING_BYTES: u32 = 32_768;
 
 /// Sources of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum PairKnowledge {
     Hint,
     Static,
     Rdma,
     Cm,
 }
 
-impl Known {
+impl PairKnowledge {
     const ALL: [Self; 4] = [Self::Hint, Self::Static, Self::Rdma, Self::Cm];
 
     fn name(self) -> &'static str {
@@ -50,14 +50,14 @@ impl Known {
 }
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    each(report, &Options::default(), &Known::ALL)
+    each(report, &Options::default(), &PairKnowledge::ALL)
 }
 
 pub(super) fn bridged(report: &mut Report) -> Result<()> {
-    each(report, &Options { bridged: true, ..Options::default() }, &[Known::Rdma])
+    each(report, &Options { bridged: true, ..Options::default() }, &[PairKnowledge::Rdma])
 }
 
-fn each(report: &mut Report, options: &Options, all: &[Known]) -> Result<()> {
+fn each(report: &mut Report, options: &Options, all: &[PairKnowledge]) -> Result<()> {
     let lab = Lab::new(RECEIVER, options)?;
     for host in [SENDER, RECEIVER] {
         lab.on_host(host, &format!("attach {{}} --profile lab --set link_rate={LINK}"))?;
@@ -92,18 +92,18 @@ fn decoy(lab: &Lab) -> Result<()> {
     perftest::run(lab, &[flow.clone(), Flow { port: 17_901, ..flow }]).map(drop)
 }
 
-fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
-    let mut controllers = Vec::new();
-    if known == Known::Rdma {
+fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
+    let mut daemons = Vec::new();
+    if known == PairKnowledge::Rdma {
         for host in [SENDER, RECEIVER] {
-            controllers.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
+            daemons.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
         }
         thread::sleep(Duration::from_secs(2));
     }
     let other =
         Flow { traffic_class: OTHER_CLASS, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_100, SECONDS) };
     let congested = Flow { traffic_class: ECT, port: 18_101, ..other.clone() };
-    let (flows, congested_qpn, rping) = if known == Known::Cm {
+    let (flows, congested_qpn, rping) = if known == PairKnowledge::Cm {
         let (rping, qpn) = start_rping(lab)?;
         (perftest::start(lab, &[other])?, qpn, Some(rping))
     } else {
@@ -115,7 +115,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
             "different",
             own != peer,
         );
-        if known == Known::Static {
+        if known == PairKnowledge::Static {
             for host in [SENDER, RECEIVER] {
                 let (near, far) = (lab.address(SENDER), lab.address(RECEIVER));
                 lab.on_host(host, &format!("flows pair add {{}} {near} {own} {peer} --peer {far}"))?;
@@ -132,7 +132,7 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
     let qps = lab.on_host(SENDER, "flows {}")?;
     let outcomes = flows.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
-    drop((controllers, rping));
+    drop((daemons, rping));
 
     let congested = RpFlow::find(&qps, congested_qpn)?;
     let other = RpFlow::find(&qps, other_qpn)?;
@@ -153,17 +153,12 @@ fn one(lab: &Lab, report: &mut Report, known: Known) -> Result<()> {
     report.at_most(&name("rate of the congested QP, Mbit/s"), congested.rate_bps / 1e6, LINK_MBPS / 2.0);
     report.equals(&name("CNPs to the other QP"), other.handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps / 1e6, 19.9);
-    report.equals(&name("CNPs that found no flow"), counts.unknown, 0);
-    let (what, wanted) = if known == Known::Hint { ("all", counts.sent) } else { ("none", 0) };
-    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, wanted);
-    if known != Known::Hint {
+    report.equals(&name("CNPs without a known flow"), counts.unknown, 0);
+    let (what, expected) = if known == PairKnowledge::Hint { ("all", counts.sent) } else { ("none", 0) };
+    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, expected);
+    if known != PairKnowledge::Hint {
         let found = source_of(&pairs, lab, congested_qpn);
-        report.check(
-            &name("where the receiver knows the pair from"),
-            &found,
-            known.name(),
-            found == known.name(),
-        );
+        report.check(&name("source of the receiver's pair"), &found, known.name(), found == known.name());
     }
     Ok(())
 }
@@ -200,14 +195,14 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
 }
 
 /// Waits until the receiver has the pair from the expected source.
-fn wait_for_pair(lab: &Lab, known: Known, qpn: u32) -> Result<()> {
+fn wait_for_pair(lab: &Lab, known: PairKnowledge, qpn: u32) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
-    while known != Known::Hint
+    while known != PairKnowledge::Hint
         && source_of(&lab.on_host(RECEIVER, "flows pair list {}")?, lab, qpn) != known.name()
     {
         ensure!(
             Instant::now() < until,
-            "the receiver never knew the pair of {qpn:#x}: {} of {}",
+            "the receiver did not learn the pair of {qpn:#x}: {} of {}",
             lab.on_host(RECEIVER, "flows pair list {}")?,
             json("rdma -j resource show qp")?
         );

@@ -18,21 +18,16 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.row(["one in that queue after XON arrives".to_owned(), ms(held.after_xon)]);
     let in_ms = |time: std::time::Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
     report.row([
-        format!("a storm is found, pfc_wd_detection_time {}", in_ms(DETECTION)),
+        format!("a storm is detected, pfc_wd_detection_time {}", in_ms(DETECTION)),
         ms(watched.detection),
     ]);
     report.row([
-        format!("it is over, pfc_wd_restoration_time {}", in_ms(RESTORATION)),
+        format!("the storm has ended, pfc_wd_restoration_time {}", in_ms(RESTORATION)),
         ms(watched.restoration),
     ]);
     let wrong = watched.wrong();
-    report.check("a storm is found, holds nothing and ends", wrong.join(", "), "", wrong.is_empty());
+    report.check("a storm is detected, delays no packet and ends", wrong.join(", "), "", wrong.is_empty());
     let wrong = held.wrong();
-    report.check(
-        "a pause holds its queue, and only until it is over",
-        wrong.join(", "),
-        "",
-        wrong.is_empty(),
-    );
+    report.check("a pause delays its queue until it expires", wrong.join(", "), "", wrong.is_empty());
     Ok(())
 }

@@ -15,7 +15,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ROUNDS: u32 = 60;
 /// A token bucket loses tokens beyond its burst while an emulated guest is stopped, and the port is slower than its
 /// rate then.
-const NOT_HELD: [&str; 2] = ["frames at the receiver", "share of RoCE alongside"];
+const UNCHECKED: [&str; 2] = ["frames at the receiver", "share of RoCE alongside"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {
@@ -46,10 +46,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let cells = [taken.case.to_string(), of_case.len().to_string(), passed, skipped];
         report.row(cells.into_iter().chain([format!("{:.0}", taken.seconds)]));
     }
-    let is_held = |check: &&Check| {
-        check.outcome != Outcome::Skipped && !NOT_HELD.iter().any(|what| check.what.contains(what))
+    let is_checked = |check: &&Check| {
+        check.outcome != Outcome::Skipped && !UNCHECKED.iter().any(|what| check.what.contains(what))
     };
-    for check in all.checks.iter().filter(is_held) {
+    for check in all.checks.iter().filter(is_checked) {
         let what = format!("{}: {}", check.case, check.what);
         report.check(&what, &check.found, &check.wanted, check.outcome == Outcome::Passed);
     }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::counts::Counts;
 use super::super::lab::{Lab, Options};
-use super::super::load::{self, Done, Mix};
+use super::super::load::{self, LoadResult, Mix};
 use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
@@ -27,7 +27,7 @@ const SETTLING: Duration = Duration::from_secs(6);
 const LENGTH: Duration = Duration::from_secs(14);
 /// Minimum throughput relative to that without dcqcn, reads and writes together. Fewer drops compensate for
 /// rate cuts.
-const LEAST_OF_OFF: f64 = 0.9;
+const MIN_RELATIVE_THROUGHPUT: f64 = 0.9;
 
 const COLUMNS: &[&str] = &[
     "",
@@ -73,7 +73,7 @@ fn disconnect(disks: Vec<Disk>) -> Result<()> {
 }
 
 struct Measured {
-    done: Done,
+    done: LoadResult,
     /// Counters since the rates settled.
     counts: Counts,
     drops_all: u64,
@@ -132,7 +132,7 @@ impl Measured {
         report.at_least(
             &format!("{name}: of what goes through without"),
             total(self) / total(off),
-            LEAST_OF_OFF,
+            MIN_RELATIVE_THROUGHPUT,
         );
         report.at_most(&format!("{name}: p99, of that without"), self.p99_ms() / off.p99_ms(), 1.0);
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::super::command::sh;
-use super::super::fio::{self, Done, Job};
+use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, rxe};
 use super::super::nvme::{self, Ends, Transport};
 use super::super::report::Report;
@@ -65,7 +65,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "p99, ms",
         "longest, s",
         "drops of the port, settled",
-        "of storage's queue, settled",
+        "of the storage queue, settled",
     ]);
     let [before, after, more] = ["before", "after", "more"].map(Phase::read);
     let (before, after, more) = (before?, after?, more?);
@@ -79,10 +79,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
         report.at_most(&format!("{name}: longest read, s"), phase.done.max_ms / 1e3, STALL_S);
         let drops = phase.queue_drops.context("the port has no queues")?;
-        report.equals(&format!("{name}: drops of storage's queue, settled"), drops, 0);
+        report.equals(&format!("{name}: drops of the storage queue, settled"), drops, 0);
     }
-    report.at_least("step 5: storage's part of the port", more.share(), WEIGHT - NEAR);
-    report.at_most("step 5: storage's part of the port", more.share(), WEIGHT + NEAR);
+    report.at_least("step 5: storage's share of the port", more.share(), WEIGHT - NEAR);
+    report.at_most("step 5: storage's share of the port", more.share(), WEIGHT + NEAR);
     report.at_least("step 5: storage, of that at step 4", more.share() / after.share(), 1.0);
     let weights: Vec<_> =
         queues("end")?.iter().filter_map(|row| row.get("weight")?.as_u64()).filter(|at| *at == 50).collect();
@@ -165,7 +165,7 @@ fn ours(line: &str, lab: &Lab) -> String {
 
 /// Results of the reads.
 struct Phase {
-    done: Done,
+    done: CompletedIo,
     /// Packets dropped by the port after settling.
     drops: u64,
     /// Drops of the storage queue; none while the port has no queues.
@@ -174,13 +174,13 @@ struct Phase {
 
 impl Phase {
     fn read(name: &str) -> Result<Self> {
-        let said = fs::read_to_string(format!("/tmp/{name}.json")).with_context(|| format!("fio, {name}"))?;
+        let json = fs::read_to_string(format!("/tmp/{name}.json")).with_context(|| format!("fio, {name}"))?;
         let [from, to] = ["from", "to"].map(|when| format!("{name}-{when}"));
         let queue_drops = match queues(&from) {
             Ok(from) => Some(storage_drops(&queues(&to)?)? - storage_drops(&from)?),
             Err(_) => None,
         };
-        Ok(Self { done: fio::done(&said)?, drops: port_drops(&to)? - port_drops(&from)?, queue_drops })
+        Ok(Self { done: fio::done(&json)?, drops: port_drops(&to)? - port_drops(&from)?, queue_drops })
     }
 
     /// Storage's share of the port, headers included.
@@ -189,7 +189,7 @@ impl Phase {
     }
 
     fn row(&self, report: &mut Report, name: &str) {
-        let Done { read_bps, p50_ms, p99_ms, max_ms, .. } = self.done;
+        let CompletedIo { read_bps, p50_ms, p99_ms, max_ms, .. } = self.done;
         report.row([
             name.to_owned(),
             format!("{:.2}", read_bps / 1e6),
@@ -211,15 +211,15 @@ fn storage_drops(queues: &[Value]) -> Result<u64> {
 
 /// The port's queues in the output of `dcqcn queues`.
 fn queues(name: &str) -> Result<Vec<Value>> {
-    let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-queues.json"))?)?;
-    let rows = said.get("queues").and_then(Value::as_array);
+    let json: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-queues.json"))?)?;
+    let rows = json.get("queues").and_then(Value::as_array);
     rows.cloned().context("`dcqcn queues` lists queues")
 }
 
 /// Packets dropped at the port's root, from the output of `tc`.
 fn port_drops(name: &str) -> Result<u64> {
-    let said: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-port.json"))?)?;
-    let mut qdiscs = said.as_array().into_iter().flatten();
+    let json: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-port.json"))?)?;
+    let mut qdiscs = json.as_array().into_iter().flatten();
     let root = qdiscs.find(|qdisc| qdisc.get("root").is_some());
     root.and_then(|root| root.get("drops")?.as_u64()).context("`tc` names a root")
 }

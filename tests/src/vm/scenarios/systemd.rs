@@ -218,10 +218,10 @@ fn removed(report: &mut Report, before: &str) -> Result<()> {
     report.check("purged: the interface", "", "as it was", state()? == before);
     let units = sh("systemctl list-units --all --no-legend --plain").unwrap_or_default();
     // The scenario's own unit is ordered after the daemon's, so systemd remembers that name only.
-    let is_left = |line: &&str| {
+    let is_stale = |line: &&str| {
         line.contains("dcqcn") && !line.split_whitespace().skip(1).eq(["not-found", "inactive", "dead", UNIT])
     };
-    let left: Vec<&str> = units.lines().filter(is_left).collect();
+    let left: Vec<&str> = units.lines().filter(is_stale).collect();
     report.check("purged: units", left.join("; "), "none", left.is_empty());
     Ok(())
 }
@@ -259,7 +259,7 @@ fn show(property: &str) -> Result<String> {
 
 fn main_pid() -> Result<u32> {
     let pid = show("MainPID")?.parse().context("a process")?;
-    ensure!(pid != 0, "it does not run");
+    ensure!(pid != 0, "the daemon is not running");
     Ok(pid)
 }
 

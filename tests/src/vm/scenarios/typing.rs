@@ -46,12 +46,12 @@ pub(super) fn run(report: &mut Report, script: &str, patience: Duration) -> Resu
             if !ok {
                 answer.iter().for_each(|line| println!("{line}"));
             }
-            let wanted = if typed.contains("doctor") { "0, or 4 for warnings" } else { "0" };
+            let expected = if typed.contains("doctor") { "0, or 4 for warnings" } else { "0" };
             // A bar would end the table cell.
             report.check(
                 &format!("`{}`", typed.replace('|', "\\|")),
                 format!("exit code {code}"),
-                wanted,
+                expected,
                 ok,
             );
         } else {
@@ -71,13 +71,13 @@ pub(super) fn typed(line: &str) -> String {
 /// the shell's is skipped.
 pub(super) fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
-    let (mut wanted, mut commands, mut block) = (false, false, None::<Vec<String>>);
+    let (mut expected, mut commands, mut block) = (false, false, None::<Vec<String>>);
     for line in page.lines() {
         let text = line.trim();
         if let Some(language) = text.strip_prefix("```") {
             block = match block.take() {
                 Some(lines) => {
-                    blocks.extend((wanted && commands).then_some(lines));
+                    blocks.extend((expected && commands).then_some(lines));
                     None
                 }
                 None => {
@@ -91,7 +91,7 @@ pub(super) fn blocks(page: &str, sections: &[&str]) -> Vec<Vec<String>> {
                 lines.push(command.to_owned());
             }
         } else if line.starts_with("## ") {
-            wanted = sections.contains(&line);
+            expected = sections.contains(&line);
         }
     }
     blocks

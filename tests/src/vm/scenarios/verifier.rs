@@ -59,7 +59,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             instructions,
             remains.clone(),
         ]);
-        report.check(way, remains, "loads, attaches, leaves nothing", after == before);
+        report.check(way, remains, "loads, attaches, leaves no state", after == before);
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ fn instructions() -> String {
 
 /// Possible leftovers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Left {
+struct Removal {
     programs: usize,
     maps: usize,
     qdiscs: String,
@@ -85,9 +85,9 @@ struct Left {
     pins: String,
 }
 
-fn left(netns: &Netns) -> Result<Left> {
+fn left(netns: &Netns) -> Result<Removal> {
     let (programs, maps) = loaded();
-    Ok(Left {
+    Ok(Removal {
         programs,
         maps,
         qdiscs: sh_in(netns, "tc qdisc show")?,
@@ -97,7 +97,7 @@ fn left(netns: &Netns) -> Result<Left> {
 }
 
 /// State left after the kernel has freed unused objects.
-fn settled(netns: &Netns, expected: &Left) -> Result<Left> {
+fn settled(netns: &Netns, expected: &Removal) -> Result<Removal> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
         thread::sleep(Duration::from_millis(50));

@@ -3,10 +3,10 @@
 use super::*;
 
 #[test]
-fn inline_both_ways() {
+fn engines_agree_inline_both_directions() {
     let mut config = everything();
     config.scalars.drop_not_ect = 1;
-    let Some(mut both) = Both::load("inline_both_ways", 8, &config) else {
+    let Some(mut both) = Both::load("engines_agree_inline_both_directions", 8, &config) else {
         return;
     };
     let peer = 77;
@@ -37,8 +37,8 @@ fn inline_both_ways() {
             Verdict::Redirect { ifindex: to, neighbour: false }
         );
         let after = both.state().queues;
-        assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the port it leaves by");
-        assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "the other port's");
+        assert_ne!(before[queue + 3], after[queue + 3], "class 3 of the egress port");
+        assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "class 3 of the other port");
     }
     let state = both.state();
     assert!(count(&state, Hook::Xdp, Stat::CpEcnMarked) > 0);

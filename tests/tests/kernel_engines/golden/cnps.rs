@@ -38,7 +38,7 @@ fn kernel_cnps_equal_library_cnps() {
                 let frame = data.frame();
                 let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
                 assert_eq!((arrived.verdict, arrived.mark, arrived.departure_ns), (Verdict::Pass, 0, 0));
-                assert!(arrived.packet == frame, "the data goes on untouched");
+                assert!(arrived.packet == frame, "the data passes unchanged");
                 let [cnp] = &arrived.emitted[..] else {
                     panic!("{} CNPs for {data:?}", arrived.emitted.len());
                 };

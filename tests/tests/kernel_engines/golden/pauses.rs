@@ -27,7 +27,7 @@ fn paused(state: &State, hook: Hook, priority: usize) -> u64 {
     state.counters[hook.slot()].pause.frames[priority]
 }
 
-fn hear(both: &mut Both, now_ns: u64, frame: &[u8]) {
+fn receive(both: &mut Both, now_ns: u64, frame: &[u8]) {
     let passed = both.process(Hook::Ingress, now_ns, frame, &received());
     assert_eq!((passed.verdict, passed.packet.as_slice()), (Verdict::Pass, frame));
 }
@@ -46,9 +46,9 @@ fn pause_holds_until_timeout_or_xon() {
     // DSCP 0 maps to queue 0.
     let other = Roce { dscp: 0, dest_qpn: 9, ..Roce::default() }.frame();
     assert_eq!(send(&mut both, START_NS, &frame).departure_ns, 0);
-    hear(&mut both, START_NS, &pause(3, 1_000));
+    receive(&mut both, START_NS, &pause(3, 1_000));
     // A pause of another priority neither delays these packets nor ends this pause.
-    hear(&mut both, START_NS, &pause(4, 0));
+    receive(&mut both, START_NS, &pause(4, 0));
     let until_ns = START_NS + 1_000 * QUANTUM_NS;
     let stamps =
         [&frame, &request, &frame, &other].map(|frame| send(&mut both, START_NS + 10, frame).departure_ns);
@@ -56,28 +56,28 @@ fn pause_holds_until_timeout_or_xon() {
     assert_eq!(stamps, [until_ns, until_ns, until_ns + gap_ns, 0]);
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 3);
     // XON: a waiting flow stays in order, other flows leave immediately.
-    hear(&mut both, START_NS + 20, &pause(3, 0));
+    receive(&mut both, START_NS + 20, &pause(3, 0));
     let fresh = Roce { dest_qpn: 10, ..Roce::default() }.frame();
     let stamps = [&frame, &request, &fresh].map(|frame| send(&mut both, START_NS + 30, frame).departure_ns);
     assert_eq!(stamps, [until_ns + 2 * gap_ns, until_ns + 2 * gap_ns, 0]);
     // A delayed packet without data also delays those behind it.
-    hear(&mut both, START_NS + 40, &pause(3, 1_000));
+    receive(&mut both, START_NS + 40, &pause(3, 1_000));
     let waits = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() };
     let waiting_until_ns = START_NS + 40 + 1_000 * QUANTUM_NS;
-    let of_ten = |roce: &Roce| Roce { dest_qpn: 10, ..roce.clone() }.frame();
-    assert_eq!(send(&mut both, START_NS + 50, &of_ten(&waits)).departure_ns, waiting_until_ns);
-    hear(&mut both, START_NS + 60, &pause(3, 0));
-    assert_eq!(send(&mut both, START_NS + 70, &of_ten(&data)).departure_ns, waiting_until_ns);
+    let to_qp10 = |roce: &Roce| Roce { dest_qpn: 10, ..roce.clone() }.frame();
+    assert_eq!(send(&mut both, START_NS + 50, &to_qp10(&waits)).departure_ns, waiting_until_ns);
+    receive(&mut both, START_NS + 60, &pause(3, 0));
+    assert_eq!(send(&mut both, START_NS + 70, &to_qp10(&data)).departure_ns, waiting_until_ns);
     // An expired pause.
-    hear(&mut both, 2 * START_NS, &pause(3, 10));
+    receive(&mut both, 2 * START_NS, &pause(3, 10));
     assert_eq!(send(&mut both, 2 * START_NS + 10 * QUANTUM_NS, &frame).departure_ns, 0);
     let state = both.state();
     assert_eq!(count(&state, Hook::Egress, Stat::RpPfcHeld), 4);
-    let heard = [3, 4].map(|priority| paused(&state, Hook::Ingress, priority));
-    assert_eq!((heard, count(&state, Hook::Ingress, Stat::MacControl)), ([5, 1], 6));
-    let [_, _, _, of_three, of_four, ..] = Pause::all(&state.times_ns);
-    assert_eq!(of_three.paused_ns(3 * START_NS), 20 + 20 + 10 * QUANTUM_NS);
-    assert_eq!(of_four.paused_ns(3 * START_NS), 0);
+    let states = [3, 4].map(|priority| paused(&state, Hook::Ingress, priority));
+    assert_eq!((states, count(&state, Hook::Ingress, Stat::MacControl)), ([5, 1], 6));
+    let [_, _, _, priority_3, priority_4, ..] = Pause::all(&state.times_ns);
+    assert_eq!(priority_3.paused_ns(3 * START_NS), 20 + 20 + 10 * QUANTUM_NS);
+    assert_eq!(priority_4.paused_ns(3 * START_NS), 0);
 }
 
 /// A flow that was late has credit, and must not use it to overtake paused packets. Found by fuzzing and by review.
@@ -91,10 +91,10 @@ fn credit_does_not_overtake_paused_packets() {
     };
     let data = Roce::default();
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
-    hear(&mut both, START_NS, &pause(3, 1_000));
+    receive(&mut both, START_NS, &pause(3, 1_000));
     let until_ns = START_NS + 1_000 * QUANTUM_NS;
     assert_eq!(send(&mut both, START_NS + 10, &data.frame()).departure_ns, until_ns);
-    hear(&mut both, START_NS + 20, &pause(3, 0));
+    receive(&mut both, START_NS + 20, &pause(3, 0));
     assert_eq!(send(&mut both, START_NS + 30, &data.frame()).departure_ns, until_ns);
     assert_eq!(send(&mut both, START_NS + 40, &request).departure_ns, until_ns);
 }
@@ -105,7 +105,7 @@ fn pauses_disabled_by_default() {
         return;
     };
     for priority in 0..CLASSES {
-        hear(&mut both, START_NS, &pause(priority, u16::MAX));
+        receive(&mut both, START_NS, &pause(priority, u16::MAX));
     }
     assert_eq!(send(&mut both, START_NS, &Roce::default().frame()).departure_ns, 0);
     assert_eq!(count(&both.state(), Hook::Egress, Stat::RpPfcHeld), 0);
@@ -125,19 +125,19 @@ fn forged_pauses_bounded_and_counted() {
     let mut to_host = longest;
     to_host[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     for frame in [&to_host[..], &longest[..33], &longest[..20]] {
-        hear(&mut both, START_NS, frame);
+        receive(&mut both, START_NS, frame);
     }
     // A pause of the whole link, which is ignored.
-    let mut of_link = longest;
-    of_link[14..16].copy_from_slice(&[0, 1]);
-    hear(&mut both, START_NS, &of_link);
+    let mut link_limit = longest;
+    link_limit[14..16].copy_from_slice(&[0, 1]);
+    receive(&mut both, START_NS, &link_limit);
     let state = both.state();
     let counted = |stat| count(&state, Hook::Ingress, stat);
     assert_eq!([Stat::PfcMalformed, Stat::MacControl, Stat::PfcLimited].map(counted), [3, 4, 0]);
     assert_eq!(state.counters[Hook::Ingress.slot()].pause.frames, [0; CLASSES]);
     assert_eq!(send(&mut both, START_NS, &Roce::default().frame()).departure_ns, 0);
     // The longest pause is 33 ms at this rate.
-    hear(&mut both, START_NS, &longest);
+    receive(&mut both, START_NS, &longest);
     let now_ns = START_NS + 1_000_000;
     let frame = Roce { dest_qpn: 77, ..Roce::default() }.frame();
     assert_eq!(send(&mut both, now_ns, &frame).departure_ns, now_ns + HORIZON_NS);
@@ -145,9 +145,9 @@ fn forged_pauses_bounded_and_counted() {
     let burst = HEARD.burst_ns / HEARD.gap_ns + 1;
     let at_ns = 2 * START_NS;
     for _ in 0..burst + 5 {
-        hear(&mut both, at_ns, &pause(3, 0));
+        receive(&mut both, at_ns, &pause(3, 0));
     }
-    hear(&mut both, at_ns, &longest);
+    receive(&mut both, at_ns, &longest);
     let state = both.state();
     assert_eq!(count(&state, Hook::Ingress, Stat::PfcLimited), 6);
     assert_eq!(paused(&state, Hook::Ingress, 3), 1 + burst + 6);
@@ -160,15 +160,15 @@ fn sent_pfc_frames_counted() {
     let Some(mut both) = Both::load("sent_pfc_frames_counted", 64, &sender()) else {
         return;
     };
-    let every = PfcRepr { priorities: 0xff, quanta: [7; CLASSES] }.frame(NEIGHBOUR);
+    let all_priorities = PfcRepr { priorities: 0xff, quanta: [7; CLASSES] }.frame(NEIGHBOUR);
     let frames = |both: &mut Both| {
         let counters = both.state().counters;
         [Hook::Egress, Hook::Ingress].map(|hook| counters[hook.slot()].pause.frames)
     };
-    let sent = both.process(Hook::Egress, START_NS, &every, &Meta::default());
-    assert_eq!((sent.verdict, sent.packet.as_slice()), (Verdict::Pass, &every[..]));
+    let sent = both.process(Hook::Egress, START_NS, &all_priorities, &Meta::default());
+    assert_eq!((sent.verdict, sent.packet.as_slice()), (Verdict::Pass, &all_priorities[..]));
     assert_eq!(frames(&mut both), [[1; CLASSES], [0; CLASSES]]);
-    hear(&mut both, START_NS, &every);
+    receive(&mut both, START_NS, &all_priorities);
     assert_eq!(frames(&mut both), [[1; CLASSES], [1; CLASSES]]);
     assert_eq!(count(&both.state(), Hook::Ingress, Stat::MacControl), 1);
 }
@@ -189,19 +189,19 @@ fn storm_forwards_or_drops_while_active() {
         (sent.verdict, sent.departure_ns)
     };
     // 33.5 s, of which the pacer honours five.
-    hear(&mut both, START_NS, &pause(3, u16::MAX));
+    receive(&mut both, START_NS, &pause(3, u16::MAX));
     let held = (Verdict::Pass, START_NS + config.scalars.pacing_horizon_ns);
     assert_eq!(fresh(&mut both, START_NS), held);
-    let of_three = 1 << 3;
-    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    let priority_3 = 1 << 3;
+    both.set_storms(Storms { forwards: priority_3, drops: 0 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), (Verdict::Pass, 0));
-    both.set_storms(Storms { forwards: 0, drops: of_three }, START_NS);
+    both.set_storms(Storms { forwards: 0, drops: priority_3 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS).0, Verdict::Drop);
     // A storm of another priority does not affect this one.
     both.set_storms(Storms { forwards: 1 << 4, drops: 1 << 4 }, START_NS);
     assert_eq!(fresh(&mut both, START_NS), held);
     // The last report has expired.
-    both.set_storms(Storms { forwards: of_three, drops: 0 }, START_NS);
+    both.set_storms(Storms { forwards: priority_3, drops: 0 }, START_NS);
     let later_ns = START_NS + STORM_AGE_NS + 100_000;
     assert_eq!(fresh(&mut both, later_ns), (Verdict::Pass, later_ns + config.scalars.pacing_horizon_ns));
     let state = both.state();

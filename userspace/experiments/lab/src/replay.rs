@@ -75,11 +75,11 @@ impl ReplayArgs {
 /// Parameters of a replay, which has no interface to derive the pacer and the link rate from.
 fn config(mut settings: Settings) -> Result<Config, SettingsError> {
     let all_points = settings.role.is_none();
-    let cp_is_said = settings.changes.iter().any(|change| change.key.to_string() == "cp_enable");
+    let sets_cp_enable = settings.changes.iter().any(|change| change.key.to_string() == "cp_enable");
     let pacer = settings.pacer.take().unwrap_or_default();
     let mut config = settings.config(None)?;
     let scalars = &mut config.scalars;
-    if all_points && !cp_is_said {
+    if all_points && !sets_cp_enable {
         scalars.cp_enable = 1;
     }
     scalars.pacer = match pacer {

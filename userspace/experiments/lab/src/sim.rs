@@ -272,7 +272,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         Ok(setup)
     }
 
-    fn is_said(&self, keys: &[&str]) -> bool {
+    fn is_set(&self, keys: &[&str]) -> bool {
         let swept = self.sweep.iter().filter_map(|axis| axis.settings.first());
         self.knobs.0.iter().chain(swept).any(|setting| keys.contains(&setting.key.as_str()))
     }
@@ -281,10 +281,10 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     fn axes(&self) -> anyhow::Result<Vec<Axis>> {
         let mut axes = Vec::new();
         if PRESET == STABILITY {
-            if !self.is_said(&["flows"]) {
+            if !self.is_set(&["flows"]) {
                 axes.push(STABILITY_FLOWS.parse()?);
             }
-            if !self.is_said(&["delay", "loop-delay"]) {
+            if !self.is_set(&["delay", "loop-delay"]) {
                 axes.push(STABILITY_DELAYS.parse()?);
             }
         }
@@ -316,11 +316,11 @@ impl<const PRESET: usize> RunArgs<PRESET> {
 fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     let Setting { key, text } = setting;
     let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
-    let says = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
+    let sets_key = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
     ensure!(
         !of_groups
             || setup.roce_groups.is_empty()
-            || !setup.roce_groups.iter().all(|group| says(&group.settings)),
+            || !setup.roce_groups.iter().all(|group| sets_key(&group.settings)),
         "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
     );
     setup.set(key, text)?;

@@ -164,12 +164,12 @@ impl TuneArgs {
         // After Ctrl-C too, write the best result so far.
         let written = written.map(|written| written.finish(&report)).transpose();
         let done = format!("interrupted: {} of {} candidates simulated", report.simulated, task.budget);
-        let said = match written {
+        let message = match written {
             Err(error) if report.is_interrupted => return Err(error.context(done)),
             written => written?,
         };
-        if let Some(said) = said.filter(|_| !out.is_json()) {
-            out.text(&said)?;
+        if let Some(message) = message.filter(|_| !out.is_json()) {
+            out.text(&message)?;
         }
         ensure!(!report.is_interrupted, done);
         Ok(())
@@ -219,7 +219,7 @@ mod tests {
     fn unwritable_output_rejected_before_search() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.toml");
-        for (options, says) in [
+        for (options, expected) in [
             ("--out /nonexistent/fleet.toml".to_owned(), "cannot write /nonexistent/fleet.toml"),
             (format!("--out {}", directory.path().display()), "cannot write "),
             (
@@ -228,7 +228,7 @@ mod tests {
             ),
         ] {
             let (error, is_printed) = refused(&format!("{SMALL} {options}"));
-            assert!(error.starts_with(says) && !is_printed, "{error}");
+            assert!(error.starts_with(expected) && !is_printed, "{error}");
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }

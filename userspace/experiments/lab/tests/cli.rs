@@ -35,14 +35,14 @@ fn ineffective_fabric_flag_rejected() {
         let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
         run(&line.split_whitespace().collect::<Vec<_>>())
     };
-    for (flags, says) in [
+    for (flags, expected) in [
         ("--admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),
         ("--admission-class 6", "--admission-class has no effect: it needs --admission"),
         ("--reordering 8", "--reordering has no effect: it needs --recovery selective"),
         ("--load 20%", "--load has no effect: it needs --workload random"),
     ] {
         let refused = fabric(flags);
-        assert!(!refused.status.success() && stderr(&refused).contains(says), "{}", stderr(&refused));
+        assert!(!refused.status.success() && stderr(&refused).contains(expected), "{}", stderr(&refused));
     }
     // One run of the sweep uses the flag.
     for flags in

@@ -82,10 +82,10 @@ fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
     find(report, "mean_ns", &mut figures);
     find(report, "hops", &mut figures);
     if figures.len() < 2 {
-        return Some("too few figures");
+        return Some("too few metrics");
     }
     if !figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)) {
-        return Some("a figure that is zero");
+        return Some("a metric is zero");
     }
     // Simulations of messages report completion times.
     let mut times = Vec::new();
@@ -105,7 +105,7 @@ fn zero_results_detected() {
     assert_eq!(without_figures(line, &report), None, "{out}");
     let (mut idle, mut silent) = (report.clone(), report);
     idle["outcome"]["groups"][0]["goodput_bps"] = 0.0.into();
-    assert_eq!(without_figures(line, &idle), Some("a figure that is zero"));
+    assert_eq!(without_figures(line, &idle), Some("a metric is zero"));
     silent["outcome"]["groups"][0]["fct"] = Value::Null;
     assert!(without_figures(line, &silent).is_some());
 }

@@ -42,13 +42,13 @@ pub use simple_switch::Bmv2;
 /// The port of the host.
 const HOST: u16 = 1;
 /// The port of all other hosts.
-const WORLD: u16 = 2;
+const NETWORK: u16 = 2;
 /// Longest packet that the wires carry.
 const MAX_FRAME: usize = wire::MTU as usize + Ethernet::LEN;
 /// Time to wait for a packet before the counters are read.
-const GLANCE: Duration = Duration::from_millis(20);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Repetitions of that wait for a packet that was not counted as dropped.
-const GLANCES: u32 = 500;
+const RECEIVE_RETRIES: u32 = 500;
 /// Counters of packets that are not forwarded.
 const DROPS: [Stat; 2] = [Stat::CpNotEctDropped, Stat::RpHorizonDrop];
 /// Counters of marked packets that are not answered.
@@ -65,7 +65,7 @@ pub trait Target {
     /// Sends a packet to a port.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel rejects it.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
     /// The next packet that leaves by a port within this time.
@@ -98,7 +98,7 @@ impl<T: Target> SwitchEngine<T> {
         let port = |number, host| Port { number, host, rate: None };
         let switch = Switch {
             packet: p4::switch::Bytes(packet_bytes),
-            port: vec![port(HOST, true), port(WORLD, false)],
+            port: vec![port(HOST, true), port(NETWORK, false)],
             ..Switch::default()
         };
         let engine = Self {
@@ -147,12 +147,12 @@ impl<T: Target> SwitchEngine<T> {
         // No queue other than the given depth may delay a packet.
         plan.blind.retain(|command| match command {
             Command::QueueRate { port, .. } | Command::QueueDepth { port, .. } => {
-                ![HOST, WORLD].contains(port)
+                ![HOST, NETWORK].contains(port)
             }
             _ => true,
         });
         let (table, action) = self.program.names("mac_forward", "to_port")?;
-        let out = if hook == Hook::Egress { WORLD } else { HOST };
+        let out = if hook == Hook::Egress { NETWORK } else { HOST };
         plan.entries.push(Entry::default_action(table, action, vec![out.into()]));
         plan.entries.retain(|entry| !entry.table.ends_with(".queue_depth"));
         Ok(plan)
@@ -169,7 +169,7 @@ impl<T: Target> SwitchEngine<T> {
     ) -> Result<(), p4::Error> {
         // The CNP returns to the port of the packet.
         let back = packet.get(6..12).and_then(|mac| <[u8; 6]>::try_from(mac).ok()).map(Mac);
-        let port = if hook == Hook::Egress { HOST } else { WORLD };
+        let port = if hook == Hook::Egress { HOST } else { NETWORK };
         let mac = back.filter(|_| hook == Hook::Ingress || is_fast).map(|address| MacRoute { address, port });
         let mac: Vec<MacRoute> = mac.into_iter().collect();
         if self.hook != Some((hook, is_fast)) || self.switch.mac != mac {
@@ -205,7 +205,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 
     /// Depth in front of the packet, bytes; adds the packet to the virtual queue.
-    fn queue_up(&mut self, roce: &Roce, now_ns: u64, frame_bytes: u64) -> u64 {
+    fn enqueue(&mut self, roce: &Roce, now_ns: u64, frame_bytes: u64) -> u64 {
         let config = &self.params.config;
         let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
         let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
@@ -229,14 +229,14 @@ impl<T: Target> SwitchEngine<T> {
     /// Sends a packet through: its result, and the packets emitted with it.
     fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
         let before = self.fates()?;
-        let (from, to) = if hook == Hook::Egress { (HOST, WORLD) } else { (WORLD, HOST) };
+        let (from, to) = if hook == Hook::Egress { (HOST, NETWORK) } else { (NETWORK, HOST) };
         self.target.get_mut().send(from, packet)?;
         let lost = || p4::Error::Lost { len: packet.len(), port: from };
         let mut is_ahead = false;
         let mut out = None;
         let mut is_dropped = false;
-        for _ in 0..GLANCES {
-            out = self.target.get_mut().receive(to, GLANCE)?;
+        for _ in 0..RECEIVE_RETRIES {
+            out = self.target.get_mut().receive(to, RECEIVE_TIMEOUT)?;
             is_dropped = out.is_none() && self.fates()?.dropped != before.dropped;
             if out.is_some() || is_dropped {
                 break;
@@ -254,15 +254,15 @@ impl<T: Target> SwitchEngine<T> {
             self.set_clock(now_ns / 1_000)?;
         }
         let after = self.fates()?;
-        let is_answered_at_once =
+        let answers_immediately =
             is_fast && out.as_deref().is_some_and(|out| is_answerable(out) && out != packet);
-        let marked = after.marked - before.marked + u64::from(is_answered_at_once);
-        let mut beside = Vec::new();
+        let marked = after.marked - before.marked + u64::from(answers_immediately);
+        let mut extra = Vec::new();
         for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
-            let sent = self.target.get_mut().receive(from, GLANCE * GLANCES)?;
-            beside.push(sent.ok_or_else(lost)?);
+            let sent = self.target.get_mut().receive(from, RECEIVE_TIMEOUT * RECEIVE_RETRIES)?;
+            extra.push(sent.ok_or_else(lost)?);
         }
-        Ok(Passed { out, beside })
+        Ok(Passed { out, extra })
     }
 
     fn is_waiting(&mut self) -> Result<bool, p4::Error> {
@@ -304,7 +304,7 @@ struct Passed {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
     /// Emitted packets.
-    beside: Vec<Vec<u8>>,
+    extra: Vec<Vec<u8>>,
 }
 
 struct Fates {

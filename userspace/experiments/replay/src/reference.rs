@@ -210,7 +210,7 @@ impl<'a> Env<'a> for View<'a> {
         Some(next.depth_bytes)
     }
 
-    /// Used by controllers only.
+    /// No-op: ingress counts are for PFC transmission, which only the daemon does.
     fn count_ingress(&mut self, _ingress_ifindex: u32, _queue: usize, _bytes: u64) {}
 
     fn rp_set(&mut self, index: u32) -> Option<Shared> {

@@ -29,7 +29,7 @@ pub use capture::{Capture, CaptureError, Captured};
 use dcqcn_support::JSON_VERSION;
 use dcqcn_telemetry::{FlowRow, NpFlowRow};
 use departures::Departures;
-use line::{Bytes, Emitted, Flow, Left, Line};
+use line::{Bytes, Emitted, Flow, Line, PacketResult};
 pub use summary::Summary;
 
 /// Time of the first packet, in the time of the run, ns: enough for captures with unordered packets.
@@ -266,7 +266,7 @@ impl Seen {
             parse,
             left_alone,
             hook,
-            left: Left::new(&self.outcome),
+            left: PacketResult::new(&self.outcome),
             marked: self.marked,
             depth_before_bytes: self.depth_before_bytes,
             depth_after_bytes: self.depth_after_bytes,

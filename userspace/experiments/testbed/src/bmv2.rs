@@ -106,11 +106,11 @@ impl Probe {
         let packet_bytes = self.packet_bytes;
         let mut reader = self.reader();
         // Read first, so that later arrivals do not count as lost.
-        let came = reader.stat(Stat::RoceData)?;
-        let kept_back = reader.waiting()? + reader.stat(Stat::RpHorizonDrop)?;
+        let received = reader.stat(Stat::RoceData)?;
+        let retained = reader.waiting()? + reader.stat(Stat::RpHorizonDrop)?;
         let depth = reader.depth_packets(BOTTLENECK, ROCE_TC)?;
         let out = reader.class(BOTTLENECK, ROCE_TC)?.packets;
-        let lost = came.saturating_sub(out).saturating_sub(depth).saturating_sub(kept_back);
+        let lost = received.saturating_sub(out).saturating_sub(depth).saturating_sub(retained);
         self.drops = self.drops.max(lost);
         Ok((depth * packet_bytes, self.drops))
     }

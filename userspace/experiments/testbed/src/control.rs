@@ -114,7 +114,7 @@ impl DataPlane {
     fn hosts(&self, network: &Topology) -> Result<Hosts> {
         Ok(Hosts {
             switch: self.attach_switch(network)?,
-            said: self.settings.clone().config(Some(self.link_bps))?,
+            presumed: self.settings.clone().config(Some(self.link_bps))?,
             receiver: None,
             senders: Vec::new(),
             flows: Vec::new(),
@@ -298,7 +298,7 @@ impl P4Switch {
 struct Hosts {
     switch: SwitchSide,
     /// The settings of the whole lab.
-    said: Config,
+    presumed: Config,
     /// `None` if the points of the hosts are in the switch; the senders are empty then.
     receiver: Option<Host>,
     senders: Vec<Host>,
@@ -311,8 +311,8 @@ impl Attached for Hosts {
         let config = match &self.switch {
             SwitchSide::Linux { port, .. } => &port.params.config,
             SwitchSide::Bmv2(switch) => &switch.config,
-            // The presumed settings.
-            SwitchSide::Unseen => &self.said,
+            // A foreign switch cannot be queried: its settings are given.
+            SwitchSide::Unseen => &self.presumed,
         };
         let wred = &config.wred[ROCE_TC];
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }

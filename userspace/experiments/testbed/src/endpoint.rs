@@ -31,7 +31,7 @@ pub(super) use sender::Sender;
 /// DSCP of RoCE data and its acknowledgements (traffic class 3).
 pub(crate) const ROCE_DSCP: u8 = 26;
 /// Maximum sleep before an endpoint checks the stop flag, ns.
-const NAP_NS: u64 = 20_000_000;
+const MAX_SLEEP_NS: u64 = 20_000_000;
 
 /// Start and end of a run, on the run's clock, and cancellation.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub struct QueuePair {
     /// IP address of the receiver.
     pub receiver_address: IpAddr,
     /// Ethernet address of the receiver's next hop to the sender.
-    pub(super) way_back: [u8; 6],
+    pub(super) reply_mac: [u8; 6],
     /// First PSN.
     pub(super) first_psn: Psn,
     /// UDP source port of both directions.
@@ -95,7 +95,7 @@ impl QueuePair {
             receiver_qpn: 0,
             sender_address: from.address,
             receiver_address: to.address,
-            way_back: to.gateway_mac,
+            reply_mac: to.gateway_mac,
             first_psn: Psn::default(),
             udp_src_port: 0xc000,
         }
@@ -110,7 +110,7 @@ impl QueuePair {
     /// Template of acknowledgements.
     fn back(&self, receiver: &Host) -> Path {
         let (src, dst) = (self.receiver_address, self.sender_address);
-        self.path(receiver, self.way_back, (src, dst), self.sender_qpn)
+        self.path(receiver, self.reply_mac, (src, dst), self.sender_qpn)
     }
 
     fn path(&self, host: &Host, next_hop: [u8; 6], between: (IpAddr, IpAddr), dest_qpn: u32) -> Path {
@@ -153,15 +153,15 @@ fn occupy_roce_port(host: &Host) -> Result<Option<UdpSocket>> {
         return Ok(None);
     }
     let socket = UdpSocket::bind((host.address, ROCE_V2_PORT)).with_context(|| {
-        format!("cannot take UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name())
+        format!("cannot bind UDP port {ROCE_V2_PORT} of {} in {}", host.address, host.netns.name())
     })?;
     setsockopt(&socket, sockopt::RcvBuf, &0)?;
     Ok(Some(socket))
 }
 
-/// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`NAP_NS`] at most.
+/// Sleeps until one of `fds` is ready or `at_ns` (CLOCK_MONOTONIC) is reached, [`MAX_SLEEP_NS`] at most.
 fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
-    let wait_ns = at_ns.saturating_sub(monotonic_ns()).min(NAP_NS);
+    let wait_ns = at_ns.saturating_sub(monotonic_ns()).min(MAX_SLEEP_NS);
     // Rounded up: waking slightly late is better than not sleeping.
     let timeout = PollTimeout::try_from(wait_ns.div_ceil(1_000_000)).unwrap_or(PollTimeout::ZERO);
     match poll(fds, timeout) {

@@ -127,7 +127,7 @@ fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
         receiver_qpn: FIRST_RECEIVER_QPN + flow,
         sender_address: host.address,
         receiver_address: network.receiver.address,
-        way_back: if host.is_port_of_machine() { host.mac } else { network.receiver.gateway_mac },
+        reply_mac: if host.is_port_of_machine() { host.mac } else { network.receiver.gateway_mac },
         first_psn: Psn::new(FIRST_PSN + flow),
         // The upper quarter of the ports, as used by RoCE NICs.
         udp_src_port: 0xc000 | (flow.wrapping_mul(0x0d0d) & 0x3fff) as u16,

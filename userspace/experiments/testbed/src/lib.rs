@@ -62,6 +62,6 @@ pub trait Attached: Send {
     /// Detaches everything. Called after traffic has ended and before the network is removed.
     ///
     /// # Errors
-    /// The kernel refuses a step.
+    /// The kernel rejects a step.
     fn detach(self: Box<Self>) -> anyhow::Result<()>;
 }

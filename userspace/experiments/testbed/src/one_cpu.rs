@@ -18,8 +18,8 @@ impl OneCpu {
     pub(crate) fn take() -> Result<Self> {
         let this = Pid::from_raw(0);
         let before = sched_getaffinity(this).context("cannot query the CPU affinity")?;
-        let is_mine = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
-        let first = (0..CpuSet::count()).find(is_mine).context("no CPU is allowed")?;
+        let is_allowed = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
+        let first = (0..CpuSet::count()).find(is_allowed).context("no CPU is available")?;
         let mut one = CpuSet::new();
         one.set(first)?;
         sched_setaffinity(this, &one).context("cannot set the CPU affinity")?;

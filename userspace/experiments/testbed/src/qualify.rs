@@ -32,7 +32,7 @@ use incast::Switch;
 use ports::of_ports;
 use wire::Wire;
 
-pub use report::{Check, Outcome, QualifyReport, Taken};
+pub use report::{CaseDuration, Check, Outcome, QualifyReport};
 
 /// A part of the test plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -140,9 +140,9 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     let interrupt = Interrupt::catch()?;
     let progress = if config.quiet { ProgressBar::hidden() } else { progress_line("qualify")? };
     let settings = config.all_settings()?;
-    let mut said = settings.clone().config(Some(config.incast.link_bps))?;
-    said.scalars.link_rate_bps = config.incast.link_bps;
-    let bench = Bench { config, settings, said, interrupt: &interrupt, progress: &progress };
+    let mut presumed = settings.clone().config(Some(config.incast.link_bps))?;
+    presumed.scalars.link_rate_bps = config.incast.link_bps;
+    let bench = Bench { config, settings, presumed, interrupt: &interrupt, progress: &progress };
     let mut report = QualifyReport { against: bench.title(), checks: Vec::new(), cases: Vec::new() };
     let _one = match &config.against {
         Against::Ports(ports) => {
@@ -159,7 +159,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
             Err(why) => vec![Check::of(case, "can be run", "yes".into(), format!("{why:#}"), false)],
         };
         report.checks.extend(checks);
-        report.cases.push(Taken { case, seconds: begun.elapsed().as_secs_f64() });
+        report.cases.push(CaseDuration { case, seconds: begun.elapsed().as_secs_f64() });
         if interrupt.has_come() {
             break;
         }
@@ -173,7 +173,7 @@ struct Bench<'a> {
     config: &'a QualifyConfig,
     settings: Settings,
     /// Parameters of the switch.
-    said: Config,
+    presumed: Config,
     interrupt: &'a Interrupt,
     progress: &'a ProgressBar,
 }
@@ -190,7 +190,7 @@ impl Bench<'_> {
 
     fn run(&self, case: Case) -> Result<Vec<Check>> {
         if let Some(why) = self.cannot(case)? {
-            return Ok(vec![Check::skipped(case, "all of it", why)]);
+            return Ok(vec![Check::skipped(case, "the whole case", why)]);
         }
         match case {
             Case::Incast => self.incast(),
@@ -224,7 +224,7 @@ impl Bench<'_> {
 
     fn switch(&self) -> Switch<'_> {
         Switch {
-            config: &self.said,
+            config: &self.presumed,
             is_read: !matches!(self.config.against, Against::Ports(_)),
             has_queues: self.config.against != Against::Bmv2,
             is_slower: self.is_slower() && self.are_hosts_faster(),
@@ -318,13 +318,13 @@ impl Bench<'_> {
     /// Without DCQCN, in a buffer for half of the data in flight: only PFC prevents losses.
     fn storage_by_pfc(&self, incast: &IncastConfig) -> Result<Vec<Check>> {
         let case = Case::Storage;
-        let named = |mut check: Check| {
+        let with_prefix = |mut check: Check| {
             check.what = format!("by PFC alone: {}", check.what);
             check
         };
         if let Against::Ports(_) = self.config.against {
             let why = "PFC is configured on the switch itself; turn its ECN off and run `--case incast`";
-            return Ok(vec![named(Check::skipped(case, "all of it", why))]);
+            return Ok(vec![with_prefix(Check::skipped(case, "the whole case", why))]);
         }
         let window_packets = incast.window_packets.max(PFC_WINDOW);
         let flows = u64::from(incast.senders) * u64::from(incast.qps_per_sender);
@@ -351,12 +351,12 @@ impl Bench<'_> {
         checks.extend(incast::lossless(case, &record, self.switch()));
         // Shares are not checked: a pause affects all QPs of a port, regardless of the cause.
         checks.push(incast::load(case, &record));
-        Ok(checks.into_iter().map(named).collect())
+        Ok(checks.into_iter().map(with_prefix).collect())
     }
 
     fn marking(&self) -> Result<Vec<Check>> {
         let link_bps = self.config.incast.link_bps;
-        let wred = &self.said.wred[super::host::ROCE_TC];
+        let wred = &self.presumed.wred[super::host::ROCE_TC];
         let network = match &self.config.against {
             Against::Ports(ports) => of_ports(ports, false)?,
             Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
@@ -378,9 +378,9 @@ impl Bench<'_> {
         };
         let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
         let mut wire = Wire::open(sender, &network.receiver)?;
-        let drain_bps = self.said.drain_rate_bps(super::host::ROCE_TC);
+        let drain_bps = self.presumed.drain_rate_bps(super::host::ROCE_TC);
         let (rounds, is_slower) = (self.config.rounds, self.is_slower());
-        let checks = marking::run(&mut wire, &self.said, drain_bps, rounds, is_slower, self.interrupt);
+        let checks = marking::run(&mut wire, &self.presumed, drain_bps, rounds, is_slower, self.interrupt);
         if let Some(attached) = attached {
             attached.detach()?;
         }

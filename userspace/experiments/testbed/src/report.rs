@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::config::IncastConfig;
 use super::record::{ControlSample, RunRecord, Sample, Window};
 
-/// Maximum number of flows with rows of their own; more are summarised by the slowest and the fastest.
+/// Maximum number of flows with separate rows; more are summarised by the slowest and the fastest.
 const MAX_FLOW_ROWS: usize = 16;
 
 /// An incast, run in one or several modes.
@@ -141,7 +141,7 @@ impl From<&RunRecord> for RunReport {
 }
 
 impl Figures {
-    /// Metrics of a run inside `window`, which is all of it or all after the warm-up.
+    /// Metrics of a run inside `window`, which is the whole run or the run without its warm-up.
     fn of(record: &RunRecord, window: Window) -> Self {
         let per_second = |bytes: u64| bytes as f64 * 8.0 / window.seconds();
         let flows: Vec<_> = record

@@ -69,6 +69,6 @@ impl Task {
     /// Ends the task.
     pub(super) fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("a thread of the lab's controller panicked"))?
+        self.thread.join().map_err(|_| anyhow!("a background thread of the testbed panicked"))?
     }
 }

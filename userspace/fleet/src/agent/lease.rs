@@ -1,6 +1,6 @@
 //! Reports under an etcd lease, which expire soon after their agent has exited.
 //!
-//! A separate task keeps the lease alive, so a slow change on the controller does not let it expire.
+//! A separate task keeps the lease alive, so a slow change on the daemon does not let it expire.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::store::Store;
 const REST: Duration = Duration::from_secs(1);
 
 /// Keeps a lease and publishes its ID, or `None` while there is none.
-async fn keep(mut store: Store, ttl_s: i64, say: Sender<Option<i64>>) {
+async fn keep(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
     let mut logged = String::new();
     loop {
-        let error = match hold(&mut store, ttl_s, &say, &mut logged).await {
+        let error = match hold(&mut store, ttl_s, &sender, &mut logged).await {
             Ok(()) => continue,
             Err(error) => format!("{error:#}"),
         };
-        say.send_replace(None);
+        sender.send_replace(None);
         if error != logged {
             tracing::warn!(error, "lease lost; renewing");
             logged = error;
@@ -31,11 +31,16 @@ async fn keep(mut store: Store, ttl_s: i64, say: Sender<Option<i64>>) {
     }
 }
 
-async fn hold(store: &mut Store, ttl_s: i64, say: &Sender<Option<i64>>, logged: &mut String) -> Result<()> {
+async fn hold(
+    store: &mut Store,
+    ttl_s: i64,
+    sender: &Sender<Option<i64>>,
+    logged: &mut String,
+) -> Result<()> {
     let third = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(1)) / 3;
     let id = store.client.lease_grant(ttl_s, None).await?.id();
     ensure!(id != 0, "etcd granted no lease");
-    say.send_replace(Some(id));
+    sender.send_replace(Some(id));
     logged.clear();
     let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await?;
     loop {
@@ -47,7 +52,7 @@ async fn hold(store: &mut Store, ttl_s: i64, say: &Sender<Option<i64>>, logged: 
 }
 
 /// Returns whether reports differ in more than metrics.
-fn is_news(old: Option<&Report>, new: &Report) -> bool {
+fn differs_in_state(old: Option<&Report>, new: &Report) -> bool {
     old.is_none_or(|old| {
         (&old.tried, &old.applying, &old.failing, &old.interfaces)
             != (&new.tried, &new.applying, &new.failing, &new.interfaces)
@@ -68,16 +73,17 @@ impl Rival {
     /// Records that a report under lease `own` replaced one under lease `before`. Returns whether this reveals another agent.
     fn wrote(&mut self, own: i64, before: Option<i64>) -> bool {
         let last = self.own.replace(own);
-        let is_others = |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
-        let is_new = before.is_some_and(is_others);
-        let was_seen = self.seen.is_some();
+        let is_foreign =
+            |before: i64| before != 0 && before != own && last.is_some_and(|last| last != before);
+        let is_new = before.is_some_and(is_foreign);
+        let had_lease = self.seen.is_some();
         if is_new {
             self.seen = Some(Instant::now());
         }
-        is_new && !was_seen
+        is_new && !had_lease
     }
 
-    /// The complaint about another agent, until that has not written for `patience`.
+    /// The complaint about another agent; cleared once that has not written for `patience`.
     fn complaint(&mut self, host: &str, patience: Duration) -> Option<String> {
         self.seen = self.seen.filter(|seen| seen.elapsed() < patience);
         self.seen
@@ -99,9 +105,9 @@ pub(super) struct Reporting {
 
 /// Reports changes immediately, and metrics once per period.
 pub(super) async fn report(reporting: Reporting, reports: Receiver<Option<Report>>) {
-    let (say, lease) = channel(None);
+    let (sender, lease) = channel(None);
     tokio::select! {
-        () = keep(reporting.store.clone(), reporting.ttl_s, say) => {}
+        () = keep(reporting.store.clone(), reporting.ttl_s, sender) => {}
         () = write(reporting, lease, reports) => {}
     }
 }
@@ -111,7 +117,7 @@ async fn write(
     mut lease: Receiver<Option<i64>>,
     mut reports: Receiver<Option<Report>>,
 ) {
-    let (mut said, mut said_at, mut used): (Option<Report>, _, _) = (None, Instant::now(), None);
+    let (mut reported, mut reported_at, mut used): (Option<Report>, _, _) = (None, Instant::now(), None);
     let mut logged = String::new();
     let mut rival = Rival::default();
     loop {
@@ -119,26 +125,27 @@ async fn write(
         tokio::select! {
             changed = reports.changed() => if changed.is_err() { return },
             changed = lease.changed() => if changed.is_err() { return },
-            // Also while the controller is busy.
-            () = sleep_until(said_at + every) => {}
+            // Also while the daemon is busy.
+            () = sleep_until(reported_at + every) => {}
         }
         let current = *lease.borrow_and_update();
         let (Some(id), Some(mut report)) = (current, reports.borrow_and_update().clone()) else {
             // Wait for the missing lease or report.
-            said_at = Instant::now();
+            reported_at = Instant::now();
             continue;
         };
-        // The other agent reports with the same period: after three without a report it has exited.
+        // The other agent has the same period: after three periods without a report it has exited.
         report.failing.extend(rival.complaint(&reporting.host, 3 * every));
-        if used == Some(id) && !is_news(said.as_ref(), &report) && said_at.elapsed() < every {
+        if used == Some(id) && !differs_in_state(reported.as_ref(), &report) && reported_at.elapsed() < every
+        {
             continue;
         }
         let store = &mut reporting.store;
         let done = async {
             if used != Some(id) {
-                store.say(&reporting.host, "member", &reporting.member, None).await?;
+                store.put_record(&reporting.host, "member", &reporting.member, None).await?;
             }
-            store.say(&reporting.host, "report", &report, Some(id)).await
+            store.put_record(&reporting.host, "report", &report, Some(id)).await
         };
         match done.await {
             Ok(before) => {
@@ -146,7 +153,7 @@ async fn write(
                     tracing::warn!(host = reporting.host, "another agent reports under this name");
                 }
                 logged.clear();
-                (said, said_at, used) = (Some(report), Instant::now(), Some(id));
+                (reported, reported_at, used) = (Some(report), Instant::now(), Some(id));
             }
             Err(error) => {
                 let error = format!("{error:#}");
@@ -168,16 +175,16 @@ mod tests {
     #[test]
     fn rival_differs_from_predecessor_and_own_lease() {
         let mut rival = Rival::default();
-        let says = |rival: &mut Rival| rival.complaint("h1", Duration::from_secs(60)).is_some();
+        let complains = |rival: &mut Rival| rival.complaint("h1", Duration::from_secs(60)).is_some();
         // Predecessor, own lease, own lost lease, no previous report.
         for (own, before) in [(5, Some(3)), (5, Some(5)), (7, Some(5)), (7, None), (7, Some(0)), (7, Some(7))]
         {
-            assert!(!rival.wrote(own, before) && !says(&mut rival), "{own} {before:?}");
+            assert!(!rival.wrote(own, before) && !complains(&mut rival), "{own} {before:?}");
         }
-        assert!(rival.wrote(7, Some(9)) && says(&mut rival));
-        assert!(!rival.wrote(7, Some(9)) && says(&mut rival), "news once");
-        assert_eq!(rival.complaint("h1", Duration::ZERO), None, "it has ended");
-        assert!(!rival.wrote(7, Some(7)) && !says(&mut rival));
-        assert!(rival.wrote(7, Some(11)), "and comes again");
+        assert!(rival.wrote(7, Some(9)) && complains(&mut rival));
+        assert!(!rival.wrote(7, Some(9)) && complains(&mut rival), "news once");
+        assert_eq!(rival.complaint("h1", Duration::ZERO), None, "the rival has exited");
+        assert!(!rival.wrote(7, Some(7)) && !complains(&mut rival));
+        assert!(rival.wrote(7, Some(11)), "the rival is back");
     }
 }

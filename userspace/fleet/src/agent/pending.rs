@@ -1,4 +1,4 @@
-//! Retries of orders that the controller did not apply.
+//! Retries of orders that the daemon did not apply.
 
 use std::time::Duration;
 
@@ -25,20 +25,20 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Schedules a retry after a failed attempt at `version`; `before` is the retry pending until then.
+    /// Schedules a retry after a failed attempt at `version`; `before` is the previous retry, if any.
     pub(super) fn after(
         before: Option<Self>,
         version: u64,
         (first, longest): Pauses,
         why: Option<String>,
     ) -> Self {
-        let before = before.filter(|before| before.is_of(version));
+        let before = before.filter(|before| before.concerns(version));
         let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, longest));
         Self { version, at: Instant::now() + pause, pause, why }
     }
 
     /// Returns whether the retry is for `version`.
-    pub(super) const fn is_of(&self, version: u64) -> bool {
+    pub(super) const fn concerns(&self, version: u64) -> bool {
         self.version == version
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_a_minute_and_restarts_on_change() {
+    fn window_of_a_minute_restarts_on_change() {
         let mut window = Window::default();
         assert_eq!(window.rates(), Rates::default());
         for second in 0..=100 {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reattached_interface_has_no_past() {
+    fn reattached_interface_has_no_increment() {
         let mut window = Window::default();
         window.add(health(10, 7, 5_000, 5_000));
         window.add(health(11, 8, 10, 1));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn events_in_one_burst_scatter_by_their_number() {
+    fn burst_dispersion_is_its_event_count() {
         let minute = [5_000_000_000; 12];
         assert_eq!(dispersion(&[0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0], &minute), Some(60.0));
         assert!(dispersion(&[5; 60], &[1_000_000_000; 60]).is_some_and(|ratio| ratio < 0.1));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn irregular_samples_do_not_scatter() {
+    fn irregular_sampling_adds_no_dispersion() {
         let mut window = Window::default();
         for second in [0, 1, 2, 10, 11, 30, 31] {
             window.add(health(second, 7, second * 1_000, 0));

@@ -1,4 +1,4 @@
-//! Retries of an agent with a mock controller.
+//! Retries of an agent with a mock daemon.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,11 +9,11 @@ use std::thread;
 use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 
 use super::*;
-use crate::record::{Target, Want};
+use crate::record::{DesiredConfig, Target};
 
-/// A mock controller.
+/// A mock daemon.
 #[derive(Default)]
-struct Fake {
+struct MockDaemon {
     /// Response to orders; `None` applies them.
     refusal: Option<Answer>,
     /// Name of the active configuration.
@@ -21,34 +21,34 @@ struct Fake {
     orders: usize,
 }
 
-impl Fake {
+impl MockDaemon {
     fn listen(path: &Path) -> Arc<Mutex<Self>> {
-        let (listener, fake) = (UnixListener::bind(path).unwrap(), Arc::<Mutex<Self>>::default());
-        let answering = Arc::clone(&fake);
+        let (listener, daemon) = (UnixListener::bind(path).unwrap(), Arc::<Mutex<Self>>::default());
+        let answering = Arc::clone(&daemon);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 answer(stream.unwrap(), &mut answering.lock().unwrap());
             }
         });
-        fake
+        daemon
     }
 }
 
-fn answer(mut stream: UnixStream, fake: &mut Fake) {
+fn answer(mut stream: UnixStream, daemon: &mut MockDaemon) {
     let mut line = String::new();
     BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
     let answer = match serde_json::from_str::<Question>(&line).unwrap().verb {
-        Verb::Status {} => Answer::of(Ok(Status { config: fake.name.clone(), ..Status::default() })),
+        Verb::Status {} => Answer::of(Ok(Status { config: daemon.name.clone(), ..Status::default() })),
         Verb::Health {} => Answer::of(Ok(Health::default())),
         order => {
-            fake.orders += 1;
-            fake.refusal.clone().unwrap_or_else(|| {
-                fake.name = match order {
+            daemon.orders += 1;
+            daemon.refusal.clone().unwrap_or_else(|| {
+                daemon.name = match order {
                     Verb::Apply(apply) => Some(apply.name),
                     _ => None,
                 };
                 let (changed, took_ms, interfaces) = (true, 0, Vec::new());
-                Answer::of(Ok(Applied { name: fake.name.clone(), changed, took_ms, interfaces }))
+                Answer::of(Ok(Applied { name: daemon.name.clone(), changed, took_ms, interfaces }))
             })
         }
     };
@@ -65,9 +65,9 @@ fn target(version: u64) -> Target {
     Target { version, group: Some("all".into()), hash: Some(format!("{version:016x}")) }
 }
 
-fn want(version: u64) -> Wanted {
-    let want = Want { target: target(version), by: "ada".into(), why: "to try".into() };
-    Wanted { order: Some(Order { want, text: Some(format!("of {version}")) }), problem: None }
+fn desired(version: u64) -> LatestOrder {
+    let desired = DesiredConfig { target: target(version), by: "ada".into(), why: "to try".into() };
+    LatestOrder { order: Some(Order { desired, text: Some(format!("of {version}")) }), problem: None }
 }
 
 /// Makes a scheduled retry due.
@@ -83,71 +83,71 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
 async fn refused_version_is_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
-    let fake = Fake::listen(&path);
+    let daemon = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    fake.lock().unwrap().refusal = Some(Answer::of::<Applied>(Err("no space left".into())));
+    daemon.lock().unwrap().refusal = Some(Answer::of::<Applied>(Err("no space left".into())));
     for _ in 0..3 {
-        assert_eq!(agent.turn(want(4)).await.tried, tried(4, Some("no space left")));
+        assert_eq!(agent.step(desired(4)).await.tried, tried(4, Some("no space left")));
     }
-    assert_eq!(fake.lock().unwrap().orders, 1, "not at every turn");
+    assert_eq!(daemon.lock().unwrap().orders, 1, "backoff");
     let_time_pass(&mut agent);
-    assert_eq!(agent.turn(want(4)).await.tried, tried(4, Some("no space left")));
-    assert_eq!(fake.lock().unwrap().orders, 2);
+    assert_eq!(agent.step(desired(4)).await.tried, tried(4, Some("no space left")));
+    assert_eq!(daemon.lock().unwrap().orders, 2);
     // Another version is requested immediately.
-    agent.turn(want(5)).await;
-    assert_eq!(fake.lock().unwrap().orders, 3);
-    fake.lock().unwrap().refusal = None;
+    agent.step(desired(5)).await;
+    assert_eq!(daemon.lock().unwrap().orders, 3);
+    daemon.lock().unwrap().refusal = None;
     let_time_pass(&mut agent);
     for _ in 0..3 {
-        assert_eq!(agent.turn(want(5)).await.tried, tried(5, None));
+        assert_eq!(agent.step(desired(5)).await.tried, tried(5, None));
     }
-    assert_eq!(fake.lock().unwrap().orders, 4, "it is active");
+    assert_eq!(daemon.lock().unwrap().orders, 4, "it is active");
 }
 
 #[tokio::test]
 async fn version_number_with_other_content_is_applied() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
-    let fake = Fake::listen(&path);
+    let daemon = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    agent.turn(want(4)).await;
-    let mut other = want(4);
-    other.order.as_mut().unwrap().want.target.hash = Some("0".into());
-    agent.turn(other).await;
-    assert_eq!(fake.lock().unwrap().orders, 2);
+    agent.step(desired(4)).await;
+    let mut other = desired(4);
+    other.order.as_mut().unwrap().desired.target.hash = Some("0".into());
+    agent.step(other).await;
+    assert_eq!(daemon.lock().unwrap().orders, 2);
 }
 
 #[tokio::test]
-async fn unreadable_order_is_a_complaint_of_its_host() {
+async fn unreadable_order_reported_by_its_host() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
-    let _fake = Fake::listen(&path);
+    let _fake = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    let wanted = Wanted { problem: Some("cannot read".into()), ..want(4) };
-    let report = agent.turn(wanted).await;
+    let latest = LatestOrder { problem: Some("cannot read".into()), ..desired(4) };
+    let report = agent.step(latest).await;
     assert_eq!((report.tried, report.failing), (tried(4, None), vec!["cannot read".to_owned()]));
 }
 
 #[tokio::test]
-async fn busy_controller_is_retried_and_reported() {
+async fn busy_daemon_is_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
-    let fake = Fake::listen(&path);
+    let daemon = MockDaemon::listen(&path);
     let mut agent = agent(&path);
-    assert_eq!(agent.turn(want(4)).await.tried, tried(4, None));
-    fake.lock().unwrap().refusal = Some(Answer::again("a trial is pending".into()));
-    let report = agent.turn(want(5)).await;
+    assert_eq!(agent.step(desired(4)).await.tried, tried(4, None));
+    daemon.lock().unwrap().refusal = Some(Answer::again("a trial is pending".into()));
+    let report = agent.step(desired(5)).await;
     assert_eq!(report.tried, tried(4, None), "a transient error is not a rejection");
-    let orders = fake.lock().unwrap().orders;
+    let orders = daemon.lock().unwrap().orders;
     // The retry is not due: no further request.
     agent.pending.as_mut().unwrap().at += Duration::from_secs(600);
-    let again = agent.turn(want(5)).await;
-    assert_eq!((fake.lock().unwrap().orders, &again.failing), (orders, &report.failing));
+    let again = agent.step(desired(5)).await;
+    assert_eq!((daemon.lock().unwrap().orders, &again.failing), (orders, &report.failing));
     assert!(again.failing[0].contains("a trial is pending"), "{again:?}");
     // The active version is ordered again.
-    assert!(agent.turn(want(4)).await.failing.is_empty());
-    fake.lock().unwrap().refusal = None;
+    assert!(agent.step(desired(4)).await.failing.is_empty());
+    daemon.lock().unwrap().refusal = None;
     let_time_pass(&mut agent);
-    let done = agent.turn(want(5)).await;
+    let done = agent.step(desired(5)).await;
     assert_eq!((done.tried, done.failing), (tried(5, None), Vec::new()));
 }

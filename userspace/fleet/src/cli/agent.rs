@@ -11,9 +11,9 @@ use super::host;
 use crate::agent::{self, Options};
 use crate::reach::Reach;
 
-/// Forward the configuration in etcd to this host's controller, and report the host's state to etcd.
+/// Forward the configuration in etcd to this host's daemon, and report the host's state to etcd.
 ///
-/// Requires only access to the controller's socket (`[control]` in its file). Without etcd the configuration remains active.
+/// Requires only access to the daemon's socket (`[control]` in its file). Without etcd the configuration remains active.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -26,7 +26,7 @@ pub(super) struct AgentArgs {
     /// Label of this host. May be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Socket of the controller.
+    /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
     /// Reporting period of metrics; other changes are reported immediately.
@@ -35,7 +35,7 @@ pub(super) struct AgentArgs {
     /// Time until etcd removes the report of an agent that has exited, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
     ttl: i64,
-    /// Sampling period of the controller's counters.
+    /// Sampling period of the daemon's counters.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
     look: Duration,
     /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
@@ -51,8 +51,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Returns whether a name is valid as part of an etcd key.
 fn is_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain)
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)
 }
 
 impl AgentArgs {

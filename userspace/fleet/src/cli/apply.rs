@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use super::who;
+use super::author;
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Group, MOST_UNAVAILABLE, differences, parse};
 use crate::measure::example;
@@ -106,32 +106,32 @@ impl ApplyArgs {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
         let (policy, groups) = parse(&text).with_context(|| format!("cannot use {shown}"))?;
-        let past = Past::read(&mut store).await?;
+        let existing = Existing::read(&mut store).await?;
         let groups = match &self.group {
-            Some(group) => past.with_group(groups, group)?,
+            Some(group) => existing.with_group(groups, group)?,
             None => groups,
         };
         let next = Version { policy, groups, ..Version::none() };
-        begin(store, next, &past, self.options, out).await
+        begin(store, next, &existing, self.options, out).await
     }
 }
 
 impl RollbackArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let past = Past::read(&mut store).await?;
-        let next = past.again(store.version(self.version).await?);
-        begin(store, next, &past, self.options, out).await
+        let existing = Existing::read(&mut store).await?;
+        let next = existing.again(store.version(self.version).await?);
+        begin(store, next, &existing, self.options, out).await
     }
 }
 
 /// The active version, and the last used number.
-struct Past {
+struct Existing {
     active: Option<Version>,
     /// Highest number of a version or outcome.
     last: u64,
 }
 
-impl Past {
+impl Existing {
     async fn read(store: &mut Store) -> Result<Self> {
         let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
         let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
@@ -172,19 +172,19 @@ impl Past {
             let former = rollout.steps.iter().map(|step| step.former.version);
             former.chain([rollout.version])
         });
-        let wants = snapshot.wants.values().map(|want| want.target.version);
+        let desired_configs = snapshot.desired_configs.values().map(|desired| desired.target.version);
         let tried =
             snapshot.hosts.values().filter_map(|seen| Some(seen.report.tried.as_ref()?.target.version));
         // Ignore absurd numbers, so that a faulty host cannot exhaust them.
         let bound = tried.filter(|version| *version < 1 << 32);
-        Ok(rollout.chain(wants).chain(bound).fold(self.last, u64::max) + 1)
+        Ok(rollout.chain(desired_configs).chain(bound).fold(self.last, u64::max) + 1)
     }
 }
 
 async fn begin(
     mut store: Store,
     next: Version,
-    past: &Past,
+    existing: &Existing,
     options: Options,
     out: &mut Output<'_>,
 ) -> Result<()> {
@@ -192,17 +192,17 @@ async fn begin(
     ensure!(why.chars().count() <= 500, "--why has {} characters; the limit is 500", why.chars().count());
     let snapshot = store.snapshot().await?;
     refuse_second(&snapshot)?;
-    let (by, at, version) = (who(), rfc3339(SystemTime::now()), past.next(&snapshot)?);
+    let (by, at, version) = (author(), rfc3339(SystemTime::now()), existing.next(&snapshot)?);
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
         ensure!(
             (1..=MOST_UNAVAILABLE).contains(&most),
-            "--max-unavailable {most} is out of range: 1 to {MOST_UNAVAILABLE}"
+            "--max-unavailable = {most} is out of range: 1 to {MOST_UNAVAILABLE}"
         );
         next.policy.max_unavailable = most;
     }
-    let mut rollout = plan(&next, &snapshot.members, &snapshot.wants, &snapshot.hosts);
-    let plan = Plan::new(&next, past, &rollout, &snapshot);
+    let mut rollout = plan(&next, &snapshot.members, &snapshot.desired_configs, &snapshot.hosts);
+    let plan = Plan::new(&next, existing, &rollout, &snapshot);
     if dry_run {
         return out.show(&plan);
     }
@@ -225,27 +225,27 @@ async fn begin(
         out.text(&plan)?;
         out.finish()?;
     }
-    let Outcome { is_done, reason } = carry_out(store, version, tick, is_json).await?;
+    let Outcome { is_done, reason } = execute(store, version, tick, is_json).await?;
     ensure!(is_done, "version {version} was rolled back: {reason}");
-    out.show(&Ended { version, is_done, reason })
+    out.show(&EndReport { version, is_done, reason })
 }
 
 /// Executes the rollout of a version to its end, and prints its messages.
 ///
 /// # Errors
 /// A signal interrupts it.
-pub(super) async fn carry_out(
+pub(super) async fn execute(
     mut store: Store,
     version: u64,
     tick: Duration,
     is_quiet: bool,
 ) -> Result<Outcome> {
-    let mut say = |line: &str| {
+    let mut print = |line: &str| {
         if !is_quiet {
             eprintln!("{line}");
         }
     };
-    let mut coordinator = Coordinator::new(store.clone(), tick, &mut say);
+    let mut coordinator = Coordinator::new(store.clone(), tick, &mut print);
     let outcome = tokio::select! {
         outcome = coordinator.run(Until::Over(version)) => outcome,
         ended = interrupted() => ended.map(|()| None),
@@ -255,17 +255,17 @@ pub(super) async fn carry_out(
     if let Some(outcome) = outcome? {
         return Ok(outcome);
     }
-    let stands = match timeout(PATIENCE, store.rollout()).await {
+    let state = match timeout(PATIENCE, store.rollout()).await {
         Ok(Ok(Some((rollout, _)))) => rollout.status(),
         _ => "state unknown: etcd does not respond".into(),
     };
     let is_coordinated = matches!(timeout(PATIENCE, store.is_coordinated()).await, Ok(Ok(true)));
-    let goes_on = match is_coordinated {
+    let next_step = match is_coordinated {
         true => "another coordinator continues it",
         false => "no coordinator continues it, start `dcqcn-fleet coordinate`",
     };
     bail!(
-        "interrupted; the rollout of version {version} has not ended ({stands}); {goes_on}, or roll it back with `dcqcn-fleet abort --wait`"
+        "interrupted; the rollout of version {version} has not ended ({state}); {next_step}, or roll it back with `dcqcn-fleet abort --wait`"
     )
 }
 
@@ -317,7 +317,7 @@ struct Difference {
 }
 
 impl Plan {
-    fn new(next: &Version, past: &Past, rollout: &Rollout, snapshot: &Snapshot) -> Self {
+    fn new(next: &Version, existing: &Existing, rollout: &Rollout, snapshot: &Snapshot) -> Self {
         let mut waves: Vec<Wave> = Vec::new();
         for step in &rollout.steps {
             match waves.last_mut().filter(|wave| wave.wave == step.wave) {
@@ -329,7 +329,7 @@ impl Plan {
         let is_without = |(host, member): &(&String, &crate::record::Member)| {
             next.group_of(host, &member.labels).is_none()
         };
-        let now = past.active.as_ref().map_or(&[][..], |now| &now.groups);
+        let now = existing.active.as_ref().map_or(&[][..], |now| &now.groups);
         let changes = differences(now, &next.groups);
         Self {
             version: next.version,
@@ -374,13 +374,13 @@ impl fmt::Display for Plan {
 
 /// Outcome of a completed rollout.
 #[derive(Serialize)]
-struct Ended {
+struct EndReport {
     version: u64,
     is_done: bool,
     reason: String,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for EndReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "version {} is active: {}", self.version, self.reason)
     }
@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::file::{Labels, Policy};
-    use crate::record::{Report, Target, Tried, Want};
+    use crate::record::{DesiredConfig, Report, Target, Tried};
     use crate::rollout::Seen;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
@@ -404,16 +404,12 @@ mod tests {
 
     #[test]
     fn plan_is_compared_with_active_version() {
-        let past = Past { active: Some(version(4, "400KB", 1)), last: 5 };
-        let next = past.again(version(3, "300KB", 2));
-        assert_eq!(
-            (next.rollback_of, next.policy.max_unavailable),
-            (Some(3), 1),
-            "as carefully as version 4"
-        );
+        let existing = Existing { active: Some(version(4, "400KB", 1)), last: 5 };
+        let next = existing.again(version(3, "300KB", 2));
+        assert_eq!((next.rollback_of, next.policy.max_unavailable), (Some(3), 1), "the policy of version 4");
         let shown = |next: &Version| -> Vec<[String; 3]> {
             let rollout = plan(next, &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
-            let changes = Plan::new(next, &past, &rollout, &Snapshot::default()).changes;
+            let changes = Plan::new(next, &existing, &rollout, &Snapshot::default()).changes;
             changes.into_iter().map(|Difference { setting, old, new }| [setting, old, new]).collect()
         };
         assert!(shown(&version(4, "400KB", 1)).is_empty(), "it is active");
@@ -421,24 +417,24 @@ mod tests {
             shown(&version(5, "800KB", 1)),
             [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]
         );
-        let none = Past { active: None, last: 0 };
+        let none = Existing { active: None, last: 0 };
         assert_eq!(none.again(version(1, "300KB", 2)).policy.max_unavailable, 2);
     }
 
     #[test]
-    fn version_number_is_above_all_that_hosts_have() {
-        let past = Past { active: None, last: 2 };
+    fn version_number_exceeds_hosts_versions() {
+        let existing = Existing { active: None, last: 2 };
         let mut snapshot = Snapshot::default();
-        assert_eq!(past.next(&snapshot).unwrap(), 3);
+        assert_eq!(existing.next(&snapshot).unwrap(), 3);
         let target = |version: u64| Target { version, ..Target::default() };
         let [by, why] = [const { String::new() }; 2];
-        snapshot.wants.insert("h1".into(), Want { target: target(7), by, why });
-        assert_eq!(past.next(&snapshot).unwrap(), 8, "its version was deleted");
+        snapshot.desired_configs.insert("h1".into(), DesiredConfig { target: target(7), by, why });
+        assert_eq!(existing.next(&snapshot).unwrap(), 8, "its version was deleted");
         for (version, expected) in [(9, 10), (u64::MAX, 8)] {
             let tried = Some(Tried { target: target(version), error: None });
             let report = Report { tried, ..Report::default() };
             snapshot.hosts.insert("h2".into(), Seen { report, revision: 1 });
-            assert_eq!(past.next(&snapshot).unwrap(), expected);
+            assert_eq!(existing.next(&snapshot).unwrap(), expected);
         }
     }
 
@@ -451,10 +447,10 @@ mod tests {
             text: text.into(),
         };
         let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::none() };
-        let past = Past { active: Some(active), last: 1 };
+        let existing = Existing { active: Some(active), last: 1 };
         let file = vec![group("b", "2"), group("a", "2"), group("c", "2")];
-        let chosen = past.with_group(file.clone(), "b").unwrap();
+        let chosen = existing.with_group(file.clone(), "b").unwrap();
         assert_eq!(chosen, [group("b", "2"), group("a", "1")]);
-        assert!(past.with_group(file, "d").is_err());
+        assert!(existing.with_group(file, "d").is_err());
     }
 }

@@ -11,8 +11,8 @@ use clap::Args;
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-use super::apply::{carry_out, interrupted};
-use super::{NotCoordinated, who};
+use super::apply::{execute, interrupted};
+use super::{NotCoordinated, author};
 use crate::coordinate::{self, Coordinator, Until};
 use crate::rollout::Event;
 use crate::store::Store;
@@ -37,8 +37,8 @@ pub(super) struct CoordinateArgs {
 
 impl CoordinateArgs {
     pub(super) async fn run(self, store: Store, _out: &mut Output<'_>) -> Result<()> {
-        let mut say = |line: &str| eprintln!("{line}");
-        let mut coordinator = Coordinator::new(store, self.tick, &mut say);
+        let mut print = |line: &str| eprintln!("{line}");
+        let mut coordinator = Coordinator::new(store, self.tick, &mut print);
         let metrics = coordinator.metrics();
         let serving = async {
             match self.metrics {
@@ -109,27 +109,27 @@ pub(super) struct PruneArgs {
 impl PauseArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
         // No check for a coordinator: without one the rollout does not proceed either.
-        edit(store, out, Event::Pause { by: &who() }).await.map(drop)
+        edit(store, out, Event::Pause { by: &author() }).await.map(drop)
     }
 }
 
 impl ResumeArgs {
     pub(super) async fn run(self, store: Store, out: &mut Output<'_>) -> Result<()> {
-        let mut store = edit(store, out, Event::Resume { by: &who() }).await?;
+        let mut store = edit(store, out, Event::Resume { by: &author() }).await?;
         ensure_coordinated(&mut store, "resume the rollout").await
     }
 }
 
 impl AbortArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let by = who();
+        let by = author();
         let event = Event::Abort { by: &by, why: &self.why };
         if !self.wait {
             let mut store = edit(store, out, event).await?;
             return ensure_coordinated(&mut store, "roll back").await;
         }
         let version = store.edit(event).await?.version;
-        let outcome = carry_out(store, version, Duration::from_millis(500), out.is_json()).await?;
+        let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
         ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
         out.show(&Edited { version, status: format!("rolled back: {}", outcome.reason) })
     }
@@ -160,13 +160,14 @@ impl PruneArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
         let snapshot = store.snapshot().await?;
-        let mut used: BTreeSet<u64> = snapshot.wants.values().map(|want| want.target.version).collect();
+        let mut used: BTreeSet<u64> =
+            snapshot.desired_configs.values().map(|desired| desired.target.version).collect();
         let tried = snapshot.hosts.values().filter_map(|seen| seen.report.tried.as_ref());
         used.extend(tried.map(|tried| tried.target.version));
         used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));
         if let Some((rollout, _)) = snapshot.rollout()? {
             used.insert(rollout.version);
-            // A rollout that has ended does not roll back any more.
+            // A rollout that has ended cannot be rolled back.
             let former = rollout.steps.iter().filter(|_| !rollout.is_over());
             used.extend(former.map(|step| step.former.version));
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{host, who};
+use super::{author, host};
 use crate::serve::{self, Options};
 use crate::store::Store;
 
@@ -15,7 +15,7 @@ use crate::store::Store;
 /// For each interface the page shows the last ten minutes: queues, marks, CNPs, pauses, the rates of the busiest queue
 /// pairs, and changes of parameters.
 ///
-/// Requires only access to the controller's socket (`[control]` in its file). Any client that reaches the address can read
+/// Requires only access to the daemon's socket (`[control]` in its file). Any client that reaches the address can read
 /// the page.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -31,7 +31,7 @@ pub(super) struct ServeArgs {
     /// Also show the fleet from etcd: hosts, their health, the current rollout, and versions.
     #[arg(long)]
     fleet: bool,
-    /// Socket of the controller.
+    /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
     /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A changed parameter
@@ -44,14 +44,14 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Returns whether it needs etcd.
+    /// Returns whether etcd is required.
     pub(super) const fn is_of_a_fleet(&self) -> bool {
         self.fleet
     }
 
     pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
         let Self { listen, control, allow_write, names, .. } = self;
-        let who = format!("{}, by the page", who());
-        serve::run(Options { listen, control, allow_write, names, host: host(), who }, store).await
+        let author = format!("{}, by the page", author());
+        serve::run(Options { listen, control, allow_write, names, host: host(), author }, store).await
     }
 }

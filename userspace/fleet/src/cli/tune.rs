@@ -50,8 +50,8 @@ impl TuneArgs {
 
 /// Finds the simulator next to this program, or else in the PATH.
 fn found(own: Option<&Path>) -> PathBuf {
-    let beside = own.and_then(Path::parent).map(|directory| directory.join(LAB));
-    beside.filter(|path| path.is_file()).unwrap_or_else(|| LAB.into())
+    let sibling = own.and_then(Path::parent).map(|directory| directory.join(LAB));
+    sibling.filter(|path| path.is_file()).unwrap_or_else(|| LAB.into())
 }
 
 #[cfg(test)]

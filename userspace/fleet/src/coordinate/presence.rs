@@ -1,4 +1,4 @@
-//! Registration of a running coordinator, as a key under a lease. Commands check whether there is one.
+//! Registration of a running coordinator, as a key under a lease. Commands check for this key.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Presence {
         let lease = store.client.lease_grant(TTL_S, None).await?.id();
         ensure!(lease != 0, "etcd granted no lease");
         self.lease.store(lease, Ordering::Relaxed);
-        store.say_coordinator(&format!("process {}", std::process::id()), lease).await?;
+        store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
         let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await?;
         loop {
             sleep(PAUSE).await;

@@ -4,7 +4,7 @@ use super::{Effect, Hosts, ORDERS, Phase, Rollout, State, Step};
 
 impl Rollout {
     pub(super) fn back(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
-        self.hear(hosts, effects);
+        self.update_returns(hosts, effects);
         let (clock_ms, mut sent) = (self.clock_ms, 0);
         for wave in 0..=self.last_wave() {
             for step in self.steps.iter_mut().filter(|step| step.wave == wave) {
@@ -30,15 +30,15 @@ impl Rollout {
         if let Phase::Back { reason } = &self.phase {
             self.phase = Phase::RolledBack { reason: reason.clone() };
             let unheard = self.count(|state| state == State::Unheard);
-            self.say(
-                format!("all hosts ordered to roll back; {unheard} have not yet, and will when they can"),
+            self.add_message(
+                format!("all hosts ordered to roll back; {unheard} have not rolled back yet and retry"),
                 effects,
             );
         }
     }
 
     /// Updates the states of the steps from the reports.
-    fn hear(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
+    fn update_returns(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
         let (clock_ms, patience_ms) = (self.clock_ms, self.policy.patience_ms);
         let mut refused = Vec::new();
         for step in &mut self.steps {
@@ -61,7 +61,7 @@ impl Rollout {
         for (what, why) in refused {
             // Report each rejection once, although the agent retries.
             if !self.lines.iter().any(|line| line.starts_with(&what)) {
-                self.say(format!("{what}{why}"), effects);
+                self.add_message(format!("{what}{why}"), effects);
             }
         }
     }
@@ -74,6 +74,6 @@ const fn is_left(step: &Step) -> bool {
 
 /// The reason why a host rejects its rollback.
 fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
-    let is_told = matches!(step.state, State::Returning { .. } | State::Unheard);
-    hosts.get(&step.host).filter(|_| is_told)?.report.refusal(&step.former)
+    let is_ordered = matches!(step.state, State::Returning { .. } | State::Unheard);
+    hosts.get(&step.host).filter(|_| is_ordered)?.report.refusal(&step.former)
 }

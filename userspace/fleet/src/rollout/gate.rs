@@ -36,7 +36,7 @@ pub(super) enum Verdict {
     /// All metrics are within their limits.
     Good {
         /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
-        judged: usize,
+        evaluated: usize,
         /// All changed hosts.
         changed: usize,
         /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
@@ -81,7 +81,7 @@ fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&
 }
 
 /// Evaluates all changed hosts.
-pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
+pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
     let wave = match &rollout.phase {
         super::Phase::Forward(forward) => forward.wave,
@@ -100,7 +100,7 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
         .collect();
     let comparisons = (changed.len() * gate.limits.len()).max(1);
     let alpha = FALSE_ALARM / comparisons as f64;
-    let (mut judged, mut undecided) = (0, 0);
+    let (mut evaluated, mut undecided) = (0, 0);
     for (step, now) in &changed {
         let before = step.before.as_ref().filter(speaks);
         let throughput = gate.limits.get(THROUGHPUT);
@@ -123,17 +123,19 @@ pub(super) fn judge(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verd
         }
         match before.filter(|_| throughput.is_some() && now.queue_pairs != Some(0)) {
             // No traffic before the change, or the job has ended: throughput is not compared.
-            None => judged += 1,
+            None => evaluated += 1,
             // Further samples cannot improve the baseline: not evaluated, and not worth waiting for.
             Some(before) if !has_spread(before) => {}
             Some(_) if !has_spread(now) => undecided += 1,
-            Some(_) => judged += 1,
+            Some(_) => evaluated += 1,
         }
     }
-    if let Some(reason) = gate.limits.get(THROUGHPUT).and_then(|limit| pooled(&changed, gate, *limit, left)) {
+    if let Some(reason) =
+        gate.limits.get(THROUGHPUT).and_then(|limit| sum_exceeds(&changed, gate, *limit, left))
+    {
         return Verdict::Bad(reason);
     }
-    Verdict::Good { judged, changed: changed.len(), undecided }
+    Verdict::Good { evaluated, changed: changed.len(), undecided }
 }
 
 /// Returns whether the spread of the throughput is known, or the agent does not measure throughput at all.
@@ -147,7 +149,7 @@ pub(super) fn has_baseline(rates: &Rates) -> bool {
 }
 
 /// Tests the sum of throughput over the changed hosts: bursts hide a loss on one host, and average out over many.
-fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
+fn sum_exceeds(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> Option<String> {
     let (mut hosts, mut before_sum, mut now_sum, mut variance) = (0_u32, 0.0, 0.0, 0.0);
     let least = limit.times * left;
     for (step, now) in changed {
@@ -156,7 +158,7 @@ fn pooled(changed: &[(&Step, &Rates)], gate: &Gate, limit: Limit, left: f64) -> 
             continue;
         };
         let (Some(was), Some(is)) = (before.of.get(THROUGHPUT), now.of.get(THROUGHPUT)) else { continue };
-        // A job that ended is not harm. A host of unknown spread would hide the loss of all others.
+        // The end of a job is not harm. A host of unknown spread would hide the loss of all others.
         if now.queue_pairs == Some(0) || !has_spread(before) || !has_spread(now) {
             continue;
         }
@@ -226,7 +228,7 @@ impl Case<'_> {
                 let (count, mean) = (now.value as f64 / ratio, events / ratio + MISSED_EVENTS);
                 exceeds(count, mean, self.alpha).then_some(allowed)
             }
-            // A job that ended is not harm.
+            // The end of a job is not harm.
             Source::Throughput if self.now.queue_pairs == Some(0) => None,
             Source::Throughput => {
                 // Compared only with the host itself, as hosts differ in their traffic.

@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 use super::{Forward, Hosts, Phase, Rollout, State, Step};
 use crate::file::Wave;
 use crate::measure::{THROUGHPUT, UNKNOWN_SPREAD};
-use crate::record::{Member, Target, Version, Want};
+use crate::record::{DesiredConfig, Member, Target, Version};
 
 /// Plans the rollout of `version` to hosts whose configuration differs, or that report lacking their current one.
 pub(crate) fn plan(
     version: &Version,
     members: &BTreeMap<String, Member>,
-    wants: &BTreeMap<String, Want>,
+    desired_configs: &BTreeMap<String, DesiredConfig>,
     hosts: &Hosts,
 ) -> Rollout {
     let mut steps: Vec<Step> = Vec::new();
     for (host, member) in members {
         let target = version.target(version.group_of(host, &member.labels));
         let report = hosts.get(host).map(|seen| &seen.report);
-        let former = former(wants.get(host), hosts, host);
-        let lacks = wants.contains_key(host) && report.is_some_and(|report| report.lacks(&former));
+        let former = former(desired_configs.get(host), hosts, host);
+        let lacks = desired_configs.contains_key(host) && report.is_some_and(|report| report.lacks(&former));
         let is_same = target.hash == former.hash;
         if is_same && !lacks {
             continue;
@@ -49,12 +49,12 @@ pub(crate) fn plan(
 }
 
 /// The configuration that a host is ordered to have. Without a readable order, the one that it reports.
-fn former(want: Option<&Want>, hosts: &Hosts, host: &str) -> Target {
+fn former(desired: Option<&DesiredConfig>, hosts: &Hosts, host: &str) -> Target {
     let tried = || {
         let tried = hosts.get(host)?.report.tried.as_ref()?;
         tried.error.is_none().then(|| tried.target.clone())
     };
-    want.map(|want| want.target.clone()).or_else(tried).unwrap_or_default()
+    desired.map(|desired| desired.target.clone()).or_else(tried).unwrap_or_default()
 }
 
 /// Chooses canaries among the reporting hosts of each group. Hosts with a baseline come first, as others cannot be evaluated.

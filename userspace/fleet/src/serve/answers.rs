@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::board::{Board, View};
 use super::http::Refusal;
 use super::{assets, events, write};
-use crate::ask::ask;
+use crate::request::send;
 use crate::rollout::Event;
 use crate::store::Store;
 
@@ -29,28 +29,28 @@ const STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.
 const BODY_BYTES: usize = 16 << 10;
 /// Maximum length of a reason, in characters.
-const WHY: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 /// Time limit for receiving a request body.
-const COMING: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State shared by the handlers.
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
-    /// Client of the controller for queries.
-    pub(super) soon: ControlClient,
-    /// Client of the controller for changes.
+    /// Client of the daemon for queries.
+    pub(super) query_client: ControlClient,
+    /// Client of the daemon for changes.
     pub(super) change: ControlClient,
     /// The fleet, with `--fleet`.
     pub(super) store: Option<Store>,
     /// Author recorded for changes of a rollout.
-    pub(super) who: String,
+    pub(super) author: String,
 }
 
 #[derive(Clone)]
 struct Handler {
     state: Arc<PageState>,
     streams: Arc<Semaphore>,
-    /// Permit for a query. The controller limits connections per user, and the agent may run as the same user.
+    /// Permit for a query. The daemon limits connections per user, and the agent may run as the same user.
     reading: Arc<Semaphore>,
     /// Permit for a change. A change is derived from the active configuration, so changes are serialised.
     changing: Arc<Semaphore>,
@@ -61,7 +61,7 @@ impl Handler {
     async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
         // The semaphore is never closed.
         let permit = Arc::clone(of).acquire_owned().await.ok();
-        // A separate task holds the permit: the controller remains busy even if the client disconnects.
+        // A separate task holds the permit: the daemon remains busy even if the client disconnects.
         let task = tokio::spawn(async move {
             let _permit = permit;
             answer.await
@@ -113,12 +113,12 @@ fn stream(handler: Handler, view: Option<View>) -> Response {
 /// Values and descriptions of parameters.
 async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Response {
     let state = Arc::clone(&handler.state);
-    Handler::alone(&handler.reading, async move { explained(&state.soon, interface).await }).await
+    Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
 }
 
 async fn explained(client: &ControlClient, interface: String) -> Response {
     let verb = Verb::Parameters(Parameters { interface });
-    let values: Values = match ask(client, verb).await {
+    let values: Values = match send(client, verb).await {
         Ok(values) => values,
         Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
     };
@@ -152,11 +152,11 @@ async fn undo(State(handler): State<Handler>, body: Body) -> Response {
     settle(&handler, body, false).await
 }
 
-async fn settle(handler: &Handler, body: Body, is_kept: bool) -> Response {
+async fn settle(handler: &Handler, body: Body, is_confirmed: bool) -> Response {
     match read(body).await {
         Ok(waiting) => {
             let state = Arc::clone(&handler.state);
-            let settle = async move { done(write::settle(&state.change, waiting, is_kept).await) };
+            let settle = async move { done(write::settle(&state.change, waiting, is_confirmed).await) };
             Handler::alone(&handler.changing, settle).await
         }
         Err(refusal) => refusal.into_response(),
@@ -180,22 +180,22 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
     let Some(mut store) = handler.state.store.clone() else {
         return refused(StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into());
     };
-    let who = &handler.state.who;
+    let author = &handler.state.author;
     let why = match &command {
-        Command::Abort { why } => why.chars().take(WHY).collect(),
+        Command::Abort { why } => why.chars().take(MAX_REASON_CHARS).collect(),
         Command::Pause | Command::Resume => String::new(),
     };
     let edited = store.edit(match &command {
-        Command::Pause => Event::Pause { by: who },
-        Command::Resume => Event::Resume { by: who },
-        Command::Abort { .. } => Event::Abort { by: who, why: &why },
+        Command::Pause => Event::Pause { by: author },
+        Command::Resume => Event::Resume { by: author },
+        Command::Abort { .. } => Event::Abort { by: author, why: &why },
     });
     done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
 }
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-    let bytes = timeout(COMING, to_bytes(body, BODY_BYTES))
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES))
         .await
         .map_err(|_| bad("request body not received in time".into()))?;
     let bytes = bytes.map_err(|error| bad(error.to_string()))?;

@@ -9,7 +9,7 @@ use tokio::sync::broadcast::{Receiver, Sender, channel};
 use super::series::Track;
 
 /// Messages buffered per subscriber. A subscriber that falls further behind receives the complete state again.
-const BEHIND: usize = 16;
+const SUBSCRIBER_BUFFER: usize = 16;
 /// Maximum number of interfaces and hosts with stored metrics.
 const TRACKS: usize = 2_048;
 
@@ -23,13 +23,13 @@ pub(super) enum View {
 }
 
 /// Metrics of a view, and its subscribers.
-struct Shown {
+struct ViewState {
     track: Track,
     listeners: Sender<Arc<str>>,
 }
 
 struct Inner {
-    shown: BTreeMap<View, Shown>,
+    views: BTreeMap<View, ViewState>,
     /// Parts of the overview by name.
     parts: BTreeMap<&'static str, Value>,
     overview: Sender<Arc<str>>,
@@ -39,28 +39,28 @@ struct Inner {
 pub(super) struct Board(Mutex<Inner>);
 
 /// Subscription to a view: the complete state, then updates.
-pub(super) struct Beginning {
+pub(super) struct Subscription {
     pub(super) first: Arc<str>,
     pub(super) more: Receiver<Arc<str>>,
 }
 
 impl Board {
     pub(super) fn new() -> Self {
-        let (overview, _) = channel(BEHIND);
-        Self(Mutex::new(Inner { shown: BTreeMap::new(), parts: BTreeMap::new(), overview }))
+        let (overview, _) = channel(SUBSCRIBER_BUFFER);
+        Self(Mutex::new(Inner { views: BTreeMap::new(), parts: BTreeMap::new(), overview }))
     }
 
     /// Subscribes to the overview.
-    pub(super) fn overview(&self) -> Beginning {
+    pub(super) fn overview(&self) -> Subscription {
         let inner = self.lock();
-        Beginning { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }
+        Subscription { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }
     }
 
     /// Subscribes to the metrics of a view; `None` if it does not exist.
-    pub(super) fn look_at(&self, view: &View) -> Option<Beginning> {
+    pub(super) fn subscribe(&self, view: &View) -> Option<Subscription> {
         let inner = self.lock();
-        let shown = inner.shown.get(view)?;
-        Some(Beginning { first: text(&shown.track.whole()), more: shown.listeners.subscribe() })
+        let views = inner.views.get(view)?;
+        Some(Subscription { first: text(&views.track.whole()), more: views.listeners.subscribe() })
     }
 
     /// Returns whether there is any subscriber; each one subscribes to the overview.
@@ -71,7 +71,7 @@ impl Board {
     /// Interfaces with subscribers.
     pub(super) fn watched_interfaces(&self) -> BTreeSet<String> {
         let inner = self.lock();
-        let watched = inner.shown.iter().filter(|(_, shown)| shown.listeners.receiver_count() > 0);
+        let watched = inner.views.iter().filter(|(_, views)| views.listeners.receiver_count() > 0);
         let name = |view: &View| match view {
             View::Interface(name) => Some(name.clone()),
             View::Host(_) => None,
@@ -82,28 +82,28 @@ impl Board {
     /// Updates the metrics of a view, and publishes the update.
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
-        if !inner.shown.contains_key(&view) {
-            if inner.shown.len() >= TRACKS {
+        if !inner.views.contains_key(&view) {
+            if inner.views.len() >= TRACKS {
                 return;
             }
-            let (listeners, _) = channel(BEHIND);
-            inner.shown.insert(view.clone(), Shown { track: Track::default(), listeners });
+            let (listeners, _) = channel(SUBSCRIBER_BUFFER);
+            inner.views.insert(view.clone(), ViewState { track: Track::default(), listeners });
         }
-        let Some(shown) = inner.shown.get_mut(&view) else { return };
-        change(&mut shown.track);
-        if shown.listeners.receiver_count() > 0 {
+        let Some(views) = inner.views.get_mut(&view) else { return };
+        change(&mut views.track);
+        if views.listeners.receiver_count() > 0 {
             // Fails if the last subscriber has just left.
-            let _ = shown.listeners.send(text(&shown.track.latest()));
+            let _ = views.listeners.send(text(&views.track.latest()));
         }
     }
 
     /// Removes views that no longer exist and have no subscriber.
     pub(super) fn retain(&self, is_there: impl Fn(&View) -> bool) {
-        self.lock().shown.retain(|view, shown| is_there(view) || shown.listeners.receiver_count() > 0);
+        self.lock().views.retain(|view, views| is_there(view) || views.listeners.receiver_count() > 0);
     }
 
     /// Updates a part of the overview, and publishes it if it changed.
-    pub(super) fn say(&self, part: &'static str, value: Value) {
+    pub(super) fn publish(&self, part: &'static str, value: Value) {
         let mut inner = self.lock();
         if inner.parts.get(part) == Some(&value) {
             return;
@@ -133,34 +133,34 @@ mod tests {
     }
 
     #[test]
-    fn subscriber_gets_all_then_changes() {
+    fn subscriber_gets_state_then_changes() {
         let (board, eth0) = (Board::new(), View::Interface("eth0".into()));
-        assert!(board.look_at(&eth0).is_none() && !board.is_watched());
+        assert!(board.subscribe(&eth0).is_none() && !board.is_watched());
         for t in [1.0, 2.0] {
             board.add(eth0.clone(), point(t));
         }
         assert!(board.watched_interfaces().is_empty());
-        let Beginning { first, mut more } = board.look_at(&eth0).unwrap();
+        let Subscription { first, mut more } = board.subscribe(&eth0).unwrap();
         assert!(first.contains("\"t\":[1.0,2.0]"), "{first}");
         assert_eq!(board.watched_interfaces(), ["eth0".to_owned()].into());
         board.add(eth0.clone(), point(3.0));
         let next = more.try_recv().unwrap();
         assert!(next.contains("\"t\":[3.0]") && next.contains("\"whole\":false"), "{next}");
         board.retain(|_| false);
-        assert!(board.look_at(&eth0).is_some(), "it has a subscriber");
+        assert!(board.subscribe(&eth0).is_some(), "it has a subscriber");
         drop(more);
         board.retain(|_| false);
-        assert!(board.look_at(&eth0).is_none());
+        assert!(board.subscribe(&eth0).is_none());
     }
 
     #[test]
     fn overview_sends_changes_only() {
         let board = Board::new();
-        board.say("status", json!(1));
-        let Beginning { first, mut more } = board.overview();
+        board.publish("status", json!(1));
+        let Subscription { first, mut more } = board.overview();
         assert_eq!(&*first, "{\"status\":1}");
-        board.say("status", json!(1));
-        board.say("held", json!(null));
+        board.publish("status", json!(1));
+        board.publish("held", json!(null));
         assert_eq!(&*more.try_recv().unwrap(), "{\"held\":null}");
         assert!(board.is_watched() && more.try_recv().is_err());
     }

@@ -1,4 +1,4 @@
-//! Changes one parameter of one interface in the text of a controller's override.
+//! Changes one parameter of one interface in the text of a daemon's override.
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_params::Key;
@@ -13,10 +13,10 @@ use toml::{Table, Value};
 /// # Errors
 /// The text is not a valid configuration.
 pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
-    let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the controller")?;
+    let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tables) = tables else {
-        bail!("cannot change the configuration of the controller: `interface` is not a list")
+        bail!("cannot change the configuration of the daemon: `interface` is not a list")
     };
     let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
@@ -46,7 +46,7 @@ pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result
 
 fn set(table: &mut Value, path: &[&str], value: &str) -> Result<()> {
     let (Value::Table(table), [first, rest @ ..]) = (table, path) else {
-        bail!("cannot change the configuration of the controller: unknown format");
+        bail!("cannot change the configuration of the daemon: unknown format");
     };
     if rest.is_empty() {
         table.insert((*first).to_owned(), Value::String(value.to_owned()));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_of_another_form_is_rejected() {
+    fn edit_of_unknown_format_is_rejected() {
         for text in ["interface = 1", "[[interface]]\nname = 'eth0'\nwred = 1", "x"] {
             assert!(with(text, "eth0", key("wred.3.kmin"), "1KB").is_err(), "{text}");
         }

@@ -10,10 +10,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::board::{Beginning, Board, View};
+use super::board::{Board, Subscription, View};
 
 /// Messages buffered per connection.
-const UNDER_WAY: usize = 4;
+const CONNECTION_BUFFER: usize = 4;
 /// Period of keep-alive messages, which detect closed connections.
 const ALIVE: Duration = Duration::from_secs(15);
 
@@ -21,50 +21,50 @@ const ALIVE: Duration = Duration::from_secs(15);
 pub(super) fn events(
     board: Arc<Board>,
     view: Option<View>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let (say, said) = mpsc::channel(UNDER_WAY);
+    let (sender, receiver) = mpsc::channel(CONNECTION_BUFFER);
     let overview = board.overview();
-    let figures = view.as_ref().map(|view| board.look_at(view));
-    if let Some(None) = figures {
+    let metrics = view.as_ref().map(|view| board.subscribe(view));
+    if let Some(None) = metrics {
         return None;
     }
     tokio::spawn(async move {
         // `send` fails once the client has disconnected.
         let _ = tokio::select! {
-            gone = tell(&say, "overview", overview, || Some(board.overview())) => gone,
-            gone = async {
-                match figures.flatten() {
-                    Some(figures) => tell(&say, "figures", figures, || board.look_at(view.as_ref()?)).await,
+            ended = forward(&sender, "overview", overview, || Some(board.overview())) => ended,
+            ended = async {
+                match metrics.flatten() {
+                    Some(metrics) => forward(&sender, "figures", metrics, || board.subscribe(view.as_ref()?)).await,
                     None => std::future::pending().await,
                 }
-            } => gone,
-            () = say.closed() => None,
+            } => ended,
+            () = sender.closed() => None,
         };
-        drop(place);
+        drop(permit);
     });
-    Some(Sse::new(ReceiverStream::new(said)).keep_alive(KeepAlive::new().interval(ALIVE)))
+    Some(Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(ALIVE)))
 }
 
 /// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client
 /// disconnects or the view is removed.
-async fn tell(
-    say: &mpsc::Sender<Result<Event, Infallible>>,
+async fn forward(
+    sender: &mpsc::Sender<Result<Event, Infallible>>,
     kind: &str,
-    mut beginning: Beginning,
-    again: impl Fn() -> Option<Beginning>,
+    mut subscription: Subscription,
+    again: impl Fn() -> Option<Subscription>,
 ) -> Option<Infallible> {
     let event = |text: &str| Ok(Event::default().event(kind).data(text));
     loop {
-        let Beginning { first, mut more } = beginning;
-        say.send(event(&first)).await.ok()?;
+        let Subscription { first, mut more } = subscription;
+        sender.send(event(&first)).await.ok()?;
         loop {
             match more.recv().await {
-                Ok(text) => say.send(event(&text)).await.ok()?,
+                Ok(text) => sender.send(event(&text)).await.ok()?,
                 Err(RecvError::Lagged(_)) => break,
                 Err(RecvError::Closed) => return None,
             }
         }
-        beginning = again()?;
+        subscription = again()?;
     }
 }

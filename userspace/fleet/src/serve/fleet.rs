@@ -18,7 +18,7 @@ use crate::store::{Mirror, Store};
 /// Period while there are clients.
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
-const SELDOM: Duration = Duration::from_secs(6);
+const IDLE_TICK: Duration = Duration::from_secs(6);
 /// Time for draining the watch.
 const DRAIN: Duration = Duration::from_millis(50);
 /// Longest time between two points that a chart connects, in seconds.
@@ -26,7 +26,7 @@ const GAP_S: f64 = 15.0;
 /// Period for reading versions, which are long; they are also read when a rollout begins or ends.
 const VERSIONS: Duration = Duration::from_secs(60);
 /// Number of versions sent to clients.
-const LATEST: usize = 50;
+const MAX_VERSIONS: usize = 50;
 
 /// Times and state of the last reads.
 #[derive(Default)]
@@ -45,20 +45,20 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
     let mut mirror = Mirror::new(store.clone());
     loop {
         tick.tick().await;
-        let is_due = read.at.is_none_or(|at| at.elapsed() >= SELDOM);
+        let is_due = read.at.is_none_or(|at| at.elapsed() >= IDLE_TICK);
         if !is_due && !board.is_watched() {
             continue;
         }
         read.at = Some(Instant::now());
-        let error = match look(&board, &mut store, &mut mirror, &mut read).await {
+        let error = match poll(&board, &mut store, &mut mirror, &mut read).await {
             Ok(()) => Value::Null,
             Err(error) => json!(format!("etcd: {error:#}")),
         };
-        board.say("fleet_error", error);
+        board.publish("fleet_error", error);
     }
 }
 
-async fn look(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut Read) -> Result<()> {
+async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut Read) -> Result<()> {
     let status = Status::new(&*mirror.next(DRAIN).await?);
     let t = now();
     for Host { host, rates, .. } in &status.hosts {
@@ -69,11 +69,11 @@ async fn look(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
         View::Interface(_) => true,
     });
     let rollout = status.rollout.as_ref().map(|rollout| (rollout.version, rollout.is_over));
-    board.say("fleet", json!(status));
+    board.publish("fleet", json!(status));
     if read.rollout != rollout || read.versions_at.is_none_or(|at| at.elapsed() >= VERSIONS) {
         let History { mut versions } = History::read(store).await?;
-        versions.drain(..versions.len().saturating_sub(LATEST));
-        board.say("versions", json!(versions));
+        versions.drain(..versions.len().saturating_sub(MAX_VERSIONS));
+        board.publish("versions", json!(versions));
         (read.rollout, read.versions_at) = (rollout, Some(Instant::now()));
     }
     Ok(())

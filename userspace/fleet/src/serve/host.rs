@@ -1,4 +1,4 @@
-//! Samples this host's controller every second. QPs and changes are only read while there are clients.
+//! Samples this host's daemon every second. QPs and changes are only read while there are clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::board::{Board, View};
 use super::clock::now;
 use super::series::{self, Busiest};
-use crate::ask::ask;
+use crate::request::send;
 
 /// Sampling period.
 const TICK: Duration = Duration::from_secs(1);
@@ -32,60 +32,61 @@ pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
     let mut before = Snapshot::default();
     loop {
         tick.tick().await;
-        let error = match look(&board, &client, &mut before).await {
+        let error = match poll(&board, &client, &mut before).await {
             Ok(()) => Value::Null,
             Err(error) => json!(error),
         };
-        board.say("error", error);
+        board.publish("error", error);
     }
 }
 
-async fn look(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
+async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
     let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
     let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
-    let (asked, others) = watched.split_at(watched.len().min(MOST_WATCHED));
+    let (sampled, others) = watched.split_at(watched.len().min(MOST_WATCHED));
     let too_many = || {
-        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", asked.join(", "))
+        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", sampled.join(", "))
     };
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
-    for name in asked {
+    for name in sampled {
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
-        match ask::<Snapshot>(client, Verb::Snapshot(request)).await {
-            Ok(looked) => _ = busiest.insert(name.clone(), Ok(looked.busiest)),
-            // The interface was removed, or other clients of the controller use up its limit.
+        match send::<Snapshot>(client, Verb::Snapshot(request)).await {
+            Ok(snapshot) => _ = busiest.insert(name.clone(), Ok(snapshot.busiest)),
+            // The interface was removed, or other clients of the daemon use up its limit.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
             Err(error) => return Err(error.to_string()),
         }
     }
-    let looked: Snapshot =
-        ask(client, Verb::Snapshot(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
-    if looked.at_ns != before.at_ns {
+    let snapshot: Snapshot =
+        send(client, Verb::Snapshot(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
+    if snapshot.at_ns != before.at_ns {
         let t = now();
-        for (name, seen) in &looked.interfaces {
+        for (name, seen) in &snapshot.interfaces {
             let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
-            let point = series::point(t, past, seen, looked.at_ns);
+            let point = series::point(t, past, seen, snapshot.at_ns);
             board.add(View::Interface(name.clone()), |track| {
                 track.add(point, GAP_S);
                 track.add_qps(busiest.get(name).unwrap_or(&Err(UNWATCHED.into())));
             });
         }
         board.retain(|view| match view {
-            View::Interface(name) => looked.interfaces.contains_key(name),
+            View::Interface(name) => snapshot.interfaces.contains_key(name),
             View::Host(_) => true,
         });
-        board.say("interfaces", rows(before, &looked));
-        board.say("failing", json!(looked.failing));
-        *before = looked;
+        board.publish("interfaces", rows(before, &snapshot));
+        board.publish("failing", json!(snapshot.failing));
+        *before = snapshot;
     }
     if board.is_watched() {
-        let status: Status = ask(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let held: Option<Override> = ask(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
+        let status: Status = send(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let held: Option<Override> =
+            send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
         let Changes { mut changes } =
-            ask(client, Verb::Changes {}).await.map_err(|error| error.to_string())?;
+            send(client, Verb::Changes {}).await.map_err(|error| error.to_string())?;
         changes.drain(..changes.len().saturating_sub(CHANGES));
-        board.say("status", json!(status));
-        board.say("held", json!(held));
-        board.say("changes", json!(changes));
+        board.publish("status", json!(status));
+        board.publish("held", json!(held));
+        board.publish("changes", json!(changes));
     }
     Ok(())
 }

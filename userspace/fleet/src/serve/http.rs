@@ -19,12 +19,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use super::write::{Shown, Token};
+use super::write::{Token, TokenCheck};
 
 /// Time limit for receiving a request's head.
-const ASKING: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// TCP user timeout: the kernel closes a connection whose peer does not read for this long.
-const TAKING: Duration = Duration::from_secs(20);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum concurrent connections; a browser opens up to six.
 const CONNECTIONS: usize = 64;
 /// Maximum sizes of a request's head and body.
@@ -61,7 +61,7 @@ pub(super) struct Guard {
 pub(super) type Refusal = (StatusCode, String);
 
 impl Guard {
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    fn accepts_host(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -89,14 +89,14 @@ impl Guard {
             return Err((StatusCode::FORBIDDEN, "request from another origin, or not JSON".into()));
         }
         let shown = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-        match token.look_at(shown).await {
-            Shown::Right => Ok(()),
-            Shown::Wrong => {
-                let why = "the token is wrong; the right one is in the file given by --allow-write";
+        match token.check(shown).await {
+            TokenCheck::Right => Ok(()),
+            TokenCheck::Wrong => {
+                let why = "wrong token; use the one in the file given by --allow-write";
                 Err((StatusCode::UNAUTHORIZED, why.into()))
             }
-            Shown::TooMany => {
-                let why = "the token is wrong, as in another pending request; the right one is in the file given by --allow-write";
+            TokenCheck::TooMany => {
+                let why = "wrong token, and another request with one is pending; use the one in the file given by --allow-write";
                 Err((StatusCode::TOO_MANY_REQUESTS, why.into()))
             }
         }
@@ -106,7 +106,7 @@ impl Guard {
 /// Middleware: checks every request, and adds security headers to every response.
 async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let refused = if guard.knows(headers) {
+    let refused = if guard.accepts_host(headers) {
         match *request.method() {
             Method::GET | Method::HEAD => Ok(()),
             _ => guard.admits(headers).await,
@@ -148,7 +148,7 @@ pub(super) async fn serve(
         };
         let router = router.clone();
         tokio::spawn(async move {
-            connection(stream, router, TAKING).await;
+            connection(stream, router, WRITE_TIMEOUT).await;
             drop(place);
         });
     }
@@ -161,7 +161,7 @@ async fn connection(stream: TcpStream, router: Router, taking: Duration) {
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         // Also applies between requests, so that idle connections are closed.
-        .header_read_timeout(ASKING)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Errors of a connection concern only its client.
@@ -207,12 +207,12 @@ mod tests {
             "10.0.0.1",
             "Fleet.example.com:443",
         ] {
-            assert!(guard.knows(&headers(&[("host", known)])), "{known}");
+            assert!(guard.accepts_host(&headers(&[("host", known)])), "{known}");
         }
         for other in
             ["evil.example.com:9320", "", "127.0.0.1.evil.example.com", "localhost.evil.example.com:9320"]
         {
-            assert!(!guard.knows(&headers(&[("host", other)])), "{other}");
+            assert!(!guard.accepts_host(&headers(&[("host", other)])), "{other}");
         }
     }
 }

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 /// Length of a series, in seconds.
 pub(super) const SPAN_S: f64 = 600.0;
 /// Maximum number of queue pairs (QPs) in the chart.
-const DRAWN: usize = 8;
+const CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.
-const STAYS: usize = 32;
+const CHART_RANK: usize = 32;
 /// Maximum number of QPs in the table.
-const TOLD: usize = 16;
+const TABLE_QPS: usize = 16;
 
 /// A line of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,14 +77,14 @@ pub(super) type Busiest = Result<Vec<Qp>, String>;
 
 /// A QP in the chart.
 #[derive(Clone, Debug)]
-struct Drawn {
+struct ChartedQp {
     address: String,
     qpn: u32,
     /// Time and rate limit.
     rates: VecDeque<(f64, u64)>,
 }
 
-impl Drawn {
+impl ChartedQp {
     fn is(&self, qp: &Qp) -> bool {
         self.qpn == qp.qpn && self.address == qp.address
     }
@@ -96,12 +96,12 @@ pub(super) struct Track {
     points: VecDeque<Point>,
     /// Columns of the last non-empty point.
     columns: Vec<Column>,
-    drawn: Vec<Drawn>,
+    charted: Vec<ChartedQp>,
     busiest: Vec<Qp>,
     /// Reason why the busiest QPs are unknown; empty if they are known.
     unknown: String,
     /// Clients must redraw: the last change cannot be expressed as an appended point.
-    is_anew: bool,
+    sends_whole: bool,
 }
 
 impl Track {
@@ -111,14 +111,14 @@ impl Track {
         // The clock was set back: start a new series.
         if self.points.back().is_some_and(|last| last.t >= point.t) {
             self.points.clear();
-            self.drawn.clear();
+            self.charted.clear();
         }
         // An empty point interrupts the lines.
         let gap = self.points.back().map(|last| last.t).filter(|last| point.t - last > gap_s);
         self.points.extend(gap.map(|last| Point { t: last + gap_s, values: Vec::new() }));
         let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
         let is_other = !columns.is_empty() && self.columns != columns;
-        self.is_anew = is_other || gap.is_some() || self.points.is_empty();
+        self.sends_whole = is_other || gap.is_some() || self.points.is_empty();
         if is_other {
             self.columns = columns;
         }
@@ -126,9 +126,9 @@ impl Track {
         while self.points.front().is_some_and(|first| first.t < from) {
             self.points.pop_front();
         }
-        for drawn in &mut self.drawn {
-            while drawn.rates.front().is_some_and(|(t, _)| *t < from) {
-                drawn.rates.pop_front();
+        for charted in &mut self.charted {
+            while charted.rates.front().is_some_and(|(t, _)| *t < from) {
+                charted.rates.pop_front();
             }
         }
     }
@@ -144,24 +144,24 @@ impl Track {
         };
         self.unknown.clear();
         let Some(t) = self.points.back().map(|point| point.t) else { return };
-        let before = self.drawn.len();
-        let stays = |drawn: &Drawn| busiest.iter().take(STAYS).any(|qp| drawn.is(qp));
-        self.drawn.retain(stays);
-        self.is_anew |= self.drawn.len() != before;
+        let before = self.charted.len();
+        let remains = |charted: &ChartedQp| busiest.iter().take(CHART_RANK).any(|qp| charted.is(qp));
+        self.charted.retain(remains);
+        self.sends_whole |= self.charted.len() != before;
         for qp in busiest {
-            if !self.drawn.iter().any(|drawn| drawn.is(qp)) {
-                if self.drawn.len() >= DRAWN {
+            if !self.charted.iter().any(|charted| charted.is(qp)) {
+                if self.charted.len() >= CHART_QPS {
                     continue;
                 }
-                self.is_anew = true;
+                self.sends_whole = true;
                 let (address, qpn) = (qp.address.clone(), qp.qpn);
-                self.drawn.push(Drawn { address, qpn, rates: VecDeque::new() });
+                self.charted.push(ChartedQp { address, qpn, rates: VecDeque::new() });
             }
-            for drawn in self.drawn.iter_mut().filter(|drawn| drawn.is(qp)) {
-                drawn.rates.push_back((t, qp.rate_bps));
+            for charted in self.charted.iter_mut().filter(|charted| charted.is(qp)) {
+                charted.rates.push_back((t, qp.rate_bps));
             }
         }
-        self.busiest = busiest.iter().take(TOLD).cloned().collect();
+        self.busiest = busiest.iter().take(TABLE_QPS).cloned().collect();
     }
 
     /// The complete series, for a new subscriber.
@@ -171,8 +171,8 @@ impl Track {
 
     /// The last point, or the complete series if clients must redraw.
     pub(super) fn latest(&self) -> Value {
-        let from = if self.is_anew { 0 } else { self.points.len().saturating_sub(1) };
-        self.message(from, self.is_anew)
+        let from = if self.sends_whole { 0 } else { self.points.len().saturating_sub(1) };
+        self.message(from, self.sends_whole)
     }
 
     fn message(&self, from: usize, is_whole: bool) -> Value {
@@ -184,9 +184,9 @@ impl Track {
             };
             values.insert(column.name(), points().map(|point| of(point).map(rounded)).collect());
         }
-        let qps: Vec<Value> = (self.drawn.iter())
-            .map(|drawn| {
-                let mut rates = drawn.rates.iter().peekable();
+        let qps: Vec<Value> = (self.charted.iter())
+            .map(|charted| {
+                let mut rates = charted.rates.iter().peekable();
                 let mut at = |t: f64| {
                     while rates.peek().is_some_and(|(at, _)| *at < t) {
                         rates.next();
@@ -194,7 +194,7 @@ impl Track {
                     rates.peek().filter(|(at, _)| *at == t).map(|(_, rate)| *rate)
                 };
                 let rates: Vec<Option<u64>> = points().map(|point| at(point.t)).collect();
-                json!({ "address": drawn.address, "qpn": drawn.qpn, "rate_bps": rates })
+                json!({ "address": charted.address, "qpn": charted.qpn, "rate_bps": rates })
             })
             .collect();
         let t: Vec<f64> = points().map(|point| point.t).collect();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriber_gets_history_then_seconds() {
+    fn subscriber_gets_history_then_updates() {
         let mut track = Track::default();
         for second in 0..1_000 {
             track.add(
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_has_a_gap_while_nobody_watched() {
+    fn chart_has_gap_without_subscribers() {
         let mut track = Track::default();
         let point = |t| Point { t, values: vec![(Column::Marks, Some(t))] };
         for t in [1.0, 7.0, 67.0, 68.0] {
@@ -352,8 +352,8 @@ mod tests {
             let busiest = if t == 2.0 { Err("four others are".into()) } else { Ok(vec![qp(7, 1_000)]) };
             track.add_qps(&busiest);
             let latest = track.latest();
-            let told = (latest["busiest"].is_null(), &latest["busiest_unknown"]);
-            assert_eq!(told, (t == 2.0, &json!(if t == 2.0 { "four others are" } else { "" })));
+            let found = (latest["busiest"].is_null(), &latest["busiest_unknown"]);
+            assert_eq!(found, (t == 2.0, &json!(if t == 2.0 { "four others are" } else { "" })));
         }
         assert_eq!(track.whole()["qps"][0]["rate_bps"], json!([1_000, null, 1_000]));
         track.add_qps(&Ok(Vec::new()));
@@ -374,7 +374,7 @@ mod tests {
         );
         track.add(Point { t: 2.0, values: values() }, GAP_S);
         let mut turned = many.clone();
-        turned[..STAYS].reverse();
+        turned[..CHART_RANK].reverse();
         track.add_qps(&Ok(turned));
         let latest = track.latest();
         assert_eq!(

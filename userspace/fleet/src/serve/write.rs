@@ -12,19 +12,19 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::edit;
-use crate::ask::ask;
+use crate::request::send;
 use crate::secret;
 
 /// Minimum length of a token, in characters.
 const TOKEN: usize = 16;
 /// Delay of the response to a wrong token.
-const WRONG: Duration = Duration::from_secs(1);
+const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a user's name, in characters.
 const NAME: usize = 100;
 /// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 /// Prefix of the names of the agent's configurations.
-const OF_A_FLEET: &str = "fleet ";
+const FLEET_PREFIX: &str = "fleet ";
 
 /// The token required for changes.
 pub(super) struct Token {
@@ -48,23 +48,23 @@ impl Token {
         Ok(Self { secret, wrong: Mutex::default() })
     }
 
-    /// Checks a token. The response to a wrong one is delayed by a second to slow down guessing.
+    /// Checks a token. Delays the response to a wrong one by a second to slow down guessing.
     ///
     /// During that second, further wrong tokens are rejected immediately, so they do not occupy connections. The right token is
     /// never delayed.
-    pub(super) async fn look_at(&self, shown: &[u8]) -> Shown {
+    pub(super) async fn check(&self, shown: &[u8]) -> TokenCheck {
         if is_same(&self.secret, shown) {
-            return Shown::Right;
+            return TokenCheck::Right;
         }
-        let Ok(_alone) = self.wrong.try_lock() else { return Shown::TooMany };
-        sleep(WRONG).await;
-        Shown::Wrong
+        let Ok(_guard) = self.wrong.try_lock() else { return TokenCheck::TooMany };
+        sleep(WRONG_TOKEN_DELAY).await;
+        TokenCheck::Wrong
     }
 }
 
 /// Result of checking a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum TokenCheck {
     Right,
     Wrong,
     /// Wrong, while the response to another wrong token is pending.
@@ -95,7 +95,7 @@ pub(super) struct Change {
     pub(super) by: String,
 }
 
-/// Sets a parameter in the controller's override. On error nothing changes.
+/// Sets a parameter in the daemon's override. On error nothing changes.
 pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Applied, String> {
     let Change { interface, key, value, within_s, over, by } = change;
     if !WITHIN_S.contains(within_s) {
@@ -104,16 +104,16 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
     }
     let key: Key = key.parse().map_err(|error: dcqcn_params::UnknownKey| error.to_string())?;
     key.parse_value(value).map_err(|error| error.to_string())?;
-    let held: Option<Override> = ask(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
-    let found = held.as_ref().map(|held| held.name.clone()).unwrap_or_default();
-    let text = match held {
-        Some(held) if held.name.starts_with(OF_A_FLEET) => {
+    let current: Option<Override> = send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
+    let found = current.as_ref().map(|current| current.name.clone()).unwrap_or_default();
+    let text = match current {
+        Some(current) if current.name.starts_with(FLEET_PREFIX) => {
             return Err(format!(
                 "cannot change this host: it has version {} of its fleet; change that with `dcqcn-fleet apply`",
-                held.name.trim_start_matches(OF_A_FLEET)
+                current.name.trim_start_matches(FLEET_PREFIX)
             ));
         }
-        Some(held) => held.text,
+        Some(current) => current.text,
         None => String::new(),
     };
     let text = edit::with(&text, interface, key, value).map_err(|error| format!("{error:#}"))?;
@@ -126,7 +126,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
         // Another client may have changed it since the query above.
         over: Some(over.clone().unwrap_or(found)),
     };
-    ask(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
+    send(client, Verb::Apply(apply)).await.map_err(|error| error.to_string())
 }
 
 /// Author for the log. Users share one token, and connections through a proxy or tunnel come from this machine, so only the
@@ -139,19 +139,19 @@ fn by_page(by: &str) -> String {
 /// Request to confirm or revert a pending change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Waiting {
+pub(super) struct PendingChange {
     pub(super) name: String,
 }
 
 /// Confirms a pending change, or reverts it.
 pub(super) async fn settle(
     client: &ControlClient,
-    waiting: Waiting,
-    is_kept: bool,
+    waiting: PendingChange,
+    is_confirmed: bool,
 ) -> Result<Applied, String> {
     let confirm = Confirm { name: waiting.name };
-    let verb = if is_kept { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
-    ask(client, verb).await.map_err(|error| error.to_string())
+    let verb = if is_confirmed { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
+    send(client, verb).await.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_a_secret() {
+    fn token_must_be_long_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let read = |text: &str, mode: u32| {
@@ -182,12 +182,12 @@ mod tests {
         let began = tokio::time::Instant::now();
         let meanwhile = async {
             tokio::task::yield_now().await;
-            (token.look_at(b"y").await, token.look_at(&token.secret).await, began.elapsed())
+            (token.check(b"y").await, token.check(&token.secret).await, began.elapsed())
         };
-        let (first, (second, right, waited)) = tokio::join!(token.look_at(b"x"), meanwhile);
-        assert_eq!((first, second, right), (Shown::Wrong, Shown::TooMany, Shown::Right));
-        assert!(waited < WRONG && began.elapsed() >= WRONG);
-        assert_eq!(token.look_at(b"z").await, Shown::Wrong, "the next wrong token is delayed again");
+        let (first, (second, right, waited)) = tokio::join!(token.check(b"x"), meanwhile);
+        assert_eq!((first, second, right), (TokenCheck::Wrong, TokenCheck::TooMany, TokenCheck::Right));
+        assert!(waited < WRONG_TOKEN_DELAY && began.elapsed() >= WRONG_TOKEN_DELAY);
+        assert_eq!(token.check(b"z").await, TokenCheck::Wrong, "the next wrong token is delayed again");
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_itself_is_right() {
+    fn only_exact_token_is_accepted() {
         let secret = b"0123456789abcdef";
         assert!(is_same(secret, secret));
         for wrong in [&b""[..], b"0123456789abcdeg", b"0123456789abcdef0", b"0123456789abcde"] {

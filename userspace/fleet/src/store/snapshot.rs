@@ -9,7 +9,7 @@ use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::{MESSAGE_BYTES, PAGE, Store, read};
-use crate::record::{HOST_BYTES, Member, Want};
+use crate::record::{DesiredConfig, HOST_BYTES, Member};
 use crate::rollout::{Hosts, Rollout, Seen, Step};
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
     /// Hosts whose labels are known.
     pub(crate) members: BTreeMap<String, Member>,
     /// Readable orders.
-    pub(crate) wants: BTreeMap<String, Want>,
+    pub(crate) desired_configs: BTreeMap<String, DesiredConfig>,
     /// Revisions of all orders, readable or not.
     pub(crate) ordered: BTreeMap<String, i64>,
     /// Readable reports.
@@ -102,7 +102,9 @@ impl Snapshot {
             }
             "want" => {
                 self.ordered.insert(name.clone(), kv.mod_revision());
-                let error = bounded::<Want>(kv).map(|want| _ = self.wants.insert(name, want)).err();
+                let error = bounded::<DesiredConfig>(kv)
+                    .map(|desired| _ = self.desired_configs.insert(name, desired))
+                    .err();
                 self.note(host, "want", error)
             }
             "report" => {
@@ -137,7 +139,7 @@ impl Snapshot {
     fn remove(&mut self, host: &str, what: &str) {
         match what {
             "member" => _ = self.members.remove(host),
-            "want" => _ = self.wants.remove(host),
+            "want" => _ = self.desired_configs.remove(host),
             _ => _ = self.hosts.remove(host),
         }
     }
@@ -233,14 +235,14 @@ pub(crate) struct Mirror {
     store: Store,
     snapshot: Arc<Snapshot>,
     watch: Option<WatchStream>,
-    heard_at: Instant,
+    received_at: Instant,
     /// Number of complete reads.
     pub(crate) reads: u64,
 }
 
 impl Mirror {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, snapshot: Arc::default(), watch: None, heard_at: Instant::now(), reads: 0 }
+        Self { store, snapshot: Arc::default(), watch: None, received_at: Instant::now(), reads: 0 }
     }
 
     /// Returns the fleet after `tick`; the first call returns without waiting.
@@ -249,7 +251,7 @@ impl Mirror {
     /// etcd does not respond or ended the watch. The next call reads the fleet completely.
     pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + tick;
-        if self.heard_at.elapsed() >= SILENCE {
+        if self.received_at.elapsed() >= SILENCE {
             self.watch = None;
         }
         let Some(mut watch) = self.watch.take() else { return self.read().await };
@@ -261,7 +263,7 @@ impl Mirror {
             if response.canceled() {
                 bail!("etcd ended the watch: {}", response.cancel_reason());
             }
-            self.heard_at = Instant::now();
+            self.received_at = Instant::now();
             let prefix = self.store.key("");
             // Copies only if the caller still holds the previous snapshot.
             let snapshot = Arc::make_mut(&mut self.snapshot);
@@ -289,7 +291,7 @@ impl Mirror {
         let mut client = self.store.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
         let watch = client.watch(self.store.key(""), Some(options)).await;
         let watch = watch.map_err(|error| self.store.explain(error))?;
-        (self.watch, self.heard_at) = (Some(watch), Instant::now());
+        (self.watch, self.received_at) = (Some(watch), Instant::now());
         Ok(Arc::clone(&self.snapshot))
     }
 }

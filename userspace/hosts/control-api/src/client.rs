@@ -1,4 +1,4 @@
-//! Client of the controller, with time limits.
+//! Client of the daemon, with time limits.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,17 +12,17 @@ use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
 
 /// Maximum size of a reply, in bytes: the counters of all interfaces of a switch.
 const ANSWER_BYTES: u64 = 4 << 20;
-/// Time for which a request is retried while the controller is busy or the obstacle is temporary.
-const AGAIN: Duration = Duration::from_secs(3);
+/// Time for which a request is retried while the daemon is busy or the obstacle is temporary.
+const RETRY_LIMIT: Duration = Duration::from_secs(3);
 /// Delay before the first retry; it doubles each time.
-const REST: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The controller cannot be reached.
+    /// The daemon cannot be reached.
     #[error(
-        "cannot reach the controller at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
+        "cannot reach the daemon at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
     Unreachable {
@@ -50,7 +50,7 @@ impl ClientError {
     }
 }
 
-/// A client of the controller's socket.
+/// A client of the daemon's socket.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
@@ -64,27 +64,27 @@ impl ControlClient {
         Self { path: path.to_owned(), patience }
     }
 
-    /// Sends a request on a new connection, with retries for three seconds while the controller is busy.
+    /// Sends a request on a new connection, with retries for three seconds while the daemon is busy.
     ///
     /// # Errors
-    /// The controller is unreachable or busy, rejects the request, or replies with malformed data.
+    /// The daemon is unreachable or busy, rejects the request, or replies with malformed data.
     pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
-        let (question, until) = (Question { v: VERSION, verb }, Instant::now() + AGAIN);
-        let mut rest = REST;
+        let (request, until) = (Question { v: VERSION, verb }, Instant::now() + RETRY_LIMIT);
+        let mut pause = FIRST_PAUSE;
         loop {
-            match self.once(&question) {
+            match self.once(&request) {
                 Err(ClientError::Busy(_)) if Instant::now() < until => {
-                    thread::sleep(rest);
-                    rest *= 2;
+                    thread::sleep(pause);
+                    pause *= 2;
                 }
-                answered => return answered,
+                result => return result,
             }
         }
     }
 
-    fn once<T: DeserializeOwned>(&self, question: &Question) -> Result<T, ClientError> {
+    fn once<T: DeserializeOwned>(&self, request: &Question) -> Result<T, ClientError> {
         let line = self
-            .exchange(question)
+            .exchange(request)
             .map_err(|source| ClientError::Unreachable { path: self.path.clone(), source })?;
         let Answer { v, ok, error, again } =
             serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
@@ -97,18 +97,18 @@ impl ControlClient {
         serde_json::from_value(ok.unwrap_or_default()).map_err(|error| ClientError::Answer(error.to_string()))
     }
 
-    fn exchange(&self, question: &Question) -> io::Result<String> {
+    fn exchange(&self, request: &Question) -> io::Result<String> {
         let mut stream = UnixStream::connect(&self.path)?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
-        let mut question = serde_json::to_vec(question)?;
-        question.push(b'\n');
-        if question.len() > LINE_BYTES {
-            let why = format!("a request of {} bytes is too long: the limit is {LINE_BYTES}", question.len());
+        let mut request = serde_json::to_vec(request)?;
+        request.push(b'\n');
+        if request.len() > LINE_BYTES {
+            let why = format!("a request of {} bytes is too long: the limit is {LINE_BYTES}", request.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        // A busy controller replies and closes the connection immediately.
-        let written = stream.write_all(&question);
+        // A busy daemon replies and closes the connection immediately.
+        let written = stream.write_all(&request);
         let mut line = String::new();
         let read = BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line);
         if line.ends_with('\n') {
@@ -132,15 +132,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
-        let controller = thread::spawn(move || {
+        let daemon = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut question = String::new();
-            BufReader::new(stream.try_clone().unwrap()).read_line(&mut question).unwrap();
+            let mut request = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut request).unwrap();
             stream.write_all(answer.as_bytes()).unwrap();
-            question
+            request
         });
         let answer = ControlClient::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
-        assert_eq!(controller.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
+        assert_eq!(daemon.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
 
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((version.dcqcn.as_str(), version.protocol), ("0.1.0", 1));
         let refused = answered("{\"v\":1,\"error\":\"no\"}\n").unwrap_err();
         assert!(refused.is_refusal() && refused.to_string() == "no", "{refused}");
-        for (answer, says) in [
+        for (answer, expected) in [
             ("", "unexpected end"),
             ("{\"v\":1", "unexpected end"),
             ("hello\n", "cannot parse"),
@@ -158,7 +158,7 @@ mod tests {
             ("{\"v\":1,\"ok\":{}}\n", "missing field"),
         ] {
             let error = answered(answer).unwrap_err();
-            assert!(!error.is_refusal() && error.to_string().contains(says), "{error}");
+            assert!(!error.is_refusal() && error.to_string().contains(expected), "{error}");
         }
     }
 
@@ -168,13 +168,13 @@ mod tests {
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
         thread::spawn(move || {
-            for asked in 0.. {
+            for attempt in 0.. {
                 let (mut stream, _) = listener.accept().unwrap();
-                let answer = match asked {
+                let answer = match attempt {
                     3 => Answer::of(Ok(VersionAnswer { dcqcn: "0.1.0".into(), protocol: 1 })),
                     _ => Answer::again("user 7 has 4 connections already".into()),
                 };
-                // The request is not read, as by a busy controller.
+                // The request is not read, as by a busy daemon.
                 let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
             }
         });
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(client.ask::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
         let (began, busy) = (Instant::now(), client.ask::<VersionAnswer>(Verb::Version {}).unwrap_err());
         assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
-        assert!((AGAIN..AGAIN * 3).contains(&began.elapsed()));
+        assert!((RETRY_LIMIT..RETRY_LIMIT * 3).contains(&began.elapsed()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The protocol of the controller's socket, and its client.
+//! The protocol of the daemon's socket, and its client.
 //!
 //! A Unix stream socket. A client writes requests, each a JSON object on a line, and reads one line of reply for each.
-//! The controller rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
+//! The daemon rejects unknown fields; clients must ignore unknown fields of a reply. Thus both may be extended
 //! within a version.
 
 mod client;
@@ -43,7 +43,7 @@ pub struct Question {
 pub enum Verb {
     /// Query the version of dcqcn: [`VersionAnswer`].
     Version {},
-    /// Query the controller's state: [`Status`].
+    /// Query the daemon's state: [`Status`].
     Status {},
     /// Query the interfaces' counters: [`Health`].
     Health {},
@@ -126,7 +126,7 @@ pub struct Answer {
     pub again: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "name required by serde")]
 const fn is_false(value: &bool) -> bool {
     !*value
 }
@@ -157,7 +157,7 @@ pub struct VersionAnswer {
     pub protocol: u32,
 }
 
-/// State of the controller.
+/// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// All configured interfaces have been processed once.
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,80}") {
+        fn arbitrary_text_parsed_or_rejected(text in "\\PC{0,80}") {
             let _ = serde_json::from_str::<Question>(&text);
             let _ = serde_json::from_str::<Answer>(&text);
         }

@@ -49,7 +49,7 @@ const NOT_ATTACHED: u8 = 3;
 /// Exit code: `config diff` found a difference.
 const DIFFERENT: u8 = 4;
 /// Exit code: some interfaces are done, others are not.
-const PARTLY_DONE: u8 = 7;
+const PARTIALLY_DONE: u8 = 7;
 
 const AFTER_HELP: &str = "\
 Parameters have the names that NICs and switches use; `dcqcn config example` explains each.
@@ -169,7 +169,7 @@ pub fn main() -> ExitCode {
     CompleteEnv::with_factory(help::command).complete();
     let cli = Cli::read();
     let (json, netns) = (cli.json, cli.netns.clone());
-    if !matches!(&cli.command, Command::Run(args) if args.keeps_its_own_log()) {
+    if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {
         log_to_stderr();
     }
     let work = |out: &mut Output<'_>| {
@@ -209,8 +209,8 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if let Some(not_done) = error.downcast_ref::<daemon::NotDone>() {
         return Some(not_done.exit_code());
     }
-    if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partly_done) {
-        return Some((PARTLY_DONE, false));
+    if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partially_done) {
+        return Some((PARTIALLY_DONE, false));
     }
     let not_attached =
         |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
@@ -232,21 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn usage_error_names_next_step() {
-        for (line, says) in [
+    fn usage_error_suggests_next_step() {
+        for (line, expected) in [
             ("dcqcn set eth0", "<KEY=VALUE|--profile PROFILE>"),
             ("dcqcn set eth0 rpg_ai_rat=1mbit", "did you mean `rpg_ai_rate`?"),
             ("dcqcn set eth0 rpg_time_reset=55", "write a time, as in `55us`"),
             ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
-            ("dcqcn attach eth0 --flows 3", "allowed is 8 to 1048576"),
+            ("dcqcn attach eth0 --flows 3", "out of range: 8 to 1048576"),
             ("dcqcn detach", "<IFACE|--all>"),
             ("dcqcn flows", "<IFACE>"),
             ("dcqcn import --format sonic config_db.json eth1", "--port <PORT>"),
-            ("dcqcn doctor --duration 10ms", "allowed is 1s to 1h"),
+            ("dcqcn doctor --duration 10ms", "out of range: 1s to 1h"),
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// # Errors
 /// The interface is not attached, no interface is, or the terminal fails.
 pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
-    let interrupt = Interrupt::of_terminal(give_up)?;
+    let interrupt = Interrupt::of_terminal(restore_and_exit)?;
     let mut ifaces = attached()?;
     if let Some(iface) = &iface {
         // Before the screen changes, as in every command.
@@ -61,7 +61,7 @@ pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<(
 }
 
 /// Restores the mode of a terminal that accepts no more output.
-fn give_up() {
+fn restore_and_exit() {
     // The error cannot be reported anywhere.
     let _ = disable_raw_mode();
 }

@@ -145,13 +145,13 @@ pub struct Info {
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
     /// Defaults derived from the interface; `None` from versions that did not record them.
-    #[serde(default)]
-    pub unsaid: Option<Unsaid>,
+    #[serde(default, rename = "unsaid")]
+    pub derived: Option<DerivedDefaults>,
 }
 
 /// Parameter defaults derived from the interface when attaching; used if the settings do not specify them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unsaid {
+pub struct DerivedDefaults {
     /// Link rate in bit/s, detected or specified; 0 = unknown. A detected rate is updated later.
     pub link_rate_bps: u64,
     /// Bytes per frame that the wire adds.
@@ -221,8 +221,9 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
     let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&place)?);
-    let mut make_way = |request| make_way(&place, &netlink, request, &links, &mut journals, &mut taken);
-    let ways: Vec<_> = requests.iter().map(&mut make_way).collect();
+    let mut free_interfaces =
+        |request| free_interfaces(&place, &netlink, request, &links, &mut journals, &mut taken);
+    let ways: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
     gc::sweep(&place)?;
     let mut free = siblings::free(&place)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
@@ -239,7 +240,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-/// Attaches one interface after [`make_way`], with the lock held.
+/// Attaches one interface after [`free_interfaces`], with the lock held.
 ///
 /// `sibling` is its index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
 /// attachment.
@@ -258,7 +259,7 @@ fn attach_locked(
 /// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.
 ///
 /// `taken` collects the interfaces of all requests. Returns undo steps that failed.
-fn make_way(
+fn free_interfaces(
     place: &StateDir,
     netlink: &Netlink,
     request: &Request,
@@ -275,7 +276,7 @@ fn make_way(
             )));
         }
         taken.push(link.index);
-        find::refuse_taken(place, netlink, &link, links, journals)?;
+        find::check_unattached(place, netlink, &link, links, journals)?;
         inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
     }
     Ok(inherited)
@@ -288,11 +289,11 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     let netlink = Netlink::connect()?;
     let (links, journals) = (netlink.links()?, Journals::read(&place)?);
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::refuse_taken(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
+        find::check_unattached(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
     let sibling = siblings::free(&place)?.next();
     let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
-    let steps = plan.steps.iter().map(UndoStep::intention).collect();
+    let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }
 

@@ -114,7 +114,7 @@ impl Programs {
     }
 }
 
-/// Loads an object, and of its programs those in `wanted` (names of [`PROGRAMS`]) and `RUN`.
+/// Loads an object, and of its programs those in `names` (names of [`PROGRAMS`]) and `RUN`.
 ///
 /// With `pins`, maps are pinned there, or reused if already pinned.
 pub fn load(
@@ -122,10 +122,10 @@ pub fn load(
     sizes: Sizes,
     mode: Mode,
     pins: Option<&Path>,
-    wanted: &[&str],
+    names: &[&str],
 ) -> Result<Ebpf, Error> {
     let mut ebpf = make_maps(programs, sizes, mode, pins)?;
-    load_programs(&mut ebpf, programs, wanted)?;
+    load_programs(&mut ebpf, programs, names)?;
     Ok(ebpf)
 }
 
@@ -162,8 +162,8 @@ pub(crate) fn make_maps(
 }
 
 /// Second half of [`load`]: loads the programs, which takes nearly all of the time.
-pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]) -> Result<(), Error> {
-    verify(ebpf, wanted).map_err(|error| match (programs, error) {
+pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, names: &[&str]) -> Result<(), Error> {
+    verify(ebpf, names).map_err(|error| match (programs, error) {
         (Programs::PacketTrace { .. }, Error::Program { name, source }) => {
             Error::PacketTrace { name, source }
         }
@@ -178,11 +178,11 @@ pub(crate) fn load_programs(ebpf: &mut Ebpf, programs: Programs, wanted: &[&str]
 }
 
 /// Loads the programs in parallel, because verification takes nearly all of the time.
-fn verify(ebpf: &mut Ebpf, wanted: &[&str]) -> Result<(), Error> {
+fn verify(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), Error> {
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (name, program) in
-            ebpf.programs_mut().filter(|(name, _)| wanted.contains(name) || RUN.contains(name))
+            ebpf.programs_mut().filter(|(name, _)| names.contains(name) || RUN.contains(name))
         {
             let verify = move || {
                 match program {

@@ -15,7 +15,9 @@ use crate::dataplane;
 #[non_exhaustive]
 pub enum Error {
     /// The interface is not attached.
-    #[error("{iface} is not attached; `dcqcn status` lists what is, `dcqcn attach {iface}` attaches it")]
+    #[error(
+        "{iface} is not attached; `dcqcn status` lists attached interfaces, `dcqcn attach {iface}` attaches this one"
+    )]
     NotAttached {
         /// Interface.
         iface: String,
@@ -196,14 +198,14 @@ pub enum Error {
     /// The requested rate exceeds the link's.
     #[error(
         "link_rate = {} exceeds the {} link of {iface}; lower it",
-        Quantity(*asked_bps, Unit::BitsPerSecond),
+        Quantity(*requested_bps, Unit::BitsPerSecond),
         Quantity(*link_bps, Unit::BitsPerSecond)
     )]
     AboveLink {
         /// Interface.
         iface: String,
         /// Requested rate, bit/s.
-        asked_bps: u64,
+        requested_bps: u64,
         /// Link rate, bit/s.
         link_bps: u64,
     },
@@ -241,7 +243,7 @@ pub enum Error {
     },
     /// A property that cannot be changed without attaching again.
     #[error(
-        "{iface} is attached with {what} = {found}, which cannot become {asked} in place: `dcqcn detach {iface}`, \
+        "{iface} is attached with {what} = {found}, which cannot become {requested} in place: `dcqcn detach {iface}`, \
          then attach again"
     )]
     Anew {
@@ -250,7 +252,7 @@ pub enum Error {
         /// Property.
         what: &'static str,
         /// Requested value.
-        asked: String,
+        requested: String,
         /// Current value.
         found: String,
     },

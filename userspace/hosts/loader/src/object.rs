@@ -115,7 +115,7 @@ mod tests {
 
     /// Linux 6.1 accepts a loop only if a branch closes it ("back-edge from insn 124 to 125"); later kernels accept any.
     #[test]
-    fn every_loop_is_closed_by_a_branch() {
+    fn every_loop_ends_with_a_branch() {
         for object in [OBJECT, TRACE_OBJECT] {
             let object = Object::parse(object).unwrap();
             assert!(object.functions.len() > 4, "{} functions", object.functions.len());

@@ -147,7 +147,7 @@ impl Placement {
 /// Position of the pacer on this interface that preserves the user's qdisc configuration.
 ///
 /// # Errors
-/// There is none; the error names alternatives.
+/// No position preserves it; the error names alternatives.
 pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
     let qdiscs = netlink.qdiscs(link.index)?;
     let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {

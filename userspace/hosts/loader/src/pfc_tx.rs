@@ -36,7 +36,7 @@ pub struct PfcSender {
     history: History,
     ports: Vec<Port>,
     ports_read_ns: Option<u64>,
-    asked: BTreeMap<(u32, usize), PauseState>,
+    pauses: BTreeMap<(u32, usize), PauseState>,
 }
 
 /// Result of [`PfcSender::look`].
@@ -70,33 +70,33 @@ impl PfcSender {
         now_ns: u64,
     ) -> Result<PfcPoll, Error> {
         let config = maps.params()?.config;
-        let wanted = wanted(&config);
-        if wanted.is_empty() {
+        let enabled_priorities = enabled_priorities(&config);
+        if enabled_priorities.is_empty() {
             let sent = self.give_up(ifindex, socket, now_ns);
             return Ok(if sent == 0 { PfcPoll::Unwanted } else { PfcPoll::Sent(sent) });
         }
         // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
         // the other order it would be attributed to an older packet of another port.
         let stats = queues::stats(netlink, ifindex, &config)?;
-        let mut came = BTreeMap::new();
+        let mut received = BTreeMap::new();
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
-            came.extend(maps.ingress_bytes(ifindex)?.map(|came| (ifindex, came)));
+            received.extend(maps.ingress_bytes(ifindex)?.map(|received| (ifindex, received)));
         }
-        self.history.push(&came);
+        self.history.push(&received);
         let mut sent = 0;
-        for (priority, of) in wanted {
+        for (priority, of) in enabled_priorities {
             let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;
             let depth_bytes = stats[queue].map_or(0, |stats| u64::from(stats.backlog_bytes));
             let limits = Limits { xoff_bytes: of.xoff, xon_bytes: of.xon };
             let drain_bps = config.scalars.link_rate_bps;
             for port in &self.ports {
                 let share = self.history.share(port.ifindex, queue, depth_bytes);
-                let asked = self.asked.entry((port.ifindex, priority)).or_default();
+                let pauses = self.pauses.entry((port.ifindex, priority)).or_default();
                 // Do not resume a neighbour while its share is not fully known.
-                let is_kept = !share.is_all && asked.is_paused();
+                let is_kept = !share.is_complete && pauses.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
-                let until_ns = match asked.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
+                let until_ns = match pauses.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
                     Some(PauseAction::Xoff) => Some(now_ns.saturating_add(lasts_ns)),
                     Some(PauseAction::Xon) => None,
                     None => continue,
@@ -112,14 +112,14 @@ impl PfcSender {
     ///
     /// Returns the number of frames sent.
     pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
-        let waiting = mem::take(&mut self.asked).into_iter().filter(|(_, asked)| asked.is_paused());
-        let told = waiting.filter(|((ingress, priority), _)| {
+        let paused = mem::take(&mut self.pauses).into_iter().filter(|(_, pauses)| pauses.is_paused());
+        let resumed = paused.filter(|((ingress, priority), _)| {
             let port = self.ports.iter().find(|port| port.ifindex == *ingress);
             port.is_some_and(|port| socket.hold(ifindex, port, *priority, None, now_ns).is_ok())
         });
-        let told = told.count();
+        let resumed = resumed.count();
         self.history.clear();
-        told
+        resumed
     }
 
     /// Updates the list of ingress ports.
@@ -136,13 +136,13 @@ impl PfcSender {
         now_ns: u64,
     ) -> Result<(), Error> {
         let config = maps.params()?.config;
-        if wanted(&config).is_empty() {
+        if enabled_priorities(&config).is_empty() {
             return Ok(());
         }
         self.ports_read_ns = Some(now_ns);
         let link_rate_bps = config.scalars.link_rate_bps;
         let links = netlink.links()?;
-        let others = links.iter().filter(|link| link.index != egress && can_be_asked(link));
+        let others = links.iter().filter(|link| link.index != egress && supports_pause(link));
         let mut ports = Vec::new();
         for link in others.take(MOST_PORTS) {
             let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
@@ -151,13 +151,13 @@ impl PfcSender {
             ports.push(Port { ifindex: link.index, mac, rate_bps });
         }
         let is_gone = |ifindex: u32| !ports.iter().any(|port: &Port| port.ifindex == ifindex);
-        for gone in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
-            maps.forget(gone)?;
-            self.history.forget(gone);
-            self.asked.retain(|(ifindex, _), _| *ifindex != gone);
+        for removed in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
+            maps.forget(removed)?;
+            self.history.forget(removed);
+            self.pauses.retain(|(ifindex, _), _| *ifindex != removed);
         }
         for ifindex in ports.iter().map(|port| port.ifindex).chain([0]) {
-            maps.tell_apart(ifindex)?;
+            maps.count_separately(ifindex)?;
         }
         self.ports = ports;
         Ok(())
@@ -165,13 +165,13 @@ impl PfcSender {
 }
 
 /// Whether a PFC frame sent out of this interface reaches exactly one neighbour.
-fn can_be_asked(link: &Link) -> bool {
+fn supports_pause(link: &Link) -> bool {
     let is_stacked = link.kind.as_deref().is_some_and(|kind| STACKED.contains(&kind));
     link.up && link.is_ethernet() && !is_stacked
 }
 
 /// Priorities for which PFC transmission is enabled.
-fn wanted(config: &Config) -> Vec<(usize, PfcConfig)> {
+fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
     let all = config.pfc.into_iter().enumerate();
     all.filter(|(_, of)| of.tx != 0 && config.scalars.queues != QUEUES_NONE).collect()
 }

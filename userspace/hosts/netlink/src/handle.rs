@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_read_as_tc_writes_them() {
+    fn handles_parsed_in_tc_notation() {
         assert_eq!(Handle::new(1, 0).to_string(), "1:");
         assert_eq!(Handle::new(0x8001, 0x1f).to_string(), "8001:1f");
         assert_eq!(Handle::ROOT.to_string(), "root");

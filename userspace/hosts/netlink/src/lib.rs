@@ -1,8 +1,8 @@
 //! Network namespaces, links and queueing disciplines over rtnetlink.
 //!
-//! Everything blocks and nothing needs an async runtime: a request is one `send`, its answer one or a few
-//! `recv` on a [`Netlink`] socket. A socket belongs to the network namespace it was opened in and stays
-//! there, whatever the thread that uses it does later.
+//! All calls block, and no async runtime is required: a request is one `send`, its answer one or a
+//! few `recv` on a [`Netlink`] socket. A socket belongs to the network namespace it was opened in,
+//! even if its thread enters another one later.
 
 mod error;
 mod ethtool;

@@ -65,9 +65,9 @@ pub struct Link {
     pub master: Option<u32>,
     /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
     pub tx_queue_len: u32,
-    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the interface is one of a
-    /// list ([`Netlink::links`]), as each driver would have to be queried. Virtual interfaces invent theirs: see
-    /// [`Link::is_virtual`].
+    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the
+    /// interface is one of a list ([`Netlink::links`]), as each driver would have to be queried.
+    /// Virtual interfaces report an invented speed: see [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Link {
         self.kind.is_some()
     }
 
-    /// Whether RoCE is possible; the loopback's Ethernet address is all zeros.
+    /// Whether RoCE is possible: the interface has an Ethernet address. The loopback's is all zeros.
     #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
@@ -155,7 +155,7 @@ impl Netlink {
     /// All interfaces of the namespace, by index, without speeds.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn links(&self) -> Result<Vec<Link>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
@@ -168,7 +168,7 @@ impl Netlink {
     /// The statistics of each interface of the namespace, by its index.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn statistics(&self) -> Result<BTreeMap<u32, LinkStatistics>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
@@ -220,7 +220,7 @@ impl Netlink {
     /// Sets the interface up or down.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
         let link = LinkUnspec::new_with_index(ifindex);
         let (message, operation) = if up { (link.up(), "bring up") } else { (link.down(), "take down") };
@@ -230,7 +230,7 @@ impl Netlink {
     /// Sets the MTU, in bytes.
     ///
     /// # Errors
-    /// The kernel refuses, for example because the driver's range does not include it.
+    /// The kernel rejects it, for example because the driver's range does not include it.
     pub fn set_mtu(&self, ifindex: u32, mtu: u32) -> Result<()> {
         self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), &format!("set MTU {mtu}"))
     }
@@ -239,7 +239,7 @@ impl Netlink {
     /// ring are as long as the longest packet: 64 KiB with these features, the MTU without.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
         let answer = ethtool::set_features(self, ifindex, &ethtool::SEGMENTATION, false)?;
         answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
@@ -287,7 +287,7 @@ impl Netlink {
     /// Sets the Ethernet address.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn set_mac(&self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).address(mac.to_vec()).build();
         self.set_link(&message, "set the Ethernet address")
@@ -296,7 +296,7 @@ impl Netlink {
     /// Sets the length of the driver's queue, in packets.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
         self.set_link(&message, &format!("set a transmit queue length of {packets} packets"))
@@ -305,7 +305,7 @@ impl Netlink {
     /// Makes the interface a port of the bridge `master`, or of none.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn set_master(&self, ifindex: u32, master: Option<u32>) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).controller(master.unwrap_or(0)).build();
         self.set_link(&message, "change the bridge")
@@ -314,7 +314,7 @@ impl Netlink {
     /// Removes the interface; of a veth pair, both ends.
     ///
     /// # Errors
-    /// The kernel refuses, for example because the interface is hardware.
+    /// The kernel rejects it, for example because the interface is hardware.
     pub fn delete_link(&self, ifindex: u32) -> Result<()> {
         let name = self.name_of(ifindex);
         let message = LinkUnspec::new_with_index(ifindex).build();
@@ -325,7 +325,7 @@ impl Netlink {
     /// Adds an address to the interface, usable immediately: IPv6 duplicate detection is skipped.
     ///
     /// # Errors
-    /// The interface has the address already, or the kernel refuses.
+    /// The interface has the address already, or the kernel rejects the request.
     pub fn add_address(&self, ifindex: u32, address: IpAddr, prefix_len: u8) -> Result<()> {
         let message = address_message(ifindex, address, prefix_len);
         self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, &message))?.map_err(
@@ -338,7 +338,7 @@ impl Netlink {
     /// Adds a permanent neighbour entry of `address` with `mac`, so that neither ARP nor neighbour discovery is needed.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn add_neighbour(&self, ifindex: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let message = neighbour_message(ifindex, address, mac);
         self.change(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, |request| emit(request, &message))?.map_err(

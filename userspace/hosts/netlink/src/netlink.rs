@@ -171,7 +171,7 @@ impl Netlink {
             Subsystem::Route => &self.route,
             Subsystem::Generic => &self.generic,
             Subsystem::Rdma => self.rdma.as_ref().ok_or_else(|| Error::Socket {
-                operation: "ask for RDMA devices",
+                operation: "query RDMA devices",
                 source: io::Error::from(io::ErrorKind::Unsupported),
             })?,
         };

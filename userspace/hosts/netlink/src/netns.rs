@@ -258,10 +258,9 @@ fn cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the namespace with this inode number and cookie still exists: it has a process or a mount. Another namespace
-/// may have reused the inode number. `None` if this process may not inspect the others. A namespace with only an open
-/// file is not found.
-/// keeps is not seen.
+/// Whether the namespace with this inode number and cookie still exists: it has a process or a
+/// mount. Another namespace may have reused the inode number. `None` if this process may not
+/// inspect the others. A namespace that only an open file refers to is not found.
 #[must_use]
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
@@ -313,7 +312,7 @@ fn cookie_in(path: &Path) -> io::Result<u64> {
 }
 
 /// Runs `work` on a new thread in a new unnamed namespace, which ends with the thread.
-pub(super) fn in_scratch<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(super) fn in_temporary_netns<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let failed = |source| Error::Netns { operation: "create", name: "scratch".to_owned(), source };
     on_new_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;

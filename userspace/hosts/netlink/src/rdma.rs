@@ -98,7 +98,7 @@ impl Netlink {
     /// The RDMA devices; empty if the kernel has no RDMA.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         if !self.has_rdma() {
             return Ok(Vec::new());
@@ -135,7 +135,7 @@ impl Netlink {
     /// The addresses of an interface.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn addresses(&self, ifindex: u32) -> Result<Vec<IpAddr>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETADDR, |request| {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pair_has_its_owner() {
+    fn queue_pair_lists_its_process() {
         let mut body = Encoder::default();
         body.nested(attr::RES_QP, |table| {
             for (owner, value) in

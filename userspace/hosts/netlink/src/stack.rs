@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn overhead_is_that_of_the_hardware_below() {
+    fn overhead_taken_from_lower_device() {
         let links = [
             link(2, None, None, Some(9)),
             link(3, None, None, Some(9)),

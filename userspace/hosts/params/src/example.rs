@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     /// The example with every setting active.
-    fn in_force(example: &str) -> String {
+    fn active_lines(example: &str) -> String {
         let setting = |line: &str| match line.strip_prefix('#') {
             Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
             _ => line.to_owned(),
@@ -234,7 +234,7 @@ mod tests {
     fn example_equals_defaults() {
         let text = example(&Config::DEFAULT);
         assert_eq!(parse("example", &text), Ok(Settings::default()));
-        let settings = parse("example", &in_force(&text)).unwrap();
+        let settings = parse("example", &active_lines(&text)).unwrap();
         assert_eq!(settings.config(None), Ok(Config::DEFAULT));
         assert_eq!((settings.role, settings.profile), (Some(Role::Host), Some(Profile::Auto)));
         assert_eq!((settings.pacer, settings.xdp_mode), (Some(PacerChoice::Auto), Some(XdpModeChoice::Auto)));
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn profile_example_equals_profile() {
         let lab = Profile::Lab.config(Some(200_000_000)).unwrap();
-        let settings = parse("lab", &in_force(&example(&lab))).unwrap();
+        let settings = parse("lab", &active_lines(&example(&lab))).unwrap();
         assert_eq!(settings.config(None), Ok(lab));
     }
 

@@ -203,7 +203,7 @@ impl Reader<'_> {
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));
-    flows.ok_or_else(|| format!("flows = {text} is out of range: allowed is {low} to {high}"))
+    flows.ok_or_else(|| format!("flows = {text} is out of range: {low} to {high}"))
 }
 
 /// Text of a scalar value.
@@ -253,17 +253,17 @@ mod tests {
                     [wred.3]\nkmn = 1\n\n[dscp_to_tc]\n26 = 9\n[tc_to_queue]\n1 = []\n[wred]\nkmin = 1\n";
         let refused = parse("b.toml", text).unwrap_err().to_string();
         let lines: Vec<&str> = refused.lines().collect();
-        for (line, says) in lines.iter().zip([
+        for (line, expected) in lines.iter().zip([
             "b.toml:1: unknown key `rol`: did you mean `role`?",
             "b.toml:3: unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
             "b.toml:4: rpg_time_reset = `55` has no unit",
             "b.toml:6: unknown parameter `wred.9.kmin`: wred is numbered 0 to 7",
             "b.toml:8: unknown parameter `wred.3.kmn`: did you mean `wred.3.kmin`?",
-            "b.toml:11: dscp_to_tc.26 = 9 is out of range: allowed is 0 to 7",
+            "b.toml:11: dscp_to_tc.26 = 9 is out of range: 0 to 7",
             "b.toml:13: tc_to_queue.1 is array",
             "b.toml:15: unknown parameter `wred.kmin`",
         ]) {
-            assert!(line.starts_with(says), "{line}\n{says}");
+            assert!(line.starts_with(expected), "{line}\n{expected}");
         }
         assert_eq!(lines.len(), 8, "{refused}");
     }
@@ -298,23 +298,23 @@ mod tests {
 
     #[test]
     fn misplaced_keys_report_position() {
-        for (text, says) in [
+        for (text, expected) in [
             ("rpg_ai_rate = '1mbit'", "c:1: `rpg_ai_rate` is a parameter: write it below [parameters]"),
             ("[parameters]\npacer = 'fq'", "c:2: pacer cannot be set"),
             ("pacer = 'fqq'", "c:1: `fqq` is not one of auto, fq, htb, none: did you mean `fq`?"),
-            ("flows = 1", "c:1: flows = 1 is out of range: allowed is 8 to 1048576"),
+            ("flows = 1", "c:1: flows = 1 is out of range: 8 to 1048576"),
             ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
             ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),
             ("\nrole = ", "c:2: "),
         ] {
             let refused = parse("c", text).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(
+        fn arbitrary_text_parsed_or_rejected(
             text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
         ) {
             let _ = parse("d", &text);

@@ -159,21 +159,21 @@ impl Model {
     pub(super) fn terms(&self, p: f64, rate: f64) -> Terms {
         // (1-p)^x - 1 and (1-p)^x, without losing the digits of a small p.
         let log = (-p).ln_1p();
-        let power_less_one = |x: f64| (x * log).exp_m1();
+        let power_minus_one = |x: f64| (x * log).exp_m1();
         let power = |x: f64| (x * log).exp();
         // Frequency, per packet, of `x` packets without a mark, and of F such runs in a row.
         let runs = |x: f64| {
             if x == 0.0 {
                 return (0.0, 0.0);
             }
-            let once = if p == 0.0 { 1.0 / x } else { p * power(x) / -power_less_one(x) };
+            let once = if p == 0.0 { 1.0 / x } else { p * power(x) / -power_minus_one(x) };
             (once, once * power(self.threshold * x))
         };
         let (b, c) = runs(self.byte_counter);
         let (d, e) = runs(self.increase_period * rate);
         Terms {
-            cnp: -power_less_one(self.cnp_interval * rate),
-            alpha: -power_less_one(self.alpha_period * rate),
+            cnp: -power_minus_one(self.cnp_interval * rate),
+            alpha: -power_minus_one(self.alpha_period * rate),
             increases: b + d,
             additive: c + e,
         }
@@ -226,12 +226,15 @@ mod tests {
         fixed_point(&Bottleneck { link_bps, flows, ..of(config) }).unwrap()
     }
 
-    /// `wanted` is rounded to `digits` decimals, sometimes from a rounded value (403.4987, 403.5, 404).
-    fn check(wanted: &[f64], digits: i32, what: &str, value: impl Fn(u64) -> f64) {
-        for (&wanted, flows) in wanted.iter().zip(FLOWS) {
+    /// `expected` is rounded to `digits` decimals, sometimes from a rounded value (403.4987, 403.5, 404).
+    fn check(expected: &[f64], digits: i32, what: &str, value: impl Fn(u64) -> f64) {
+        for (&expected, flows) in expected.iter().zip(FLOWS) {
             let value = value(flows);
             let half = 0.5 * 10f64.powi(-digits);
-            assert!((value - wanted).abs() <= half * 1.02, "{what}, {flows} flows: {value}, not {wanted}");
+            assert!(
+                (value - expected).abs() <= half * 1.02,
+                "{what}, {flows} flows: {value}, expected {expected}"
+            );
         }
     }
 
@@ -242,16 +245,16 @@ mod tests {
         let percent = |config: Config, link| move |n| at(&config, link, n).marking_probability * 100.0;
         check(&[0.078], 3, "40G", percent(config, 40 * GBIT));
         let later = percent(config, 40 * GBIT);
-        for (flows, wanted, digits) in
+        for (flows, expected, digits) in
             [(4, 0.19, 2), (8, 0.46, 2), (10, 0.60, 2), (16, 1.09, 2), (32, 2.6, 1), (64, 5.9, 1)]
         {
             let half = 0.5 * 10f64.powi(-digits);
-            assert!((later(flows) - wanted).abs() <= half, "{flows}: {}", later(flows));
+            assert!((later(flows) - expected).abs() <= half, "{flows}: {}", later(flows));
         }
         check(&[7.7, 16.7, 33.4], 1, "1G", percent(config, GBIT));
-        for (flows, wanted) in [(2, 0.46), (4, 1.09), (8, 2.56)] {
+        for (flows, expected) in [(2, 0.46), (4, 1.09), (8, 2.56)] {
             let p = percent(config, 10 * GBIT)(flows);
-            assert!((p - wanted).abs() <= 0.005, "10G, {flows}: {p}");
+            assert!((p - expected).abs() <= 0.005, "10G, {flows}: {p}");
         }
     }
 
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn forty_times_slower_is_the_same() {
+    fn time_dilation_keeps_the_fixed_point() {
         let fast = paper(5 * KB, 200 * KB, 10_000);
         let mut slow = fast;
         let s = &mut slow.scalars;

@@ -44,7 +44,7 @@ const LINK: [&str; 8] = [
 ];
 
 /// Parameters of [`Group::Rp`] that describe the interface, not the algorithm.
-const RP_OF_THE_SITE: [&str; 10] = [
+const SITE_SPECIFIC_RP: [&str; 10] = [
     "rp_enable",
     "cnp_consume",
     "rpg_max_rate",
@@ -78,7 +78,7 @@ impl Key {
         match self {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
             Self::Scalar(spec) if ["min_time_between_cnps", "np_window"].contains(&spec.key) => true,
-            Self::Scalar(spec) => self.group() == Group::Rp && !RP_OF_THE_SITE.contains(&spec.key),
+            Self::Scalar(spec) => self.group() == Group::Rp && !SITE_SPECIFIC_RP.contains(&spec.key),
             Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) | Self::Pfc(..) => false,
         }
     }
@@ -115,7 +115,7 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Profile::config`].
-    pub fn put_into(self, config: &mut Config) -> Result<(), ProfileError> {
+    pub fn apply_to(self, config: &mut Config) -> Result<(), ProfileError> {
         let profile = self.config(Some(config.scalars.link_rate_bps))?;
         for key in Key::all().filter(|key| key.in_profiles()) {
             // Values of a profile are in range, as a test checks for each.
@@ -158,7 +158,7 @@ mod tests {
             let name = key.to_string();
             assert!(RP.iter().any(|prefix| name.starts_with(prefix)), "which group has {name}?");
         }
-        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&RP_OF_THE_SITE) {
+        for name in WRED.iter().chain(&NP).chain(&LINK).chain(&SITE_SPECIFIC_RP) {
             assert!(name.parse::<Key>().is_ok(), "{name}");
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         }
         for &profile in Profile::value_variants().iter().filter(|profile| **profile != Profile::Lab) {
             let mut changed = config;
-            profile.put_into(&mut changed).unwrap();
+            profile.apply_to(&mut changed).unwrap();
             assert_eq!(changed.validate(), Ok(()), "{profile:?}");
             assert!(differing(&config, &changed).all(Key::in_profiles), "{profile:?}");
             let whole = profile.config(Some(25_000_000_000)).unwrap();
@@ -188,6 +188,6 @@ mod tests {
             assert_eq!(not_in, [], "{profile:?} sets a parameter that profiles exclude");
             assert!(differing(&changed, &whole).all(|key| !key.in_profiles()), "{profile:?}");
         }
-        assert!(Profile::Lab.put_into(&mut config.clone()).is_err());
+        assert!(Profile::Lab.apply_to(&mut config.clone()).is_err());
     }
 }

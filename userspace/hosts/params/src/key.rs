@@ -71,7 +71,7 @@ pub enum SetError {
     },
     /// The value is out of range.
     #[error(
-        "{key} = {} is out of range: allowed is {} to {}",
+        "{key} = {} is out of range: {} to {}",
         Quantity(*.value, .key.unit()), Quantity(*.key.range().start(), .key.unit()),
         Quantity(*.key.range().end(), .key.unit())
     )]

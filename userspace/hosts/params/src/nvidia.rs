@@ -175,7 +175,7 @@ impl Import {
                 }
             }
         } else {
-            let find = |file: &str| known_as(file);
+            let find = |file: &str| find_entry(file);
             if !entries(directory)?.iter().any(|name| find(name).is_some()) {
                 return Err(Error::Nothing(directory.to_owned()));
             }
@@ -226,7 +226,7 @@ impl Import {
 }
 
 /// The parameter with a name of sysfs or debugfs.
-fn known_as(name: &str) -> Option<&'static Known> {
+fn find_entry(name: &str) -> Option<&'static Known> {
     RP.iter().chain(&NP).find(|known| known.name == name || known.debugfs == name)
 }
 
@@ -346,19 +346,19 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_names_file_and_range() {
-        for (name, text, says) in [
-            ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: allowed is 10 to 15"),
+    fn bad_input_error_has_file_and_range() {
+        for (name, text, expected) in [
+            ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: 10 to 15"),
             ("roce_rp/rpg_gd", "eleven", "rpg_gd: `eleven` is not a whole number"),
             ("roce_rp/rpg_gd", "", "rpg_gd: `` is not a whole number"),
             ("roce_rp/rpg_gd", "-1", "`-1` is not a whole number"),
             ("roce_rp/rpg_ai_rate", "99999999999999999999", "is not a whole number"),
-            ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: allowed is 1kbit to 800gbit"),
-            ("roce_np/cnp_dscp", "64", "allowed is 0 to 63"),
+            ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: 1kbit to 800gbit"),
+            ("roce_np/cnp_dscp", "64", "out of range: 0 to 63"),
             ("other", "1", "contains neither roce_rp nor roce_np"),
         ] {
             let refused = read(directory(&[(name, text)]).path(), None).unwrap_err().to_string();
-            assert!(refused.contains(says), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
         let directory = directory(&[]);
         fs::create_dir_all(directory.path().join("roce_rp")).unwrap();
@@ -375,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn dump_forms_read_as_directory() {
+    fn dump_formats_equal_directory_import() {
         let names = FIRMWARE.map(|(name, text)| (name.split_once('/').unwrap().1, text));
         let of = |line: &dyn Fn(&str, &str) -> String| {
             names.iter().map(|(name, text)| line(name, text)).collect::<String>()
         };
-        let debugfs = |name: &str| known_as(name).unwrap().debugfs;
+        let debugfs = |name: &str| find_entry(name).unwrap().debugfs;
         let mlxconfig =
             of(&|name, text| format!("*        {}_P1    7    {text}    9\n", name.to_uppercase()));
         let words = of(&|name, text| {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn dump_of_two_ports_takes_one() {
+    fn two_port_dump_imports_one_port() {
         let text = "  RPG_AI_RATE_P1  5\n  RPG_AI_RATE_P2  10\n  CNP_DSCP_P1 48\n  CNP_DSCP_P2 48\n  \
                     ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";
         let import = dumped(text, None);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn export_reads_back_as_it_was() {
+    fn export_round_trips() {
         let profile = Profile::Nvidia.config(None).unwrap();
         let written = export(&profile);
         assert_eq!(written.notes, Vec::<String>::new());
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn export_notes_what_firmware_lacks() {
+    fn export_notes_firmware_limits() {
         let mut paper = Config::DEFAULT;
         paper.scalars.rpg_min_rate_bps = 1_500_000;
         let notes = export(&paper).notes;

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vlans_are_written_outer_tag_first() {
+    fn vlans_printed_outer_tag_first() {
         let of = |vlan| super::vlan(&QpId { vlan, ..QpId::NONE });
         assert_eq!([of(0), of(10), of(100 << 12 | 10)], [None, Some("10".into()), Some("100.10".into())]);
         let address = IpAddr::from([10, 0, 0, 2]);

@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn bad_quantities_rejected_with_reason() {
-        for (text, unit, says) in [
+        for (text, unit, reason) in [
             ("55", Unit::Nanoseconds, "has no unit: write a time, as in `55us`"),
             ("1", Unit::PartsPerMillion, "has no unit: write a percentage"),
             ("40mbps", Unit::BitsPerSecond, "ambiguous"),
@@ -312,7 +312,7 @@ mod tests {
             ("2", Unit::Switch, "write `true` or `false`"),
         ] {
             let message = parse(text, unit).unwrap_err().to_string();
-            assert!(message.contains(says), "{text}: {message}");
+            assert!(message.contains(reason), "{text}: {message}");
         }
     }
 
@@ -335,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,12}", tail in "[0-9.]{0,40}[kmgbitus%/]{0,5}") {
+        fn arbitrary_text_parsed_or_rejected(text in "\\PC{0,12}", tail in "[0-9.]{0,40}[kmgbitus%/]{0,5}") {
             for unit in UNITS {
                 let _ = parse(&text, unit);
                 let _ = parse(&tail, unit);
@@ -344,7 +344,7 @@ mod tests {
         }
 
         #[test]
-        fn every_quantity_printed_is_read_back(value: u64, shift in 0u32..64) {
+        fn printed_quantities_round_trip(value: u64, shift in 0u32..64) {
             let value = value >> shift;
             for unit in &UNITS[..5] {
                 prop_assert_eq!(parse(&Quantity(value, *unit).to_string(), *unit), Ok(value));

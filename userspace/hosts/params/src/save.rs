@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_state_is_read_back_exactly(
+        fn every_state_round_trips(
             edits in prop::collection::vec((0usize..1_000, any::<u64>()), 0..60), is_switch: bool,
         ) {
             let role = if is_switch { Role::Switch } else { Role::Host };

@@ -40,7 +40,7 @@ pub struct Found {
     pub other_host: bool,
 }
 
-/// Reason why settings are not a configuration.
+/// Reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The profile does not support the link.
@@ -70,14 +70,14 @@ impl Settings {
         }
     }
 
-    /// Rate of the link in bit/s, if set; `link_rate=0` does not count.
+    /// Rate of the link in bit/s, if set; `link_rate=0` is ignored.
     #[must_use]
     pub fn link_rate_bps(&self) -> Option<u64> {
-        self.said("link_rate").filter(|bps| *bps != 0)
+        self.assigned("link_rate").filter(|bps| *bps != 0)
     }
 
     /// Last assigned value of a parameter outside tables.
-    fn said(&self, name: &str) -> Option<u64> {
+    fn assigned(&self, name: &str) -> Option<u64> {
         let is_it = |key: Key| matches!(key, Key::Scalar(spec) if spec.key == name);
         self.changes.iter().rev().find(|change| is_it(change.key)).map(|change| change.value)
     }
@@ -107,8 +107,8 @@ impl Settings {
         let mut config = self.config(found.link_rate_bps)?;
         let s = &mut config.scalars;
         s.link_rate_bps = self.link_rate_bps().or(found.link_rate_bps).unwrap_or(0);
-        s.wire_overhead_bytes = self.said("wire_overhead").unwrap_or(found.wire_overhead_bytes);
-        s.np_other_host = self.said("np_other_host").unwrap_or(found.other_host.into());
+        s.wire_overhead_bytes = self.assigned("wire_overhead").unwrap_or(found.wire_overhead_bytes);
+        s.np_other_host = self.assigned("np_other_host").unwrap_or(found.other_host.into());
         Ok(config)
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn later_settings_count_and_changes_add_up() {
+    fn later_settings_take_precedence() {
         let file = Settings {
             role: Some(Role::Switch),
             flows: Some(1_024),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_count_over_role_and_profile() {
+    fn changes_override_role_and_profile() {
         let lab = Settings { profile: Some(Profile::Lab), ..changes(&["link_rate=250mbit", "cp_enable=on"]) };
         let config = lab.config(Some(10_000_000_000)).unwrap();
         assert_eq!((config.scalars.rpg_time_reset_ns, config.scalars.cp_enable), (4_400_000, 1));
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn detected_values_fill_gaps() {
         let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
-        let on = |said: &[&str]| {
-            let s = changes(said).config_on(&found).unwrap().scalars;
+        let on = |assigned: &[&str]| {
+            let s = changes(assigned).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)
         };
         assert_eq!(on(&[]), (25_000_000_000, 24));

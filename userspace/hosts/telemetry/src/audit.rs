@@ -114,11 +114,11 @@ pub enum Event {
         /// Cause.
         refused: String,
     },
-    /// A request over the controller's socket. The parameters that it changed have their own entries.
+    /// A request over the daemon's socket. The parameters that it changed have their own entries.
     Ordered(Order),
 }
 
-/// A completed request over the controller's socket.
+/// A completed request over the daemon's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// `applied`, `confirmed`, `reverted` or `released`.
@@ -227,8 +227,8 @@ impl Log {
     /// The log in the directory of `DCQCN_AUDIT`, or in `/var/log/dcqcn`.
     #[must_use]
     pub fn here() -> Self {
-        let said = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
-        Self::within(&said.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
+        let directory = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
+        Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
     /// The log in `directory`.
@@ -278,7 +278,7 @@ impl Log {
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
-    /// Appends a completed request over the controller's socket.
+    /// Appends a completed request over the daemon's socket.
     ///
     /// # Errors
     /// As [`Self::append`].

@@ -30,7 +30,7 @@ impl CountersReport {
 
     /// Counters counted by a single hook.
     #[must_use]
-    pub fn of_one_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
+    pub fn single_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
         Self { iface, hooks: vec![(hook, counters)], all }
     }
 
@@ -134,7 +134,7 @@ rp_cnp_handled                0        5       0
 ";
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
-        let unused = CountersReport::of_one_hook("eth0".into(), "xdp", Counters::ZERO, false);
+        let unused = CountersReport::single_hook("eth0".into(), "xdp", Counters::ZERO, false);
         assert!(unused.to_string().ends_with("\nno packet was seen yet\n"));
     }
 

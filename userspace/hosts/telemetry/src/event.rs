@@ -56,7 +56,7 @@ pub struct EventRow {
     pub left_out: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form serde asks for")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -102,7 +102,7 @@ pub struct PairRow {
     address: IpAddr,
     qpn: u32,
     peer_qpn: u32,
-    /// VLAN IDs, the outer one first; absent without a tag, and for pairs added by the controller, which match every
+    /// VLAN IDs, the outer one first; absent without a tag, and for pairs added by the daemon, which match every
     /// VLAN.
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<String>,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_sorted_and_brought_up_to_now() {
+    fn flows_sorted_and_advanced_to_now() {
         let p = params();
         let rp = [flow(&p, 9, 0x211, &[5 * MS, 6 * MS]), flow(&p, 10, 0x12, &[]), flow(&p, 9, 0x12, &[])];
         let report = FlowsReport::new("eth0".into(), &p, 6 * MS + 56_000, rp.into(), vec![], vec![]);

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_split_into_words() {
+    fn trace_lines_parsed_and_printed() {
         let (data, paced) = (1u64 << Stat::RoceData as u32, 1u64 << Stat::RpPaced as u32);
         let line = format!(
             "hook=2 verdict=-1 counted={} bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=12000",

@@ -100,7 +100,7 @@ mod tests {
     const ID: &str = "4bf9c1d0a5e6f7a8b9c0d1e2f3a4b5c6d7e8f9a0b1c2d3e4f5a6b7c8d9e0f1a2";
 
     #[test]
-    fn container_is_read_from_any_runtime() {
+    fn container_id_parsed_for_every_runtime() {
         for (line, expected) in [
             (format!("0::/system.slice/docker-{ID}.scope"), Some("4bf9c1d0a5e6")),
             (format!("12:cpu:/docker/{ID}\n0::/"), Some("4bf9c1d0a5e6")),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_of_ambiguous_qpn_is_not_given() {
+    fn ambiguous_qpn_has_no_owner() {
         let mut owners = Owners::default();
         let kernel = || Some(QpOwner::Kernel("nvme_rdma".into()));
         owners.add(0x11, kernel());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn process_is_read_from_proc() {
+    fn process_parsed_from_proc() {
         let proc = tempfile::tempdir().unwrap();
         let directory = proc.path().join("4711");
         fs::create_dir(&directory).unwrap();

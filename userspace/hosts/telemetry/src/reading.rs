@@ -124,8 +124,8 @@ pub(crate) fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, at
 /// Flows inserted into the RP table minus those evicted.
 fn flows_counted(counters: &[Counters; 3]) -> usize {
     let sum = |stat: Stat| -> u64 { counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
-    let gone = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
-    usize::try_from(sum(Stat::RpFlowNew).saturating_sub(gone)).unwrap_or(usize::MAX)
+    let removed = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
+    usize::try_from(sum(Stat::RpFlowNew).saturating_sub(removed)).unwrap_or(usize::MAX)
 }
 
 /// PFC frames for a priority: received ones are counted at ingress, sent ones at egress.

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_offered_by_their_beginning() {
+    fn parameters_completed_by_prefix() {
         assert_eq!(texts(&key_value(OsStr::new("rpg_ai"))), ["rpg_ai_rate="]);
         assert_eq!(texts(&key(OsStr::new("wred.3.km"))), ["wred.3.kmin", "wred.3.kmax"]);
         assert!(key(OsStr::new("nothing")).is_empty());

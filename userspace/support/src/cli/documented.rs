@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_commands_are_read() {
+    fn command_blocks_parsed() {
         let text = "dcqcn no\n```sh\ndcqcn set eth0 \\\n   a=1  # why\nother x\n```\n```toml\ndcqcn x\n```\n$ dcqcn y\n";
         assert_eq!(commands(text, "dcqcn"), [["dcqcn", "set", "eth0", "a=1"]]);
         assert!(documented("dcqcn").len() > 20 && documented("dcqcn-lab").len() > 5);

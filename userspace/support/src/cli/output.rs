@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::io::Write;
 
 use crate::JSON_VERSION;
-use crate::causes::told;
+use crate::causes::chain;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -97,7 +97,7 @@ impl<'a> Output<'a> {
 #[must_use]
 pub fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for (depth, cause) in told(error.as_ref()).into_iter().enumerate() {
+    for (depth, cause) in chain(error.as_ref()).into_iter().enumerate() {
         let label = if depth == 0 { "error: " } else { "  because: " };
         // Writing into a `String` cannot fail.
         let _ = writeln!(text, "{label}{cause}");

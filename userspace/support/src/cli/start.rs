@@ -16,19 +16,19 @@ pub(crate) const FAILED: u8 = 1;
 
 /// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
 pub fn log_to_stderr() {
-    let said = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
-    let parsed = said.as_deref().map(filter);
+    let value = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
+    let parsed = value.as_deref().map(filter);
     let (filter, ignored): (Targets, _) = match parsed {
         Some(Ok(filter)) => (filter, None),
         Some(Err(error)) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
         None => (Targets::new().with_default(LevelFilter::WARN), None),
     };
-    // Lines that cannot be written are lost without a message.
+    // Lines that cannot be written are dropped silently.
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let lines = lines.with_ansi(io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(lines).init();
-    if let (Some(said), Some(error)) = (said, ignored) {
-        tracing::warn!("DCQCN_LOG={said} is ignored: {error}; write, for example, `debug`");
+    if let (Some(value), Some(error)) = (value, ignored) {
+        tracing::warn!("DCQCN_LOG={value} is ignored: {error}; write, for example, `debug`");
     }
 }
 
@@ -46,7 +46,7 @@ pub fn run(
     match command(&mut out).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
-        Err(error) if is_unheard(&error, on_terminal) => ExitCode::SUCCESS,
+        Err(error) if is_closed_output(&error, on_terminal) => ExitCode::SUCCESS,
         Err(error) => {
             let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
             if !is_told {
@@ -59,7 +59,7 @@ pub fn run(
 }
 
 /// Whether the error is a write to a closed pipe, or to a closed terminal (`EIO`).
-fn is_unheard(error: &anyhow::Error, on_terminal: bool) -> bool {
+fn is_closed_output(error: &anyhow::Error, on_terminal: bool) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|cause| {
         cause.kind() == io::ErrorKind::BrokenPipe || on_terminal && cause.raw_os_error() == Some(libc::EIO)

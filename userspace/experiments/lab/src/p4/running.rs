@@ -137,8 +137,8 @@ pub(crate) struct GetArgs {
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let (iface, config) = Target { port: self.switch.thrift_port }.config()?;
-        let says_something = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
-        let keys = if self.keys.is_empty() { Key::all().filter(says_something).collect() } else { self.keys };
+        let is_shown = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
+        let keys = if self.keys.is_empty() { Key::all().filter(is_shown).collect() } else { self.keys };
         let parameters = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
         out.show(&GetReport { iface, parameters })
     }
@@ -255,7 +255,7 @@ impl SwitchReport {
             queues.push(QueuesReport::of_depths(ports, &params.config, &[counters], &depth_bytes, all));
         }
         let counters =
-            CountersReport::of_one_hook(name.clone(), "switch", reader.counters(std::iter::empty())?, all);
+            CountersReport::single_hook(name.clone(), "switch", reader.counters(std::iter::empty())?, all);
         Ok(Self { flows: FlowsReport::new(name, &params, now_ns, rp, np, pairs), queues, counters })
     }
 

@@ -65,7 +65,7 @@ fn stability_compares_by_default() {
 
 #[test]
 fn usage_error_suggests_fix() {
-    for (options, says) in [
+    for (options, expected) in [
         ("incast --flows 0", "flows = 0 is out of range: allowed is 1 to 100000"),
         ("incast --delay 1us --loop-delay 4us", "cannot be used with"),
         ("incast --sweep kmx=1", "did you mean `kmax`?"),
@@ -75,7 +75,7 @@ fn usage_error_suggests_fix() {
     ] {
         let error = parse(options).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{options}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 

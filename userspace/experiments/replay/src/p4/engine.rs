@@ -13,7 +13,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
-use super::{HOST, MAX_FRAME, Packet, Passed, SwitchEngine, Target, WORLD};
+use super::{HOST, MAX_FRAME, NETWORK, Packet, Passed, SwitchEngine, Target};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
@@ -39,13 +39,13 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let roce = classify(&mut Packet(packet)).ok();
         let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
         let depth_bytes = match &roce {
-            Some(roce) if marks => self.queue_up(roce, now_ns, packet.len() as u64),
+            Some(roce) if marks => self.enqueue(roce, now_ns, packet.len() as u64),
             _ => 0,
         };
         // A packet sent by the host itself has no port to return to.
         let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
         self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
-        let Passed { out, beside } = self.pass(hook, is_fast, now_ns, packet)?;
+        let Passed { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),
             None => outcome(Verdict::Drop, packet.to_vec()),
@@ -58,7 +58,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
             departure_ns: 0,
             emitted: Vec::new(),
         };
-        outcome.emitted = beside.into_iter().map(sent).collect();
+        outcome.emitted = extra.into_iter().map(sent).collect();
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
         let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
@@ -142,7 +142,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut counters = [Counters::ZERO; 3];
         let slot = self.hook.map_or(0, |(hook, _)| hook.slot());
         if let Some(of_hook) = counters.get_mut(slot) {
-            *of_hook = Reader::new(target.control(), &self.program).counters([HOST, WORLD].into_iter())?;
+            *of_hook = Reader::new(target.control(), &self.program).counters([HOST, NETWORK].into_iter())?;
         }
         Ok(counters)
     }

@@ -8,7 +8,7 @@ use dcqcn_common::params::Params;
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::{Control, Error, Process, Session};
 
-use super::{HOST, SwitchEngine, Target, WORLD};
+use super::{HOST, NETWORK, SwitchEngine, Target};
 use crate::frames::RawSocket;
 use crate::wire;
 
@@ -22,7 +22,7 @@ pub type Bmv2 = SwitchEngine<SimpleSwitch>;
 pub struct SimpleSwitch {
     session: Session,
     host: RawSocket,
-    world: RawSocket,
+    network: RawSocket,
     // Last, in this order: the switch exits, then its namespace is removed.
     _process: Process,
     _namespace: Temporary,
@@ -42,18 +42,23 @@ impl Bmv2 {
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
             .map_err(wire::failed)?;
-        let [host, world] = [HOST, WORLD].map(|port| wire::connect(netns, port));
-        let interfaces = [HOST, WORLD].map(|port| (port, wire::inner(port)));
+        let [host, network] = [HOST, NETWORK].map(|port| wire::connect(netns, port));
+        let interfaces = [HOST, NETWORK].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
-        let target =
-            SimpleSwitch { session, host: host?, world: world?, _process: process, _namespace: namespace };
+        let target = SimpleSwitch {
+            session,
+            host: host?,
+            network: network?,
+            _process: process,
+            _namespace: namespace,
+        };
         Self::over(target, params, packet_bytes)
     }
 }
 
 impl SimpleSwitch {
     const fn wire(&self, port: u16) -> &RawSocket {
-        if port == HOST { &self.host } else { &self.world }
+        if port == HOST { &self.host } else { &self.network }
     }
 }
 

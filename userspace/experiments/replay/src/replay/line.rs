@@ -60,7 +60,7 @@ pub(super) struct Line<'a> {
     /// Hook.
     pub(super) hook: Hook,
     #[serde(flatten)]
-    pub(super) left: Left,
+    pub(super) left: PacketResult,
     /// CE was set here.
     pub(super) marked: bool,
     /// Depth of its class's virtual queue in front of it, where the congestion point runs.
@@ -75,7 +75,7 @@ pub(super) struct Line<'a> {
 
 /// Result for a packet.
 #[derive(Debug, Serialize)]
-pub(super) struct Left {
+pub(super) struct PacketResult {
     verdict: &'static str,
     /// Interface it was redirected to.
     redirect_ifindex: Option<u32>,
@@ -85,7 +85,7 @@ pub(super) struct Left {
     priority: u32,
 }
 
-impl Left {
+impl PacketResult {
     pub(super) fn new(outcome: &Outcome) -> Self {
         let (verdict, redirect_ifindex) = match outcome.verdict {
             Verdict::Pass => ("pass", None),
@@ -103,7 +103,7 @@ impl Left {
 #[derive(Debug, Serialize)]
 pub(super) struct Emitted {
     #[serde(flatten)]
-    left: Left,
+    left: PacketResult,
     parse: Option<Parse>,
     left_alone: Option<&'static str>,
     /// Bytes.
@@ -114,7 +114,7 @@ impl Emitted {
     pub(super) fn new(outcome: &Outcome, params: &Params) -> Self {
         let (parse, left_alone) = parse(&outcome.packet, params);
         let hex = outcome.packet.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { left: Left::new(outcome), parse, left_alone, hex }
+        Self { left: PacketResult::new(outcome), parse, left_alone, hex }
     }
 }
 

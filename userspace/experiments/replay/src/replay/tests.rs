@@ -242,7 +242,7 @@ fn truncated_capture_replayed_to_its_end() {
 }
 
 #[test]
-fn packets_captured_in_part_pass_and_are_counted() {
+fn truncated_packets_pass_and_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 100);
     let path =
@@ -308,7 +308,7 @@ fn row_describes_verdict() {
 }
 
 #[test]
-fn departures_are_in_order_and_cnps_among_them() {
+fn departures_include_cnps_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let path = soft_roce("rc_write.pcap");
     let out = directory.path().join("out.pcap");
@@ -369,7 +369,7 @@ fn p4_replays_capture_as_reference() {
 }
 
 #[test]
-fn time_may_run_backwards() {
+fn unordered_capture_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let frame = &frames("rc_write.pcap", 1)[0];
     let mut writer = PcapWriter::new(Vec::new()).unwrap();

@@ -94,8 +94,8 @@ pub enum Problem {
     TooLong,
     /// Shorter than the minimum packet of the kernel engine.
     #[error(
-        "bytes `{bytes}`: expected {min} or more, what the headers of a RoCEv2 packet have, with the engine `kernel`; \
-         the engine `reference` takes any"
+        "bytes `{bytes}`: expected {min} or more, the headers of a RoCEv2 packet, with the engine \
+         `kernel`; the engine `reference` accepts any"
     )]
     TooShort {
         /// Bytes of the event.
@@ -187,8 +187,8 @@ impl<R: BufRead> Events<R> {
 
 fn is_header(line: &str) -> bool {
     let mut fields = line.split(',').map(str::trim);
-    let named = HEADER.iter().zip(&mut fields).all(|(name, field)| field.eq_ignore_ascii_case(name));
-    named && fields.next().is_none() && line.contains(',')
+    let is_header = HEADER.iter().zip(&mut fields).all(|(name, field)| field.eq_ignore_ascii_case(name));
+    is_header && fields.next().is_none() && line.contains(',')
 }
 
 fn in_order(event: Event, last_ns: u64) -> Result<Event, Problem> {
@@ -265,7 +265,7 @@ mod tests {
         let events = "expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`";
         let time = "expected a whole number of nanoseconds, 0 to 4611686018427387904";
         let bytes = "expected a whole number of bytes, 1 to 1099511627776";
-        for (line, says) in [
+        for (line, reason) in [
             ("7", format!("`7` is not an event: {events}")),
             ("\u{1b}[2J", format!("`\\u{{1b}}[2J` is not an event: {events}")),
             ("1,send,5,6", format!("`1,send,5,6` is not an event: {events}")),
@@ -291,7 +291,7 @@ mod tests {
             ("t_ns,event,bytes", format!("t_ns `t_ns`: {time}")),
         ] {
             let text = format!("# first\n5,sample\n{line}\n9,cnp\n");
-            assert_eq!(read(text.as_bytes()), Err(format!("events.csv:3: {says}")), "{line}");
+            assert_eq!(read(text.as_bytes()), Err(format!("events.csv:3: {reason}")), "{line}");
         }
         let endless = [b"5,cnp\n".as_slice(), &[b'1'; 5_000]].concat();
         assert_eq!(read(&endless), Err(format!("events.csv:2: longer than 4096 bytes: {events}")));
@@ -300,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_parsed_or_rejected(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&text);
         }
 

@@ -9,13 +9,13 @@ use dcqcn_support::plot::{self as plot, COLOURS, Chart, Curve, Line};
 use super::row::Row;
 
 /// Number of time intervals: twice the pixels of a picture.
-const STRETCHES: usize = 4_096;
+const MAX_INTERVALS: usize = 4_096;
 
 /// The curves of a trace, in bounded memory.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// In order of time, at most [`STRETCHES`].
-    stretches: Vec<Stretch>,
+    /// In order of time, at most [`MAX_INTERVALS`].
+    intervals: Vec<Interval>,
     start_ns: u64,
     /// log2 of an interval's length, ns.
     shift: u32,
@@ -23,7 +23,7 @@ pub struct Picture {
 
 /// Values in a time interval.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct Interval {
     /// Number of the interval from the start of the trace.
     index: u64,
     first_ns: u64,
@@ -58,7 +58,7 @@ impl Range {
     }
 }
 
-impl Stretch {
+impl Interval {
     /// This interval merged with `later`.
     const fn then(self, later: &Self) -> Self {
         Self {
@@ -96,14 +96,14 @@ impl Unit {
 impl Picture {
     /// Adds a row; rows come in the order of time.
     pub(crate) fn push(&mut self, row: &Row) {
-        if self.stretches.is_empty() {
+        if self.intervals.is_empty() {
             self.start_ns = row.t_ns;
         }
         let since_ns = row.t_ns.saturating_sub(self.start_ns);
-        while since_ns >> self.shift >= STRETCHES as u64 {
+        while since_ns >> self.shift >= MAX_INTERVALS as u64 {
             self.widen();
         }
-        let stretch = Stretch {
+        let interval = Interval {
             index: since_ns >> self.shift,
             first_ns: since_ns,
             last_ns: since_ns,
@@ -111,21 +111,21 @@ impl Picture {
             target_bps: Range::new(row.rate.target_bps as f64),
             alpha: Range::new(row.rate.alpha),
         };
-        self.add(stretch);
+        self.add(interval);
     }
 
-    fn add(&mut self, stretch: Stretch) {
-        match self.stretches.last_mut() {
-            Some(last) if last.index == stretch.index => *last = last.then(&stretch),
-            _ => self.stretches.push(stretch),
+    fn add(&mut self, interval: Interval) {
+        match self.intervals.last_mut() {
+            Some(last) if last.index == interval.index => *last = last.then(&interval),
+            _ => self.intervals.push(interval),
         }
     }
 
     /// Merges pairs of intervals.
     fn widen(&mut self) {
         self.shift += 1;
-        for stretch in std::mem::take(&mut self.stretches) {
-            self.add(Stretch { index: stretch.index / 2, ..stretch });
+        for interval in std::mem::take(&mut self.intervals) {
+            self.add(Interval { index: interval.index / 2, ..interval });
         }
     }
 
@@ -134,12 +134,12 @@ impl Picture {
     /// # Errors
     /// The name has another extension, or the file cannot be written.
     pub fn write(&self, file: &Path, title: &str) -> anyhow::Result<()> {
-        let span_ns = self.stretches.last().map_or(0, |stretch| stretch.last_ns) as f64;
-        let largest = |stretch: &Stretch| stretch.rate_bps.largest.max(stretch.target_bps.largest);
-        let top_bps = self.stretches.iter().map(largest).fold(0.0, f64::max);
+        let span_ns = self.intervals.last().map_or(0, |interval| interval.last_ns) as f64;
+        let largest = |interval: &Interval| interval.rate_bps.largest.max(interval.target_bps.largest);
+        let top_bps = self.intervals.iter().map(largest).fold(0.0, f64::max);
         let (time, rate) = (Unit::of_time(span_ns), Unit::of_rate(top_bps));
         let end = span_ns / time.size;
-        let curve = |values: fn(&Stretch) -> Range, unit: f64| self.curve(values, time.size, unit);
+        let curve = |values: fn(&Interval) -> Range, unit: f64| self.curve(values, time.size, unit);
         let rates = Chart {
             caption: "Rates of the flow".into(),
             across: time.label,
@@ -147,8 +147,8 @@ impl Picture {
             end,
             top: top_bps / rate.size * 1.1,
             lines: vec![
-                Line::new("target", curve(|stretch| stretch.target_bps, rate.size), COLOURS[1], 1),
-                Line::new("rate", curve(|stretch| stretch.rate_bps, rate.size), COLOURS[0], 2),
+                Line::new("target", curve(|interval| interval.target_bps, rate.size), COLOURS[1], 1),
+                Line::new("rate", curve(|interval| interval.rate_bps, rate.size), COLOURS[0], 2),
             ],
             ..Chart::default()
         };
@@ -158,19 +158,19 @@ impl Picture {
             up: "alpha",
             end,
             top: 1.1,
-            lines: vec![Line::new("alpha", curve(|stretch| stretch.alpha, 1.0), COLOURS[2], 2)],
+            lines: vec![Line::new("alpha", curve(|interval| interval.alpha, 1.0), COLOURS[2], 2)],
             ..Chart::default()
         };
         plot::write(file, title, &[rates, alpha])
     }
 
     /// A step curve: values hold until the next. Times are in `unit_ns`, values in `unit`.
-    fn curve(&self, values: fn(&Stretch) -> Range, unit_ns: f64, unit: f64) -> Curve {
+    fn curve(&self, values: fn(&Interval) -> Range, unit_ns: f64, unit: f64) -> Curve {
         let mut curve = Curve::new();
         let mut before = None;
-        for stretch in &self.stretches {
-            let Range { first, least, largest, last } = values(stretch);
-            let (start, end) = (stretch.first_ns as f64 / unit_ns, stretch.last_ns as f64 / unit_ns);
+        for interval in &self.intervals {
+            let Range { first, least, largest, last } = values(interval);
+            let (start, end) = (interval.first_ns as f64 / unit_ns, interval.last_ns as f64 / unit_ns);
             curve.extend(before.map(|value| (start, value)));
             curve.extend([first, least, largest].map(|value| (start, value / unit)));
             curve.push((end, last / unit));
@@ -202,7 +202,7 @@ mod tests {
         for (t_ns, rate_bps) in [(1_000_000, 40_000_000_000), (1_050_000, 20_000_000_000), (1_050_000, 10)] {
             picture.push(&row(t_ns, rate_bps));
         }
-        let curve = picture.curve(|stretch| stretch.rate_bps, 1e3, 1e9);
+        let curve = picture.curve(|interval| interval.rate_bps, 1e3, 1e9);
         assert_eq!(
             curve,
             [(0.0, 40.0), (50.0, 40.0), (50.0, 20.0), (50.0, 1e-8), (50.0, 20.0), (50.0, 1e-8)]
@@ -216,9 +216,9 @@ mod tests {
         for i in 0..200_000 {
             picture.push(&row(gap_ns(i), if i == 123_456 { 7 } else { 1_000 + i }));
         }
-        assert!(picture.stretches.len() <= STRETCHES, "{}", picture.stretches.len());
-        assert!(picture.stretches.len() > STRETCHES / 4, "{}", picture.stretches.len());
-        let curve = picture.curve(|stretch| stretch.rate_bps, 1.0, 1.0);
+        assert!(picture.intervals.len() <= MAX_INTERVALS, "{}", picture.intervals.len());
+        assert!(picture.intervals.len() > MAX_INTERVALS / 4, "{}", picture.intervals.len());
+        let curve = picture.curve(|interval| interval.rate_bps, 1.0, 1.0);
         assert!(curve.is_sorted_by(|a, b| a.0 <= b.0));
         assert_eq!(curve.iter().filter(|point| point.1 == 7.0).count(), 1);
         assert_eq!(curve.last(), Some(&(gap_ns(199_999) as f64, 200_999.0)));

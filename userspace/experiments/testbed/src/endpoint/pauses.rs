@@ -18,7 +18,7 @@ pub(super) struct Pauses {
     socket: RawSocket,
     link_bps: u64,
     /// XOFF frames received.
-    pub(super) heard: u64,
+    pub(super) xoff_frames: u64,
     /// End of the pause, CLOCK_MONOTONIC ns.
     pub(super) until_ns: u64,
 }
@@ -28,11 +28,11 @@ impl Pauses {
     pub(super) fn open(host: &Host, link_bps: u64) -> Result<Self> {
         let receive = Receive::Type { ethertype: EtherType::MAC_CONTROL.0, buffer_bytes: BUFFER_BYTES };
         let socket = RawSocket::open(host, receive, 0, FRAME_LEN)?;
-        Ok(Self { socket, link_bps, heard: 0, until_ns: 0 })
+        Ok(Self { socket, link_bps, xoff_frames: 0, until_ns: 0 })
     }
 
     /// Processes received frames.
-    pub(super) fn hear(&mut self) -> Result<()> {
+    pub(super) fn receive(&mut self) -> Result<()> {
         while let Some(frame) = self.socket.receive()? {
             let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) else { continue };
             if pfc.priorities >> ROCE_TC & 1 == 0 {
@@ -43,7 +43,7 @@ impl Pauses {
             // 65535 quanta of 512 bits at 1 Mbit/s are 33 s.
             let pause_ns = bits * 1_000_000_000 / u128::from(self.link_bps.max(1));
             self.until_ns = monotonic_ns().saturating_add(u64::try_from(pause_ns).unwrap_or(u64::MAX));
-            self.heard += u64::from(quanta != 0);
+            self.xoff_frames += u64::from(quanta != 0);
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ impl<'a> Receiver<'a> {
     /// Acknowledges until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Seen> {
         while !schedule.is_over() {
-            if !self.take_in(schedule)? {
+            if !self.receive_batch(schedule)? {
                 sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLIN)], u64::MAX)?;
             }
         }
@@ -88,7 +88,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Handles a batch of frames. Returns whether there may be more.
-    fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<bool> {
+    fn receive_batch(&mut self, schedule: &Schedule<'_>) -> Result<bool> {
         for _ in 0..BATCH {
             let Some(frame) = self.socket.receive()? else { return Ok(false) };
             let (at_ns, frame_bytes) = (schedule.elapsed_ns(), frame.len() as u64);

@@ -104,7 +104,7 @@ impl<'a> Sender<'a> {
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<SenderReport> {
         schedule.wait_for_start();
         while !schedule.is_over() {
-            self.take_in(schedule)?;
+            self.receive_batch(schedule)?;
             for qp in &mut self.qps {
                 qp.requester.on_timer(monotonic_ns());
                 if self.pauses.until_ns > monotonic_ns() {
@@ -121,13 +121,13 @@ impl<'a> Sender<'a> {
             }
             self.sleep()?;
         }
-        let answers = Answers { pauses: self.pauses.heard, ..self.answers };
+        let answers = Answers { pauses: self.pauses.xoff_frames, ..self.answers };
         Ok(SenderReport { flows: self.qps.into_iter().map(|qp| qp.record).collect(), answers })
     }
 
     /// Passes all received frames to their QPs.
-    fn take_in(&mut self, schedule: &Schedule<'_>) -> Result<()> {
-        self.pauses.hear()?;
+    fn receive_batch(&mut self, schedule: &Schedule<'_>) -> Result<()> {
+        self.pauses.receive()?;
         while let Some(frame) = self.receive.receive()? {
             let Ok(received) = Received::parse(frame) else { continue };
             if received.dst_mac != self.host.mac {

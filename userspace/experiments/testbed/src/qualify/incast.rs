@@ -14,13 +14,13 @@ use crate::host::ROCE_TC;
 use crate::record::{Answers, Binned, RunRecord, SentRecord};
 
 /// Allowed relative deviation of a share from its weight's.
-const WITHIN: f64 = 0.05;
+const SHARE_TOLERANCE: f64 = 0.05;
 /// Minimum share of the line rate.
-const LOAD: f64 = 0.95;
+const MIN_UTILISATION: f64 = 0.95;
 /// Minimum of Jain's index of the senders.
-const FAIR: f64 = 0.95;
+const MIN_JAIN: f64 = 0.95;
 /// Allowed difference for replies in transit while counters are read, relative and absolute.
-const ON_THE_WAY: (f64, u64) = (0.02, 8);
+const IN_TRANSIT: (f64, u64) = (0.02, 8);
 
 /// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,13 @@ pub(super) fn load(case: Case, record: &RunRecord) -> Check {
     let bytes = record.roce_bytes.sum(window) + record.flood_bytes.sum(window);
     let load = bytes as f64 * 8.0 / window.seconds() / record.link_bps as f64;
     let what = format!("frames at the receiver, of {}", render::bps(record.link_bps as f64));
-    Check::of(case, &what, format!("at least {}", percent(LOAD)), percent(load), load >= LOAD)
+    Check::of(
+        case,
+        &what,
+        format!("at least {}", percent(MIN_UTILISATION)),
+        percent(load),
+        load >= MIN_UTILISATION,
+    )
 }
 
 /// Checks the utilisation of the port, and the shares.
@@ -82,9 +88,9 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
         Check::of(
             case,
             &format!("fairness of {} QPs (Jain)", goodputs.len()),
-            format!("at least {FAIR}"),
+            format!("at least {MIN_JAIN}"),
             format!("{jain:.3}"),
-            jain >= FAIR,
+            jain >= MIN_JAIN,
         ),
     ];
     let what = "share of RoCE alongside other traffic";
@@ -93,19 +99,19 @@ pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch
     } else if !switch.has_queues {
         checks.push(Check::skipped(case, what, "the switch has no queues of dcqcn"));
     } else {
-        let wanted = match share(switch.config) {
-            Ok(wanted) => wanted,
+        let expected = match share(switch.config) {
+            Ok(expected) => expected,
             Err(why) => {
                 checks.push(Check::skipped(case, what, why));
                 return checks;
             }
         };
         let found = roce / (roce + flooded).max(1.0);
-        let is_near = (found / wanted - 1.0).abs() <= WITHIN;
+        let is_near = (found / expected - 1.0).abs() <= SHARE_TOLERANCE;
         checks.push(Check::of(
             case,
             what,
-            format!("{} ± 5 % of it", percent(wanted)),
+            format!("{} ± 5 % of it", percent(expected)),
             percent(found),
             is_near,
         ));
@@ -181,7 +187,7 @@ pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
         if sent == 0 && counted == 0 {
             continue;
         }
-        let may_differ = (sent.max(counted) as f64 * ON_THE_WAY.0) as u64 + ON_THE_WAY.1;
+        let may_differ = (sent.max(counted) as f64 * IN_TRANSIT.0) as u64 + IN_TRANSIT.1;
         let is_near = sent.abs_diff(counted) <= may_differ;
         let what = format!("answers counted by the switch in class {class}");
         checks.push(Check::of(case, &what, format!("{sent} ± {may_differ}"), counted.to_string(), is_near));

@@ -23,13 +23,13 @@ const BINS: usize = 8;
 /// Maximum packets of a round, all of which are kept in memory.
 const MAX_PACKETS: u64 = 20_000;
 /// Number of packets beyond Kmax, where everything is marked.
-const BEYOND: u64 = 12;
+const PACKETS_ABOVE_KMAX: u64 = 12;
 /// Allowed deviation of a share: standard deviations of the draws, and the effect of this many frames of depth on the
 /// probability, because the depth is not known more precisely.
 const SIGMAS: f64 = 4.0;
 const DEPTH_ERROR_FRAMES: u64 = 2;
 /// Reason for not evaluating a share.
-const TOO_FEW: &str = "too few packets to distinguish this share from zero; increase --rounds";
+const TOO_FEW_PACKETS: &str = "too few packets to distinguish this share from zero; increase --rounds";
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Maximum wait for a round beyond its transmission time.
@@ -168,17 +168,17 @@ impl Tally {
                 checks.push(Check::skipped(case, &what, "no packet met that depth"));
                 return;
             }
-            let (wanted, within, found) = bin.shares(slack);
+            let (expected, within, found) = bin.shares(slack);
             // Otherwise a switch that does not mark would pass.
-            if wanted > 0.0 && within >= wanted {
-                checks.push(Check::skipped(case, &what, TOO_FEW));
+            if expected > 0.0 && within >= expected {
+                checks.push(Check::skipped(case, &what, TOO_FEW_PACKETS));
                 return;
             }
-            let is_near = (found - wanted).abs() <= within;
+            let is_near = (found - expected).abs() <= within;
             let percent = |share: f64| format!("{:.1} %", share * 100.0);
-            let wanted = format!("{} ± {:.1}", percent(wanted), within * 100.0);
+            let expected = format!("{} ± {:.1}", percent(expected), within * 100.0);
             let found = format!("{} of {}", percent(found), bin.packets);
-            checks.push(Check::of(case, &what, wanted, found, is_near));
+            checks.push(Check::of(case, &what, expected, found, is_near));
         };
         row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
         for (place, bin) in (0_u8..).zip(&self.between) {
@@ -209,7 +209,7 @@ pub(super) fn run(
         let (kmax, most) = (render::bytes(wred.kmax_bytes), render::bytes(most / 2));
         bail!("Kmax = {kmax} is out of range: at most {most}, as a round would have too many packets");
     }
-    let enough_bytes = wred.kmax_bytes + BEYOND * FRAME_BYTES;
+    let enough_bytes = wred.kmax_bytes + PACKETS_ABOVE_KMAX * FRAME_BYTES;
     let mut tally = Tally::default();
     let mut psn = Psn::default();
     wire.arrived()?;
@@ -240,7 +240,7 @@ pub(super) fn run(
         }
     }
     if !can_congest && tally.marked() == 0 && tally.lost == 0 {
-        return Ok(vec![Check::skipped(Case::Marking, "all of it", UNCONGESTED)]);
+        return Ok(vec![Check::skipped(Case::Marking, "the whole case", UNCONGESTED)]);
     }
     Ok(tally.checks(wred, rounds))
 }

@@ -61,7 +61,7 @@ impl Check {
 
 /// Duration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Taken {
+pub struct CaseDuration {
     /// Case.
     pub case: Case,
     /// Wall clock, s.
@@ -76,7 +76,7 @@ pub struct QualifyReport {
     /// Checks, in order.
     pub checks: Vec<Check>,
     /// Durations of the cases.
-    pub cases: Vec<Taken>,
+    pub cases: Vec<CaseDuration>,
 }
 
 impl QualifyReport {
@@ -92,7 +92,7 @@ impl QualifyReport {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         // Writing into a `String` cannot fail.
         let _ = writeln!(xml, "<testsuites name=\"dcqcn-lab qualify, {}\">", escaped(&self.against));
-        for Taken { case, seconds } in &self.cases {
+        for CaseDuration { case, seconds } in &self.cases {
             let checks: Vec<_> = self.checks.iter().filter(|check| check.case == *case).collect();
             let count = |outcome| checks.iter().filter(|check| check.outcome == outcome).count();
             let (failed, skipped) = (count(Outcome::Failed), count(Outcome::Skipped));
@@ -109,7 +109,7 @@ impl QualifyReport {
                 let _ = match check.outcome {
                     Outcome::Passed => writeln!(xml, "><system-out>{found}</system-out></testcase>"),
                     Outcome::Failed => {
-                        writeln!(xml, "><failure message=\"{found}, wanted {wanted}\"/></testcase>")
+                        writeln!(xml, "><failure message=\"{found}, expected {wanted}\"/></testcase>")
                     }
                     Outcome::Skipped => writeln!(xml, "><skipped message=\"{found}\"/></testcase>"),
                 };
@@ -169,7 +169,7 @@ mod tests {
             Check::none(Case::Incast, "packets dropped <at> the \"port\"", 7),
             Check::skipped(Case::Watchdog, "storm", "no fq & no time"),
         ];
-        let taken = |case| Taken { case, seconds: 1.5 };
+        let taken = |case| CaseDuration { case, seconds: 1.5 };
         QualifyReport {
             against: "Linux".into(),
             checks,
@@ -194,7 +194,7 @@ mod tests {
             "  <testsuite name=\"incast\" tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\">"
         );
         assert!(lines[4].contains("name=\"packets dropped &lt;at&gt; the &quot;port&quot;\""), "{xml}");
-        assert!(lines[4].contains("<failure message=\"7, wanted 0\"/>"), "{xml}");
+        assert!(lines[4].contains("<failure message=\"7, expected 0\"/>"), "{xml}");
         assert!(xml.contains("<skipped message=\"no fq &amp; no time\"/>"), "{xml}");
     }
 }

@@ -32,9 +32,9 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// Duration of each pause, if the link is slow enough for it.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Delay above which a packet counts as paused.
-const HELD: Duration = Duration::from_millis(60);
-/// Extra time for a controller whose watchdog was just enabled.
-const LATE: Duration = Duration::from_millis(1_500);
+const MIN_DELAY: Duration = Duration::from_millis(60);
+/// Extra time for a daemon whose watchdog was just enabled.
+const STARTUP_ALLOWANCE: Duration = Duration::from_millis(1_500);
 /// Requirements for a watchdog with default times.
 const DETECTION: Duration = Duration::from_millis(200);
 /// Link rate in the lab, bit/s: on faster links a pause is too short to be visible.
@@ -45,17 +45,17 @@ const QPN: u32 = 0x4000;
 /// Runs the case.
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let case = Case::Watchdog;
-    let skipped = |why: String| Ok(vec![Check::skipped(case, "all of it", why)]);
+    let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
     let in_lab = bench.config.against == Against::Linux;
     if in_lab && !kernel_has_qdisc("fq")? {
         return skipped("this kernel has no fq, which delays paused packets".into());
     }
-    let controller = controller();
-    if in_lab && controller.is_none() {
+    let daemon = daemon();
+    if in_lab && daemon.is_none() {
         return skipped("no `dcqcn` next to dcqcn-lab or on PATH; `dcqcn run` is the watchdog".into());
     }
     bench.progress.set_message("a pause storm");
-    let times = bench.said.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
+    let times = bench.presumed.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
     let network = match &bench.config.against {
@@ -75,11 +75,11 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
     let mut attached = None;
     let mut running = None;
-    if let (true, Some(controller)) = (in_lab, controller) {
+    if let (true, Some(daemon)) = (in_lab, daemon) {
         let settings = Settings { pacer: Some(PacerChoice::Fq), ..Settings::default() };
         let data_plane = DataPlane { link_bps: LINK_BPS, ..bench.data_plane() };
         attached = Some(data_plane.attach_host(sender, settings)?);
-        running = Some(Running::start(sender, controller)?);
+        running = Some(Running::start(sender, daemon)?);
     }
     // The neighbour of the paused port: of the host in the lab, else of the switch's port to the receiver.
     let of_switch = network.switch.as_ref().map(|switch| sender.neighbour(&switch.netns)).transpose()?;
@@ -96,11 +96,11 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
 }
 
 /// Path of `dcqcn`.
-fn controller() -> Option<std::path::PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
+fn daemon() -> Option<std::path::PathBuf> {
+    let sibling = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|directory| directory.join("dcqcn"));
-    beside.into_iter().chain(on_path).find(|program| program.is_file())
+    sibling.into_iter().chain(on_path).find(|program| program.is_file())
 }
 
 /// `dcqcn run` on a host; killed on drop.
@@ -169,15 +169,15 @@ impl Storm {
 
 /// Observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+struct Observation {
     /// Whether a packet before the storm arrived immediately.
     free: bool,
     /// Whether a single pause delayed one.
-    holds: bool,
+    delays: bool,
     /// Time from the first pause of the storm to the first packet that arrived immediately.
     detected: Option<Duration>,
     /// Whether a pause had no effect after half the restoration time.
-    still_off: bool,
+    still_ignored: bool,
     /// Whether a pause had an effect after the restoration time.
     restored: bool,
 }
@@ -197,7 +197,7 @@ impl Probe {
     /// Sends a packet, and returns whether it is delayed.
     fn is_held(&mut self) -> Result<bool> {
         let (qpn, begun) = (self.send()?, Instant::now());
-        while begun.elapsed() < HELD {
+        while begun.elapsed() < MIN_DELAY {
             if self.wire.arrived()?.iter().any(|arrival| arrival.qpn == qpn) {
                 return Ok(false);
             }
@@ -216,7 +216,8 @@ impl Probe {
             let arrived = self.wire.arrived()?;
             let at_once = arrived.iter().find(|arrival| {
                 arrival.qpn > before
-                    && Duration::from_nanos(arrival.arrived_at_ns.saturating_sub(arrival.sent_at_ns)) < HELD
+                    && Duration::from_nanos(arrival.arrived_at_ns.saturating_sub(arrival.sent_at_ns))
+                        < MIN_DELAY
             });
             if let Some(arrival) = at_once {
                 return Ok(Some(Duration::from_nanos(arrival.sent_at_ns.saturating_sub(begun_ns))));
@@ -225,21 +226,21 @@ impl Probe {
         Ok(None)
     }
 
-    fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Seen> {
+    fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Observation> {
         let free = !self.is_held()?;
-        let holds = storm.during(|| self.is_held())?;
+        let delays = storm.during(|| self.is_held())?;
         // Delayed packets have left, and the watchdog has sampled.
-        thread::sleep(PAUSE + LATE);
-        let detected = storm.during(|| self.detected(detection + 2 * LATE))?;
+        thread::sleep(PAUSE + STARTUP_ALLOWANCE);
+        let detected = storm.during(|| self.detected(detection + 2 * STARTUP_ALLOWANCE))?;
         thread::sleep(restoration / 2);
-        let still_off = !storm.during(|| self.is_held())?;
+        let still_ignored = !storm.during(|| self.is_held())?;
         thread::sleep(restoration + detection);
         let restored = storm.during(|| self.is_held())?;
-        Ok(Seen { free, holds, detected, still_off, restored })
+        Ok(Observation { free, delays, detected, still_ignored, restored })
     }
 }
 
-impl Seen {
+impl Observation {
     fn checks(&self, detection: Duration, restoration: Duration) -> Vec<Check> {
         let case = Case::Watchdog;
         let ms = |time: Duration| render::ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -247,11 +248,11 @@ impl Seen {
         let is = |what: &str, found: bool| Check::of(case, what, "yes".into(), yes(found), found);
         let found = self.detected.map_or_else(|| "never".to_owned(), ms);
         // A packet sent shortly before the end of the pause also arrives immediately.
-        let (least, most) = (detection.saturating_sub(HELD + PERIOD), detection + LATE);
+        let (least, most) = (detection.saturating_sub(MIN_DELAY + PERIOD), detection + STARTUP_ALLOWANCE);
         let in_time = self.detected.is_some_and(|found| found >= least && found <= most);
         vec![
             is("a packet before the storm leaves immediately", self.free),
-            is("a pause delays one", self.holds),
+            is("a pause delays a packet", self.delays),
             Check::of(
                 case,
                 "a storm is detected after",
@@ -259,7 +260,7 @@ impl Seen {
                 found,
                 in_time,
             ),
-            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_off),
+            is(&format!("pauses have no effect {} after detection", ms(restoration / 2)), self.still_ignored),
             is(
                 &format!("pauses take effect again {} after the storm", ms(restoration + detection)),
                 self.restored,
@@ -276,9 +277,14 @@ mod tests {
     #[test]
     fn late_or_missing_watchdog_detected() {
         let ms = Duration::from_millis;
-        let right =
-            Seen { free: true, holds: true, detected: Some(ms(220)), still_off: true, restored: true };
-        let failed = |seen: Seen| {
+        let right = Observation {
+            free: true,
+            delays: true,
+            detected: Some(ms(220)),
+            still_ignored: true,
+            restored: true,
+        };
+        let failed = |seen: Observation| {
             let checks = seen.checks(ms(200), ms(400));
             checks
                 .into_iter()
@@ -289,9 +295,9 @@ mod tests {
         let none: Vec<String> = failed(right);
         assert!(none.is_empty(), "{none:?}");
         for detected in [None, Some(ms(20)), Some(ms(2_000))] {
-            let failed: Vec<_> = failed(Seen { detected, ..right });
+            let failed: Vec<_> = failed(Observation { detected, ..right });
             assert_eq!(failed, ["a storm is detected after"], "{detected:?}");
         }
-        assert_eq!(failed(Seen { still_off: false, ..right }).len(), 1);
+        assert_eq!(failed(Observation { still_ignored: false, ..right }).len(), 1);
     }
 }

@@ -219,7 +219,7 @@ fn lost_ack_repaired_by_duplicate() {
 }
 
 #[test]
-fn answers_for_packets_never_sent_change_nothing() {
+fn answers_to_unsent_packets_are_ignored() {
     let mut requester = Requester::new(config(256, 8, 8), message(256 * 8));
     let packet = requester.next_packet().unwrap();
     requester.on_sent(&packet, 0);

@@ -80,6 +80,6 @@ fn table_compares_runs() {
 }
 
 #[test]
-fn quantiles_of_nothing_are_zero() {
+fn empty_quantiles_are_zero() {
     assert_eq!(Quantiles::of(Vec::new()), Quantiles::default());
 }

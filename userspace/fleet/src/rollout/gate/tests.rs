@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::measure::{Reading, default_limits};
 use crate::record::{Report, Target};
-use crate::rollout::world::{policy, rates};
+use crate::rollout::simulated::{policy, rates};
 use crate::rollout::{Forward, Phase, Seen};
 
 /// A healthy minute with `packets` data packets.
@@ -24,14 +24,14 @@ fn with(mut rates: Rates, name: &str, value: u64, spread: u64) -> Rates {
 }
 
 /// Evaluates one changed host, with metrics `before` and `now`, and an unchanged one, with metrics `control.0` and `control.1`.
-fn judged_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
-    judged_hosts(1, before, now, control)
+fn evaluate_with(before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
+    evaluated_hosts(1, before, now, control)
 }
 
-/// As [`judged_with`], with `number` changed hosts.
-fn judged_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
+/// As [`evaluate_with`], with `number` changed hosts.
+fn evaluated_hosts(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> Verdict {
     let (rollout, control, hosts) = case(number, before, now, control);
-    judge(&rollout, &control, &hosts)
+    evaluate(&rollout, &control, &hosts)
 }
 
 fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (Rollout, Control, Hosts) {
@@ -67,15 +67,15 @@ fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (R
     (rollout, control, hosts)
 }
 
-fn judged(now: Rates) -> Verdict {
-    judged_with(calm(100_000), now, (calm(100_000), calm(100_000)))
+fn evaluated(now: Rates) -> Verdict {
+    evaluate_with(calm(100_000), now, (calm(100_000), calm(100_000)))
 }
 
-const GOOD: Verdict = Verdict::Good { judged: 1, changed: 1, undecided: 0 };
+const GOOD: Verdict = Verdict::Good { evaluated: 1, changed: 1, undecided: 0 };
 
 #[test]
-fn harm_is_found_by_each_measure() {
-    assert_eq!(judged(calm(100_000)), GOOD);
+fn each_metric_detects_harm() {
+    assert_eq!(evaluated(calm(100_000)), GOOD);
     for measure in MEASURES {
         let name = measure.name;
         let now = match measure.source {
@@ -83,20 +83,20 @@ fn harm_is_found_by_each_measure() {
             Source::Level(_) => with(calm(100_000), name, 60, 0),
             Source::Throughput => with(calm(100_000), name, 100_000 / 60 / 2, 3),
         };
-        let Verdict::Bad(why) = judged(now) else { panic!("{name} is not found") };
+        let Verdict::Bad(why) = evaluated(now) else { panic!("{name} is not found") };
         assert!(why.starts_with("h1 has ") && why.contains(&format!("([gate] {name} = ")), "{why}");
     }
 }
 
 #[test]
-fn a_rare_event_is_not_harm() {
+fn rare_event_is_not_harm() {
     for name in ["drops", "rdma_errors", "interface_drops", "marks"] {
         for packets in [1_000, 100_000] {
             // One event, two events, and a burst of fifty.
             for (value, spread) in [(1, 100), (2, 100), (50, 5_000)] {
                 let before = (calm(packets), calm(packets));
                 let now = with(calm(packets), name, value, spread);
-                assert_eq!(judged_with(calm(packets), now, before), GOOD, "{value} {name} of {packets}");
+                assert_eq!(evaluate_with(calm(packets), now, before), GOOD, "{value} {name} of {packets}");
             }
         }
     }
@@ -106,30 +106,34 @@ fn a_rare_event_is_not_harm() {
 #[test]
 fn half_throughput_is_harm_unless_shared() {
     let half = with(calm(50_000), THROUGHPUT, 833, 3);
-    assert!(matches!(judged(half.clone()), Verdict::Bad(_)));
-    assert_eq!(judged(Rates { queue_pairs: Some(0), ..half.clone() }), GOOD, "the job has ended");
+    assert!(matches!(evaluated(half.clone()), Verdict::Bad(_)));
+    assert_eq!(evaluated(Rates { queue_pairs: Some(0), ..half.clone() }), GOOD, "the job has ended");
     let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
-    assert_eq!(judged_with(calm(100_000), half, slower), GOOD);
+    assert_eq!(evaluate_with(calm(100_000), half, slower), GOOD);
     // Bursty traffic may halve by chance.
     let bursty = with(calm(100_000), THROUGHPUT, 1_666, 300);
     let less = with(calm(50_000), THROUGHPUT, 833, 300);
-    assert_eq!(judged_with(bursty, less, (calm(100_000), calm(100_000))), GOOD);
+    assert_eq!(evaluate_with(bursty, less, (calm(100_000), calm(100_000))), GOOD);
 }
 
 #[test]
 fn unknown_spread_is_undecided() {
-    let undecided = Verdict::Good { judged: 0, changed: 1, undecided: 1 };
+    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
     let unknown = |packets: u64| with(calm(packets), THROUGHPUT, packets / 60, UNKNOWN_SPREAD);
     let control = (calm(100_000), calm(100_000));
-    assert_eq!(judged(unknown(50_000)), undecided, "now");
-    let unjudged = Verdict::Good { judged: 0, changed: 1, undecided: 0 };
-    assert_eq!(judged_with(unknown(100_000), calm(50_000), control.clone()), unjudged, "no baseline");
+    assert_eq!(evaluated(unknown(50_000)), undecided, "now");
+    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
+    assert_eq!(evaluate_with(unknown(100_000), calm(50_000), control.clone()), unjudged, "no baseline");
     let ended = Rates { queue_pairs: Some(0), ..calm(50_000) };
-    assert_eq!(judged_with(unknown(100_000), ended, control.clone()), GOOD, "no baseline, the job has ended");
+    assert_eq!(
+        evaluate_with(unknown(100_000), ended, control.clone()),
+        GOOD,
+        "no baseline, the job has ended"
+    );
     let marked = with(unknown(100_000), "marks", 20_000, 100);
-    assert!(matches!(judged(marked), Verdict::Bad(_)), "other measures are judged");
-    assert_eq!(judged(Rates { queue_pairs: Some(0), ..unknown(50_000) }), GOOD, "the job has ended");
-    assert_eq!(judged_with(calm(0), unknown(100_000), control), GOOD, "no traffic before");
+    assert!(matches!(evaluated(marked), Verdict::Bad(_)), "other metrics are evaluated");
+    assert_eq!(evaluated(Rates { queue_pairs: Some(0), ..unknown(50_000) }), GOOD, "the job has ended");
+    assert_eq!(evaluate_with(calm(0), unknown(100_000), control), GOOD, "no traffic before");
 }
 
 #[test]
@@ -137,16 +141,16 @@ fn half_throughput_of_bursty_hosts_is_harm() {
     let bursty = with(calm(100_000), THROUGHPUT, 1_666, 220);
     let less = with(calm(50_000), THROUGHPUT, 833, 220);
     let control = (calm(100_000), calm(100_000));
-    let few = judged_hosts(3, bursty.clone(), less.clone(), control.clone());
-    assert!(matches!(few, Verdict::Good { judged: 3, .. }), "{few:?}");
-    let Verdict::Bad(why) = judged_hosts(20, bursty.clone(), less.clone(), control.clone()) else {
+    let few = evaluated_hosts(3, bursty.clone(), less.clone(), control.clone());
+    assert!(matches!(few, Verdict::Good { evaluated: 3, .. }), "{few:?}");
+    let Verdict::Bad(why) = evaluated_hosts(20, bursty.clone(), less.clone(), control.clone()) else {
         panic!("not found")
     };
     assert!(why.starts_with("the 20 changed hosts together have 16660 data packets per second"), "{why}");
     let slower = (calm(100_000), with(calm(50_000), THROUGHPUT, 833, 3));
-    assert!(matches!(judged_hosts(20, bursty.clone(), less.clone(), slower), Verdict::Good { .. }));
+    assert!(matches!(evaluated_hosts(20, bursty.clone(), less.clone(), slower), Verdict::Good { .. }));
     let ended = Rates { queue_pairs: Some(0), ..less };
-    assert!(matches!(judged_hosts(20, bursty, ended, control), Verdict::Good { .. }), "jobs have ended");
+    assert!(matches!(evaluated_hosts(20, bursty, ended, control), Verdict::Good { .. }), "jobs have ended");
 }
 
 #[test]
@@ -157,31 +161,31 @@ fn unknown_spread_does_not_hide_the_sum() {
     let (mut rollout, control, mut hosts) = case(21, bursty, less.clone(), control);
     let unknown = |value| with(calm(100_000), THROUGHPUT, value, UNKNOWN_SPREAD);
     rollout.steps[0].before = Some(unknown(1_666));
-    assert!(matches!(judge(&rollout, &control, &hosts), Verdict::Bad(_)), "no baseline");
+    assert!(matches!(evaluate(&rollout, &control, &hosts), Verdict::Bad(_)), "no baseline");
     rollout.steps[0].before = Some(calm(100_000));
     hosts.get_mut("h1").unwrap().report.rates = unknown(833);
-    assert!(matches!(judge(&rollout, &control, &hosts), Verdict::Bad(_)), "too few samples since");
+    assert!(matches!(evaluate(&rollout, &control, &hosts), Verdict::Bad(_)), "too few samples since");
 }
 
 #[test]
 fn silence_is_harm_while_queue_pairs_remain() {
     let silent = |queue_pairs| Rates { quiet_ms: 30_000, queue_pairs, ..with(calm(0), THROUGHPUT, 0, 0) };
     for queue_pairs in [Some(4), None] {
-        let Verdict::Bad(why) = judged(silent(queue_pairs)) else { panic!("silence is not found") };
+        let Verdict::Bad(why) = evaluated(silent(queue_pairs)) else { panic!("silence is not found") };
         assert!(why.starts_with("h1 has had no data packet for 30 s"), "{why}");
     }
-    let unjudged = Verdict::Good { judged: 0, changed: 1, undecided: 0 };
-    assert_eq!(judged(silent(Some(0))), unjudged, "the job has ended");
+    let unjudged = Verdict::Good { evaluated: 0, changed: 1, undecided: 0 };
+    assert_eq!(evaluated(silent(Some(0))), unjudged, "the job has ended");
     let both = (calm(100_000), silent(Some(4)));
-    assert_eq!(judged_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
-    let undecided = Verdict::Good { judged: 0, changed: 1, undecided: 1 };
+    assert_eq!(evaluate_with(calm(100_000), silent(Some(4)), both), unjudged, "everywhere");
+    let undecided = Verdict::Good { evaluated: 0, changed: 1, undecided: 1 };
     let pauses = Rates { gap_ms: 20_000, ..calm(100_000) };
-    assert_eq!(judged_with(pauses, silent(Some(4)), (calm(1), calm(1))), undecided, "as long as before");
+    assert_eq!(evaluate_with(pauses, silent(Some(4)), (calm(1), calm(1))), undecided, "as long as before");
 }
 
 #[test]
-fn measure_of_an_older_agent_is_not_judged() {
+fn metric_missing_in_old_agent_is_skipped() {
     let mut now = with(calm(100_000), "drops", 500, 100);
     now.of.remove("drops");
-    assert_eq!(judged(now), GOOD);
+    assert_eq!(evaluated(now), GOOD);
 }

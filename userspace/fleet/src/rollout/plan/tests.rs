@@ -1,6 +1,6 @@
 use super::*;
 use crate::record::{Report, Tried};
-use crate::rollout::world::{policy, rates, version};
+use crate::rollout::simulated::{policy, rates, version};
 use crate::rollout::{Effect, Event, Seen, next};
 
 fn group_a() -> Target {
@@ -19,14 +19,14 @@ fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
     let members = ["a1", "a2"].map(|name| (name.to_owned(), Member::default())).into();
     let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 1, ..group_a() };
-    let wants = [("a1".to_owned(), Want { target, by, why })].into();
+    let desired_configs = [("a1".to_owned(), DesiredConfig { target, by, why })].into();
     let seen = |tried| Seen { report: Report { tried, rates: rates(0), ..Report::default() }, revision: 1 };
     let hosts = [("a1".to_owned(), seen(tried)), ("a2".to_owned(), seen(None))].into();
-    (plan(&version(policy(canary, 4, 1)), &members, &wants, &hosts), hosts)
+    (plan(&version(policy(canary, 4, 1)), &members, &desired_configs, &hosts), hosts)
 }
 
 #[test]
-fn host_that_lacks_its_configuration_is_retried() {
+fn host_without_ordered_config_is_retried() {
     for (tried, is_retried) in [
         (tried(1, Some("no")), true),
         // The host still has the version that was rolled back.
@@ -56,13 +56,13 @@ fn same_number_with_other_text_is_rolled_out() {
     let members = [("a1".to_owned(), Member::default())].into();
     let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 2, group: Some("a".into()), hash: Some("other".into()) };
-    let wants = [("a1".to_owned(), Want { target, by, why })].into();
-    rollout = plan(&version(policy(0, 4, 1)), &members, &wants, &hosts);
+    let desired_configs = [("a1".to_owned(), DesiredConfig { target, by, why })].into();
+    rollout = plan(&version(policy(0, 4, 1)), &members, &desired_configs, &hosts);
     assert_eq!(rollout.steps.len(), 1, "its number was used before");
 }
 
 #[test]
-fn host_with_unreadable_order_returns_to_report() {
+fn unreadable_order_rolls_back_to_report() {
     let members = [("a1".to_owned(), Member::default())].into();
     let seen = Seen { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
     let rollout = plan(&version(policy(0, 4, 1)), &members, &BTreeMap::new(), &[("a1".into(), seen)].into());
@@ -70,7 +70,7 @@ fn host_with_unreadable_order_returns_to_report() {
 }
 
 #[test]
-fn refused_retry_rolls_nothing_back() {
+fn rejected_retry_causes_no_rollback() {
     for answer in [Some("no"), None] {
         let (mut rollout, mut hosts) = retried(0, tried(1, Some("no")));
         rollout.policy.soak_ms = 0;

@@ -71,7 +71,7 @@ impl ApplyArgs {
         let mut ifaces = targets::names(ifaces, all)?;
         if let (Parsed::PerInterface(config), true) = (&parsed, all) {
             ifaces.retain(|iface| config.request(iface).is_some());
-            anyhow::ensure!(!ifaces.is_empty(), "{name} names no attached interface");
+            anyhow::ensure!(!ifaces.is_empty(), "{name} does not name any attached interface");
         }
         let request = |info: &Info| match &parsed {
             Parsed::PerInterface(config) => {
@@ -82,12 +82,12 @@ impl ApplyArgs {
                 Ok(Request { iface: info.iface.clone(), settings: attached.then((**settings).clone()) })
             }
         };
-        let manner = confirm::manner(dry_run, confirm)?;
-        let _waiter = Waiter::start(manner)?;
-        let changes = targets::change(&ifaces, manner, |info, config| {
+        let change_mode = confirm::change_mode(dry_run, confirm)?;
+        let _waiter = Waiter::start(change_mode)?;
+        let changes = targets::change(&ifaces, change_mode, |info, config| {
             *config = attach::revise(&request(info)?, info, config)?;
             Ok(())
         })?;
-        out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, manner))
+        out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, change_mode))
     }
 }

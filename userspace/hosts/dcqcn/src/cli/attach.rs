@@ -127,11 +127,11 @@ impl AttachArgs {
                 Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
             }
         }
-        let is_partly_done = !report.attached.is_empty();
-        if failed.is_empty() || is_partly_done {
+        let is_partially_done = !report.attached.is_empty();
+        if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partly_done)
+        several::result(failed, is_partially_done)
     }
 }
 
@@ -210,7 +210,7 @@ Examples:
   dcqcn detach eth0 --force")]
 pub(super) struct DetachArgs {
     #[command(flatten)]
-    which: Which,
+    target: DetachTarget,
     /// Drop the undo steps that fail.
     #[arg(long)]
     force: bool,
@@ -221,7 +221,7 @@ pub(super) struct DetachArgs {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Which {
+struct DetachTarget {
     /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
@@ -232,8 +232,8 @@ struct Which {
 
 impl DetachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { which, force, interrupt } = self;
-        let ifaces = match which.iface {
+        let Self { target, force, interrupt } = self;
+        let ifaces = match target.iface {
             Some(iface) => vec![iface],
             None => attach::labels()?,
         };
@@ -245,11 +245,11 @@ impl DetachArgs {
                 Err(error) => failed.push(error.into()),
             }
         }
-        let is_partly_done = !report.detached.is_empty();
-        if failed.is_empty() || is_partly_done {
+        let is_partially_done = !report.detached.is_empty();
+        if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partly_done)
+        several::result(failed, is_partially_done)
     }
 }
 

@@ -188,7 +188,7 @@ impl fmt::Display for DaemonReport {
 }
 
 /// Hint for a file that both commands accept: `run` rejects these settings at the top level.
-const OF_ATTACH: &str = ", a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]])";
+const ATTACH_FILE_NOTE: &str = ", a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]])";
 
 #[derive(Serialize)]
 struct CheckReport {
@@ -238,9 +238,9 @@ impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, settings } = self;
         if settings.is_empty() {
-            writeln!(f, "{file} is valid{OF_ATTACH}; all settings have their default")?;
+            writeln!(f, "{file} is valid{ATTACH_FILE_NOTE}; all settings have their default")?;
         } else {
-            writeln!(f, "{file} is valid{OF_ATTACH}; it sets:")?;
+            writeln!(f, "{file} is valid{ATTACH_FILE_NOTE}; it sets:")?;
             let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
             for Setting { key, value, default } in settings {
                 table.row([key.clone(), value.clone(), default.clone()]);
@@ -286,10 +286,10 @@ wred.3.kmin   100KB      5KB
 ";
         assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
         let nothing = CheckReport::new("x".into(), &Settings::default());
-        let says = nothing.to_string();
+        let printed = nothing.to_string();
         assert!(
-            says.starts_with("x is valid, ") && says.ends_with("; all settings have their default\n"),
-            "{says}"
+            printed.starts_with("x is valid, ") && printed.ends_with("; all settings have their default\n"),
+            "{printed}"
         );
     }
 }

@@ -28,7 +28,7 @@ use serde::Serialize;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(86_400);
 /// Polling interval of the waiting process, hence its delay in noticing a confirmation.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 /// Polling interval while another process holds the lock.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -138,7 +138,7 @@ impl fmt::Display for ConfirmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.confirmed.iter().try_for_each(|Waiting { iface, former, .. }| {
             let keys: Vec<&str> = former.iter().map(|PreviousValue { key, .. }| key.as_str()).collect();
-            writeln!(f, "{iface}: confirmed, {} as it is", keys.join(", "))
+            writeln!(f, "{iface}: confirmed {}", keys.join(", "))
         })
     }
 }
@@ -157,14 +157,14 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    pub(super) fn new(changed: ChangeReport, changes: &[Change], manner: ChangeMode) -> Self {
+    pub(super) fn new(changed: ChangeReport, changes: &[Change], change_mode: ChangeMode) -> Self {
         let waits = |change: &&Change| differing(&change.old, &change.new).next().is_some();
         let ifaces: Vec<String> = changes.iter().filter(waits).map(|change| change.iface.clone()).collect();
-        let confirm_within_ns = match manner {
+        let confirm_within_ns = match change_mode {
             ChangeMode::Confirm(within) if !ifaces.is_empty() => u64::try_from(within.as_nanos()).ok(),
             _ => None,
         };
-        Self { changed, confirm_within_ns, dry_run: manner == ChangeMode::DryRun, ifaces }
+        Self { changed, confirm_within_ns, dry_run: change_mode == ChangeMode::DryRun, ifaces }
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&within) {
         Ok(within)
     } else {
-        Err(format!("`{text}` is out of range: allowed is 1s to 24h"))
+        Err(format!("`{text}` is out of range: 1s to 24h"))
     }
 }
 
@@ -225,8 +225,8 @@ impl Waiter {
     ///
     /// # Errors
     /// The process does not start; the change must not be made then.
-    pub(super) fn start(manner: ChangeMode) -> anyhow::Result<Option<Self>> {
-        if !matches!(manner, ChangeMode::Confirm(_)) {
+    pub(super) fn start(change_mode: ChangeMode) -> anyhow::Result<Option<Self>> {
+        if !matches!(change_mode, ChangeMode::Confirm(_)) {
             return Ok(None);
         }
         let failed = "nothing was changed: cannot start the process that would revert the change";
@@ -260,7 +260,7 @@ fn wait_for_all() -> anyhow::Result<()> {
         let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else {
             return Ok(());
         };
-        thread::sleep(left.clamp(RETRY, LOOK));
+        thread::sleep(left.clamp(RETRY, POLL));
     }
 }
 
@@ -268,7 +268,7 @@ fn wait_for_all() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Both flags are given.
-pub(super) fn manner(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<ChangeMode> {
+pub(super) fn change_mode(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<ChangeMode> {
     ensure!(!(dry_run && confirm.is_some()), "--confirm requires a change; omit --dry-run");
     Ok(match confirm {
         Some(within) => ChangeMode::Confirm(within),

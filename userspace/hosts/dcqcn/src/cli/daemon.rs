@@ -120,7 +120,7 @@ impl Outcome {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Refused => 6,
-            Self::Partial => super::PARTLY_DONE,
+            Self::Partial => super::PARTIALLY_DONE,
             Self::Unreachable => 8,
             Self::Busy => 9,
         }

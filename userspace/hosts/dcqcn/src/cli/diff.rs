@@ -63,7 +63,7 @@ impl DiffArgs {
             }
             (None, Some(profile)) => {
                 let mut expected = running;
-                profile.put_into(&mut expected)?;
+                profile.apply_to(&mut expected)?;
                 DiffReport::new(iface, format!("profile {}", word(&profile)), parameters(&running, &expected))
             }
             (None, None) => {
@@ -273,10 +273,10 @@ mod tests {
         let settings =
             params::parse("x", "flows = 2048\npacer = 'auto'\n[parameters]\nrpg_ai_rate = '1mbit'\n");
         let differences = against_file(&info(), &config, &settings.unwrap()).unwrap();
-        let told: Vec<_> =
+        let printed: Vec<_> =
             differences.iter().map(|d| (d.key.as_str(), d.running.as_str(), d.expected.as_str())).collect();
         assert_eq!(
-            told,
+            printed,
             [("flows", "1024", "2048"), ("rpg_ai_rate", "40mbit", "1mbit"), ("rpg_gd", "12", "11")]
         );
         let switch = params::parse("x", "role = 'switch'\n").unwrap();

@@ -92,7 +92,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&duration) {
         Ok(duration)
     } else {
-        Err(format!("`{text}` is out of range: allowed is 1s to 1h"))
+        Err(format!("`{text}` is out of range: 1s to 1h"))
     }
 }
 
@@ -103,7 +103,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 fn rtt_ns(text: &str) -> Result<u64, String> {
     const LONGEST_NS: u64 = 1_000_000_000;
     let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
-    if (1..=LONGEST_NS).contains(&ns) { Ok(ns) } else { Err("allowed is 1ns to 1s".to_owned()) }
+    if (1..=LONGEST_NS).contains(&ns) { Ok(ns) } else { Err("out of range: 1ns to 1s".to_owned()) }
 }
 
 #[derive(Debug, Serialize)]

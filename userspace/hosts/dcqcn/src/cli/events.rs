@@ -67,7 +67,7 @@ pub(super) struct EventsArgs {
 /// Polling interval for events.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Polling interval for attached and detached interfaces.
-const LOOK: Duration = Duration::from_secs(1);
+const SCAN: Duration = Duration::from_secs(1);
 
 impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -81,8 +81,8 @@ impl EventsArgs {
         let netns = netns::current_inode()?;
         let mut sources =
             Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeSet::new() };
-        let is_wanted = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
-        let (mut left, mut looked) = (self.count.unwrap_or(u64::MAX), Instant::now());
+        let is_selected = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
+        let (mut left, mut scanned_at) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
             tracing::warn!(
                 "no interface is attached in this network namespace yet; run `dcqcn attach IFACE`"
@@ -93,7 +93,7 @@ impl EventsArgs {
             let mut rows = sources.read();
             let here = refusals.read()?.into_iter().filter(|entry| entry.netns == netns);
             rows.extend(here.filter(|entry| sources.concerns(&entry.iface)).filter_map(|e| e.event_row()));
-            rows.retain(is_wanted);
+            rows.retain(is_selected);
             rows.sort_by(|a, b| a.time.cmp(&b.time));
             for row in rows.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
                 out.line(&row)?;
@@ -103,8 +103,8 @@ impl EventsArgs {
             if left == 0 || self.no_follow || interrupt.sleep(PERIOD)? {
                 return Ok(());
             }
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
+            if scanned_at.elapsed() >= SCAN {
+                scanned_at = Instant::now();
                 sources.follow()?;
             }
         }
@@ -126,7 +126,7 @@ struct Sources {
 impl Sources {
     /// Whether events of `iface` (empty: of several) are selected.
     fn concerns(&self, iface: &str) -> bool {
-        self.ifaces.is_empty() || iface.is_empty() || self.ifaces.iter().any(|wanted| wanted == iface)
+        self.ifaces.is_empty() || iface.is_empty() || self.ifaces.iter().any(|selected| selected == iface)
     }
 
     /// Updates the readers to the attached interfaces; returns whether there are any.

@@ -146,7 +146,7 @@ struct GetReport {
 
 /// The parameters to show: those named, or all that differ from the defaults or matter.
 fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
-    let says_something = |key: &Key| match key {
+    let differs_from_default = |key: &Key| match key {
         Key::DscpToTc(_) => key.get(config) != 0,
         Key::Pfc(..) => key.get(config) != key.default(),
         Key::Queue(..) => config.scalars.queues != QUEUES_NONE || key.get(config) != key.default(),
@@ -165,7 +165,7 @@ fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config)
         (Key::Scalar(_), Some(_)) => false,
     };
     let mut shown: Vec<Key> = if keys.is_empty() {
-        Key::all().filter(|key| of_class(key) && (tc.is_some() || says_something(key))).collect()
+        Key::all().filter(|key| of_class(key) && (tc.is_some() || differs_from_default(key))).collect()
     } else {
         keys.iter().copied().filter(of_class).collect()
     };
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn get_shows_non_defaults() {
-        let named = report(&["rpg_ai_rate", "cnp_limit"], None, None, false);
+        let selected = report(&["rpg_ai_rate", "cnp_limit"], None, None, false);
         let text = "PARAMETER    VALUE  DEFAULT\nrpg_ai_rate  1mbit   40mbit\ncnp_limit       qp\n";
-        assert_eq!(named.to_string(), text);
+        assert_eq!(selected.to_string(), text);
         let all = report(&[], None, None, false);
         assert!(keys(&all).contains(&"dscp_to_tc.26") && !keys(&all).contains(&"dscp_to_tc.0"));
         let np = report(&[], Some(Group::Np), None, false);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_interfaces_or_parameters() {
+    fn arguments_are_interfaces_or_parameters() {
         let read = |line: &str| {
             let command = Selection::augment_args(Command::new("get"));
             let matches = command.try_get_matches_from(line.split(' '))?;
@@ -263,14 +263,14 @@ mod tests {
         );
         assert_eq!(read("get pacer").unwrap().ifaces, ["pacer"]);
         assert_eq!(read("get --all pacer").unwrap().keys.len(), 1);
-        for (line, says) in [
+        for (line, expected) in [
             ("get eth0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
             ("get eth0 wred.9.kmin", "wred is numbered 0 to 7"),
             ("get --all eth0", "unknown parameter `eth0`"),
             ("get", "<IFACE|--all>"),
         ] {
             let refused = read(line).unwrap_err();
-            assert!(refused.to_string().contains(says) && refused.exit_code() == 2, "{refused}");
+            assert!(refused.to_string().contains(expected) && refused.exit_code() == 2, "{refused}");
         }
     }
 }

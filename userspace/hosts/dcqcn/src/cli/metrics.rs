@@ -1,4 +1,4 @@
-//! `run --metrics-only`: a Prometheus endpoint without a controller.
+//! `run --metrics-only`: a Prometheus endpoint without a daemon.
 
 use std::io;
 use std::net::SocketAddr;

@@ -49,7 +49,7 @@ pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
         Ok(interval)
     } else {
-        Err(format!("`{text}` is out of range: allowed is 10ms to 1h"))
+        Err(format!("`{text}` is out of range: 10ms to 1h"))
     }
 }
 

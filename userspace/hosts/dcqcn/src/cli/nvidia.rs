@@ -23,7 +23,7 @@ pub(super) fn import(
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
     let import = nvidia::read(path, port)?;
-    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
+    let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;
     out.show(&ImportReport {

@@ -20,10 +20,10 @@ pub(super) fn run(
     follow: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let is_wanted = |info: &attach::Info| {
+    let is_selected = |info: &attach::Info| {
         if ifaces.is_empty() { info.log_packets.is_some() } else { ifaces.contains(&info.iface) }
     };
-    let infos = attach::list()?.into_iter().filter(is_wanted);
+    let infos = attach::list()?.into_iter().filter(is_selected);
     let mut sources = infos
         .map(|info| Ok((Packets::open(&info)?, info.iface)))
         .collect::<Result<Vec<_>, attach::Error>>()?;

@@ -41,14 +41,14 @@ fn file(example: &str) -> String {
     roff.text([
         roman("TOML, read by "),
         bold("dcqcn run"),
-        roman(" (/etc/dcqcn/dcqcn.toml) and, without the tables of the controller, by "),
+        roman(" (/etc/dcqcn/dcqcn.toml) and, without the tables of the daemon, by "),
         bold("dcqcn attach --config"),
         roman(". Quantities are written with their unit. Errors are reported with their line by "),
         bold("dcqcn config check FILE"),
         roman("."),
     ]);
-    roff.control("SH", ["FILE OF THE CONTROLLER"]);
-    verbatim(&mut roff, CONTROLLER);
+    roff.control("SH", ["FILE OF THE DAEMON"]);
+    verbatim(&mut roff, DAEMON);
     roff.control("SH", ["SETTINGS OF AN INTERFACE"]);
     paragraph(
         &mut roff,
@@ -65,8 +65,8 @@ fn file(example: &str) -> String {
     roff.to_roff()
 }
 
-/// Settings of the controller, outside those of interfaces.
-const CONTROLLER: &str = "\
+/// Settings of the daemon, outside those of interfaces.
+const DAEMON: &str = "\
 [[interface]]
 name = \"eth*\"             # a name or a pattern; the first table that matches applies
 role = \"host\"             # and all other settings of an interface
@@ -162,6 +162,6 @@ mod tests {
 
     #[test]
     fn daemon_tables_match_parser() {
-        dcqcn_daemon::daemon::config::parse("dcqcn.toml", CONTROLLER).unwrap();
+        dcqcn_daemon::daemon::config::parse("dcqcn.toml", DAEMON).unwrap();
     }
 }

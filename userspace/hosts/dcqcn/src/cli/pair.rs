@@ -118,7 +118,7 @@ impl DelArgs {
         let id = qp_id(address, qpn);
         anyhow::ensure!(
             maps.pair(&id)?.is_some(),
-            "no pair of QP {qpn:#x} at {address} is known on {iface}; `dcqcn flows pair list {iface}` shows those that are"
+            "no pair of QP {qpn:#x} at {address} is known on {iface}; `dcqcn flows pair list {iface}` lists known pairs"
         );
         maps.remove_pair(&id)?;
         list(iface, out)

@@ -9,7 +9,7 @@ use dcqcn_loader::attach;
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
-use super::targets::called;
+use super::targets::resolve_altname;
 
 /// Install fq on an interface before RDMA traffic starts, so that attaching never interrupts QPs.
 ///
@@ -35,7 +35,7 @@ pub(super) struct PrepareArgs {
 impl PrepareArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, networkd, interrupt } = self;
-        let iface = called(iface);
+        let iface = resolve_altname(iface);
         let drop_in = if networkd { Some(attach::write_networkd(&iface)?) } else { None };
         let done = attach::prepare(&iface, interrupt)?;
         out.show(&PrepareReport { iface, done, drop_in })

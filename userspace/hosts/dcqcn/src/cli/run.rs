@@ -1,10 +1,10 @@
-//! `run`: the controller.
+//! `run`: the daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::metrics;
-use super::targets::called;
+use super::targets::resolve_altname;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_daemon::daemon::config::{Config, DEFAULT_PATH, LogFormat};
@@ -13,9 +13,9 @@ use dcqcn_daemon::daemon::{self, FileWatch, Options, Source};
 
 use dcqcn_support::cli::Output;
 
-/// Run the controller until Ctrl-C or SIGTERM: attach and maintain the interfaces of its file.
+/// Run the daemon until Ctrl-C or SIGTERM: attach and maintain the interfaces of its file.
 ///
-/// The data plane works without it and keeps running after it exits. The controller attaches interfaces that appear
+/// The data plane works without it and keeps running after it exits. The daemon attaches interfaces that appear
 /// later, applies parameters from a file, maintains the classes of the HTB pacer, learns pairs from the kernel's RDMA
 /// QPs, and reads the real backlog for `queue_source = backlog`. When restarted, it takes over existing attachments.
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ it is rejected, on none. A file that drops every managed interface is rejected. 
 file's value is unchanged; SIGHUP resets them to the file's. Use `dcqcn config check FILE` to check it beforehand. With
 interfaces instead of a file, these are managed with their current settings.
 
-Prometheus metrics are served on the address in the file's [metrics], or by `run --metrics-only` without a controller:
+Prometheus metrics are served on the address in the file's [metrics], or by `run --metrics-only` without a daemon:
 `/metrics` has every counter, queue and threshold of every interface attached in this network namespace, under the names
 of `dcqcn counters`, as in dcqcn_np_cnp_sent_total{interface=\"eth0\",hook=\"egress\"}; `/healthz` answers 200 while
 the process makes progress, `/readyz` 503 with the causes unless all interfaces are managed. Flows have their own series
@@ -36,7 +36,7 @@ Examples:
   dcqcn run
   dcqcn run --config /etc/dcqcn/dcqcn.toml --log-format json
   dcqcn attach eth0 --pacer htb && dcqcn run eth0
-  # an exporter for attachments without a controller
+  # an exporter for attachments without a daemon
   dcqcn run --metrics-only --listen 127.0.0.1:9310 --top-qps 20")]
 pub(super) struct RunArgs {
     /// Interfaces that are already attached [default: those of the file].
@@ -66,8 +66,8 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether the controller runs, which has its own log.
-    pub(super) const fn keeps_its_own_log(&self) -> bool {
+    /// Whether the daemon runs, which has its own log.
+    pub(super) const fn has_own_log(&self) -> bool {
         !self.metrics_only
     }
 
@@ -91,7 +91,7 @@ impl RunArgs {
             let config = Config::load(file.path())?;
             (Source::File(file), config)
         } else {
-            (Source::Ifaces(ifaces.into_iter().map(called).collect()), Config::default())
+            (Source::Ifaces(ifaces.into_iter().map(resolve_altname).collect()), Config::default())
         };
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
         daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)

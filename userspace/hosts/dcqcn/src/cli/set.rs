@@ -41,17 +41,17 @@ pub(super) struct SetArgs {
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Edits { ifaces, all, profile, changes } = self.edits;
-        let manner = confirm::manner(false, self.confirm)?;
-        let _waiter = Waiter::start(manner)?;
+        let change_mode = confirm::change_mode(false, self.confirm)?;
+        let _waiter = Waiter::start(change_mode)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
-        let changed = targets::change(&targets::names(ifaces, all)?, manner, |_, config| {
-            profile.map_or(Ok(()), |profile: Profile| profile.put_into(config))?;
+        let changed = targets::change(&targets::names(ifaces, all)?, change_mode, |_, config| {
+            profile.map_or(Ok(()), |profile: Profile| profile.apply_to(config))?;
             Ok(changes.iter().try_for_each(|change| change.apply(config))?)
         })?;
         let report = match profile {
             Some(_) => ChangeReport::of_differences(&changed),
             None => ChangeReport::of_keys(&changed, &keys),
         };
-        out.show(&Changed::new(report, &changed, manner))
+        out.show(&Changed::new(report, &changed, change_mode))
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 pub(super) struct SeveralFailed {
     errors: Vec<anyhow::Error>,
     /// Whether other interfaces succeeded.
-    pub(super) is_partly_done: bool,
+    pub(super) is_partially_done: bool,
 }
 
 impl fmt::Display for SeveralFailed {
@@ -21,13 +21,13 @@ impl fmt::Display for SeveralFailed {
 impl Error for SeveralFailed {}
 
 /// The result of a command on several interfaces, with one error per line.
-pub(super) fn result(mut errors: Vec<anyhow::Error>, is_partly_done: bool) -> anyhow::Result<()> {
+pub(super) fn result(mut errors: Vec<anyhow::Error>, is_partially_done: bool) -> anyhow::Result<()> {
     match errors.pop() {
         None => Ok(()),
-        Some(error) if errors.is_empty() && !is_partly_done => Err(error),
+        Some(error) if errors.is_empty() && !is_partially_done => Err(error),
         Some(error) => {
             errors.push(error);
-            Err(SeveralFailed { errors, is_partly_done }.into())
+            Err(SeveralFailed { errors, is_partially_done }.into())
         }
     }
 }

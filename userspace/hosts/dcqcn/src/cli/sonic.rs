@@ -23,7 +23,7 @@ pub(super) fn import(
 ) -> anyhow::Result<()> {
     let db = Database::read(file)?;
     let mut import = Import::default();
-    let changes = targets::change(&[iface], confirm::manner(dry_run, None)?, |_, config| {
+    let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;

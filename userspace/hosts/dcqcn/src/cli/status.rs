@@ -13,7 +13,7 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
 use super::confirm::Waiting;
-use super::targets::called;
+use super::targets::resolve_altname;
 
 /// Show attachments, and whether the kernel has all of their parts.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ impl StatusArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let detailed = self.iface.is_some();
         let Survey { mut attachments, mut broken } = attach::survey()?;
-        if let Some(iface) = self.iface.map(called) {
+        if let Some(iface) = self.iface.map(resolve_altname) {
             attachments.retain(|(info, _)| info.iface == iface);
             broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
             if attachments.is_empty() && broken.is_empty() {

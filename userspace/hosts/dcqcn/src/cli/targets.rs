@@ -23,7 +23,7 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
         }
         return Ok(names);
     }
-    for iface in ifaces.into_iter().map(called) {
+    for iface in ifaces.into_iter().map(resolve_altname) {
         if !names.contains(&iface) {
             names.push(iface);
         }
@@ -33,7 +33,7 @@ pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String
 
 /// Resolves an altname (`ip link property add dev IFACE altname NAME`) to the interface's name; an unknown name is
 /// returned unchanged, and rejected later.
-pub(super) fn called(iface: String) -> String {
+pub(super) fn resolve_altname(iface: String) -> String {
     let link = Netlink::connect().and_then(|netlink| netlink.link(&iface));
     link.map_or(iface, |link| link.name)
 }
@@ -62,11 +62,11 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
         );
     }
     let mut chosen: Vec<String> =
-        words.iter().filter(|word| !is_pattern(word)).cloned().map(called).collect();
+        words.iter().filter(|word| !is_pattern(word)).cloned().map(resolve_altname).collect();
     for link in links.into_iter().filter(|link| !attached.contains(&link.index)) {
-        let is_meant = patterns.iter().any(|pattern| matches(pattern, &link))
+        let is_selected = patterns.iter().any(|pattern| matches(pattern, &link))
             || devices.iter().any(|device| device.is_on(link.index));
-        if is_meant && !chosen.contains(&link.name) {
+        if is_selected && !chosen.contains(&link.name) {
             chosen.push(link.name);
         }
     }
@@ -184,12 +184,12 @@ pub(super) fn missing(what: &str) -> clap::Error {
 /// Changes the parameters of all interfaces or of none, and records it in the audit log.
 pub(super) fn change(
     ifaces: &[String],
-    manner: ChangeMode,
+    change_mode: ChangeMode,
     edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Change>> {
-    audit::change(ifaces, manner, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
-        let not_there = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
-        if not_there && ifaces.len() == 1 {
+    audit::change(ifaces, change_mode, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
+        let is_not_attached = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
+        if is_not_attached && ifaces.len() == 1 {
             return error;
         }
         error.context(format!("nothing was changed: rejected for {iface}"))
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_named_once() {
-        let named = ["b", "a", "b"].map(String::from).to_vec();
-        assert_eq!(names(named, false).unwrap(), ["b", "a"]);
+    fn duplicate_interface_names_are_merged() {
+        let requested = ["b", "a", "b"].map(String::from).to_vec();
+        assert_eq!(names(requested, false).unwrap(), ["b", "a"]);
     }
 }

@@ -64,11 +64,11 @@ impl UpgradeArgs {
             }
         }
         let is_done = |upgraded: &Upgraded| upgraded.problems.is_empty() || !upgraded.replaced.is_empty();
-        let is_partly_done = report.upgraded.iter().any(is_done);
-        if failed.is_empty() || is_partly_done {
+        let is_partially_done = report.upgraded.iter().any(is_done);
+        if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partly_done)
+        several::result(failed, is_partially_done)
     }
 }
 

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_the_meaning_of_their_vendor() {
+    fn vendor_counter_names_classified() {
         for (name, meaning) in [
             ("rx_prio3_pause", Pause),
             ("rx_pfc_ena_frames_pri3", Pause),

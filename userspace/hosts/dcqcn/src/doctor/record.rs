@@ -181,7 +181,7 @@ fn check_counts(counts: &Counts) -> Result<(), String> {
         }
     }
     match counts.classes.keys().find(|&&tc| usize::from(tc) >= CLASSES) {
-        Some(tc) => Err(format!("traffic class {tc} is out of range: allowed is 0 to {}", CLASSES - 1)),
+        Some(tc) => Err(format!("traffic class {tc} is out of range: 0 to {}", CLASSES - 1)),
         None => Ok(()),
     }
 }
@@ -211,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
-        for (from, to, says) in [
+    fn damaged_recording_reports_cause() {
+        for (from, to, expected) in [
             ("\"version\": 1", "\"version\": 7", "version 7"),
             ("\"version\": 1", "\"Version\": 1", "version unknown"),
             ("\"version\": 1,", "\"version\": 1", "line"),
@@ -222,12 +222,12 @@ mod tests {
             ("\"100gbit\"", "\"100tbit\"", "link_rate"),
         ] {
             let error = damaged(from, to);
-            assert!(error.contains(says) && error.contains(SNAPSHOT), "{from} to {to}: {error}");
+            assert!(error.contains(expected) && error.contains(SNAPSHOT), "{from} to {to}: {error}");
         }
     }
 
     #[test]
-    fn missing_fields_named() {
+    fn missing_fields_reported() {
         let dir = tempfile::tempdir().unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("--record"));
         write(dir.path(), &healthy()).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_recording_is_read() {
+    fn truncated_recordings_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let text = serde_json::to_string(&healthy()).unwrap();
         for len in (0..text.len()).step_by(97) {

@@ -367,12 +367,18 @@ impl Attached {
     pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Seen> {
         let after = self.after.as_ref()?;
         let zero = Counts::default();
-        let lately = self.before.as_ref().map(|before| after.since(before));
-        if let Some(lately) = lately.filter(|lately| lately.has_roce()) {
-            return Some(Seen { counts: lately, when: format!("in {}", snapshot.window()), lately: true });
+        let is_between_readings = self.before.as_ref().map(|before| after.since(before));
+        if let Some(is_between_readings) =
+            is_between_readings.filter(|is_between_readings| is_between_readings.has_roce())
+        {
+            return Some(Seen {
+                counts: is_between_readings,
+                when: format!("in {}", snapshot.window()),
+                is_between_readings: true,
+            });
         }
         let counts = after.since(&zero);
-        Some(Seen { counts, when: "since it was attached".to_owned(), lately: false })
+        Some(Seen { counts, when: "since it was attached".to_owned(), is_between_readings: false })
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
         }
     }
     let opened = attached::first(netlink.as_ref(), &mut notes);
-    let looked_ns = monotonic_ns();
+    let first_read_ns = monotonic_ns();
     let silent = |link: &&Link| attached::without_roce(&opened).any(|iface| iface == link.name);
     let mut sampler = Sampler::open(snapshot.links.iter().filter(silent).map(|link| link.index));
     match &netlink {
@@ -50,7 +50,7 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     if let Some(sampler) = sampler {
         sampler.finish(&mut snapshot.links);
     }
-    snapshot.attachments = attached::second(opened, looked_ns, &mut notes);
+    snapshot.attachments = attached::second(opened, first_read_ns, &mut notes);
     if let Some(netlink) = &netlink {
         links::second(netlink, &mut snapshot.links);
     }

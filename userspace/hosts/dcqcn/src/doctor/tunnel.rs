@@ -192,7 +192,11 @@ mod tests {
             ("uet", ethernet(0x0800, &v4(17, &udp(4793, &[0; 8]))), Some(UET)),
             ("uet of the reference provider", ethernet(0x0800, &v4(17, &udp(49150, &[0; 8]))), Some(UET)),
             ("uet over IP", ethernet(0x86dd, &v6(253, &[0; 8])), Some(UET)),
-            ("the outermost counts", ethernet(0x0800, &v4(4, &v4(17, &vxlan(&frame)))), Some("ipip")),
+            (
+                "the outermost tunnel determines the label",
+                ethernet(0x0800, &v4(4, &v4(17, &vxlan(&frame)))),
+                Some("ipip"),
+            ),
         ] {
             assert_eq!(label(&packet), expected, "{name}");
             for len in 0..packet.len() {

@@ -76,7 +76,7 @@ fn small_screen_shows_key_columns() {
 }
 
 #[test]
-fn no_flows_and_no_sample_say_so() {
+fn empty_screen_states_the_reason() {
     assert!(screen(&state(0), 80, 12).contains("\n no flow has left eth0 yet\n"));
     let mut lost = state(3);
     lost.lose(&dcqcn_loader::attach::Error::NotAttached { iface: "eth0".into() });
@@ -217,13 +217,13 @@ fn help_lists_keys() {
 #[test]
 fn sparkline_shows_recent_rates() {
     let mut state = state(2);
-    let (mut now, gone) = (reading("eth0", 3_000, 2), reading("eth0", 3_000, 2).rp[0].id);
+    let (mut now, removed) = (reading("eth0", 3_000, 2), reading("eth0", 3_000, 2).rp[0].id);
     for _ in 0..HISTORY + 5 {
         state.show(Sample::new(None, &now), now.params.config);
     }
     let id = state.sample.as_ref().unwrap().qps[0].id();
     assert_eq!(state.history(&id).count(), HISTORY);
-    now.rp.retain(|flow| flow.id != gone);
+    now.rp.retain(|flow| flow.id != removed);
     state.show(Sample::new(None, &now), now.params.config);
     now = reading("eth0", 3_000, 2);
     state.show(Sample::new(None, &now), now.params.config);

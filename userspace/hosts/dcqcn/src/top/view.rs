@@ -18,9 +18,9 @@ use super::state::{HISTORY, Mode, State, Status};
 /// Maximum width of a queue's bar.
 const MAX_BAR: usize = 40;
 /// Width of the columns next to a bar.
-const BESIDE_BAR: usize = 60;
+const BAR_MARGIN: usize = 60;
 /// Width of the port column, with two ports: `  to` and the interface (IFNAMSIZ).
-const BESIDE_PORT: usize = 20;
+const PORT_MARGIN: usize = 20;
 /// Minimum screen width for sparklines, which would displace more important columns.
 const MIN_FOR_HISTORY: usize = 78;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -141,8 +141,8 @@ fn bars(sample: &Sample) -> impl Iterator<Item = (&ClassSample, &str, u64)> {
 
 fn classes(sample: &Sample, width: usize) -> Vec<Line<'static>> {
     let several = sample.ports.len() > 1;
-    let beside = BESIDE_BAR + if several { BESIDE_PORT } else { 0 };
-    let bar_width = width.saturating_sub(beside).min(MAX_BAR);
+    let margin = BAR_MARGIN + if several { PORT_MARGIN } else { 0 };
+    let bar_width = width.saturating_sub(margin).min(MAX_BAR);
     let bar_title = if bar_width > 4 { "QUEUE" } else { "" };
     let head = format!(
         " TC  {bar_title:<bar_width$} {:>8} {:>8} {:>8} {:>9} {:>8} {:>7}",
@@ -156,7 +156,7 @@ fn classes(sample: &Sample, width: usize) -> Vec<Line<'static>> {
             depth if depth <= class.kmax_bytes => Color::Yellow,
             _ => Color::Red,
         };
-        let beside = format!(
+        let margin = format!(
             " {:>8} {:>8} {:>8} {:>9.0} {:>8.0} {:>6.2}%{}",
             render::bytes(depth),
             threshold(class.kmin_bytes),
@@ -169,7 +169,7 @@ fn classes(sample: &Sample, width: usize) -> Vec<Line<'static>> {
         lines.push(Line::from(vec![
             Span::raw(format!(" {:>2}  ", class.tc)),
             Span::styled(bar(class, depth, bar_width), Style::new().fg(color)),
-            Span::raw(beside),
+            Span::raw(margin),
         ]));
     }
     lines.extend(own_queues(sample));
@@ -342,10 +342,10 @@ fn value(frame: &mut Frame<'_>, state: &State, key: Key, text: &str) {
 fn wrapped(text: &str, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let room = lines.last().map_or(0, |line| width.saturating_sub(line.chars().count()));
+        let remaining = lines.last().map_or(0, |line| width.saturating_sub(line.chars().count()));
         match lines.last_mut() {
             Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if room > word.chars().count() => {
+            Some(line) if remaining > word.chars().count() => {
                 line.push(' ');
                 line.push_str(word);
             }

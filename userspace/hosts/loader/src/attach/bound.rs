@@ -14,13 +14,13 @@ use super::hook_names::tc_hook;
 pub(super) struct Bound {
     pub(super) id: u32,
     pub(super) program_id: u32,
-    /// Interface index, in whatever namespace; 0 if the interface is gone. `None` if it was not read.
+    /// Interface index, in any namespace; 0 if the interface was removed. `None` if it was not read.
     pub(super) ifindex: Option<u32>,
 }
 
 impl Bound {
     /// Reads a pinned link; `None` if it does not exist.
-    pub(super) fn look(path: &Path, pin: &str) -> Option<Self> {
+    pub(super) fn read(path: &Path, pin: &str) -> Option<Self> {
         let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
         let info = link.info().ok()?;
         let (id, program_id) = (info.id(), info.program_id());
@@ -32,10 +32,10 @@ impl Bound {
         Some(Self { id, program_id, ifindex: field(&text, "ifindex:") })
     }
 
-    /// As [`Self::look`], and always with the interface. aya does not expose an XDP link's descriptor, so
+    /// As [`Self::read`], and always with the interface. aya does not expose an XDP link's descriptor, so
     /// its fdinfo is found by link ID.
-    pub(super) fn look_closely(path: &Path, pin: &str) -> Option<Self> {
-        let bound = Self::look(path, pin)?;
+    pub(super) fn read_with_interface(path: &Path, pin: &str) -> Option<Self> {
+        let bound = Self::read(path, pin)?;
         if bound.ifindex.is_some() {
             return Some(bound);
         }

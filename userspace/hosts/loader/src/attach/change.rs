@@ -100,14 +100,14 @@ impl Transaction {
                 note(&place, record, pending)
             });
             if let Err(error) = written {
-                put_back(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+                restore(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
                 return Err(Refused { iface: change.iface.clone(), error });
             }
         }
         for (done, change) in changes.iter().enumerate() {
             let written = open.get_mut(done).map_or(Ok(()), |(attachment, _)| put(attachment, &change.new));
             if let Err(error) = written {
-                put_back(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
+                restore(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(Refused { iface: change.iface.clone(), error });
             }
         }
@@ -118,19 +118,19 @@ impl Transaction {
 /// Journals the values to restore unless the change is confirmed.
 fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
     place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
-    failpoint::step("what comes back is written down");
+    failpoint::step("the values to restore are journaled");
     Ok(())
 }
 
 /// Restores the old parameters, and the old journals if they were changed.
-fn put_back<'a>(
+fn restore<'a>(
     place: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
-    is_noted: bool,
+    is_journaled: bool,
 ) {
     for ((attachment, record), change) in open {
         let mut undone = put(attachment, &change.old);
-        if is_noted && undone.is_ok() {
+        if is_journaled && undone.is_ok() {
             undone = place.store(record.info.ifindex).write(record);
         }
         if let Err(error) = undone {
@@ -176,7 +176,7 @@ pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Er
     }
     failpoint::step("parameters are active");
     // The parameters are active even if this fails; the depths are then wrong for a few seconds.
-    if let Err(error) = attachment.maps.keep_depths(&before, &params, monotonic_ns()) {
+    if let Err(error) = attachment.maps.preserve_depths(&before, &params, monotonic_ns()) {
         tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve virtual queue depths");
     }
     Ok(())

@@ -76,7 +76,7 @@ fn detach_found(
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
-            undo::give_up(place, ifindex)?;
+            undo::abandon(place, ifindex)?;
             return Ok(vec!["programs and maps removed; its journal cannot be read and is abandoned".into()]);
         }
         Err(error) => return Err(error),
@@ -89,14 +89,14 @@ fn detach_found(
     }
     let settled = undo::rollback(place, netlink, record)?;
     if options.force && !settled.left.is_empty() {
-        let given_up: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
-        undo::give_up(place, ifindex)?;
-        return Ok([settled.done, given_up].concat());
+        let abandoned: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
+        undo::abandon(place, ifindex)?;
+        return Ok([settled.done, abandoned].concat());
     }
     settled.result(iface)
 }
 
-/// Detaches everything in this network namespace, in whatever state, and continues after errors.
+/// Detaches everything in this network namespace, in any state, and continues after errors.
 ///
 /// # Errors
 /// The first error, if some attachment could not be undone.

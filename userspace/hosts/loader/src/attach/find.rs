@@ -7,7 +7,7 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
 use nix::errno::Errno;
 
-use super::hook_names::{labelled, named};
+use super::hook_names::{with_current_names, with_names};
 use super::identity::boot_id;
 use super::journal::{Record, State};
 use super::state_dir::StateDir;
@@ -47,21 +47,23 @@ pub struct Broken {
 pub fn survey() -> Result<Survey, Error> {
     let place = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
-    let survey = look(&place, &links)?;
+    let survey = read_survey(&place, &links)?;
     if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
         return Ok(survey);
     }
     // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
     let _lock = place.lock().ok();
-    look(&place, &links)
+    read_survey(&place, &links)
 }
 
-fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
+fn read_survey(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     for ifindex in place.ifindexes()? {
         match place.read(ifindex) {
             Ok(None) => {}
-            Ok(Some(record)) => survey.attachments.push((labelled(record.info, links), record.state)),
+            Ok(Some(record)) => {
+                survey.attachments.push((with_current_names(record.info, links), record.state))
+            }
             Err(error) => {
                 survey.broken.push(Broken { iface: name_of(links, ifindex).map(str::to_owned), error });
             }
@@ -79,7 +81,7 @@ fn look(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
 /// # Errors
 /// The state directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
-    let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
         tracing::warn!(iface = iface.unwrap_or_default(), %error, "journal skipped");
     }
@@ -98,7 +100,7 @@ pub fn ids() -> Result<BTreeSet<Id>, Error> {
     Ok(whole.map(|record| record.info.id()).collect())
 }
 
-/// As [`list`], without attachments whose interface is gone.
+/// As [`list`], without attachments of removed interfaces.
 pub fn list_alive() -> Result<Vec<Info>, Error> {
     let Alive { attached, unreadable } = alive()?;
     for (iface, error) in unreadable {
@@ -122,7 +124,7 @@ pub struct Alive {
 /// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
     let links = Netlink::connect()?.links()?;
-    let Survey { attachments, broken } = look(&StateDir::here()?, &links)?;
+    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &links)?;
     let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(Alive {
@@ -131,12 +133,12 @@ pub fn alive() -> Result<Alive, Error> {
     })
 }
 
-/// Names of all records of this network namespace, in whatever state, for detaching them.
+/// Names of all records of this network namespace, in any state, for detaching them.
 ///
 /// # Errors
 /// The state directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
-    let Survey { attachments, broken } = look(&StateDir::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);
     Ok(names.chain(broken.into_iter().filter_map(|broken| broken.iface)).collect())
 }
@@ -184,7 +186,7 @@ pub fn open_probe(iface: &str) -> Result<Probe, Error> {
     Ok(Probe::pinned(&place.pins(info.ifindex))?)
 }
 
-/// Whether the interface of an attachment still exists, under whatever name.
+/// Whether the interface of an attachment still exists, under any name.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
     if StateDir::here()?.cookie != info.netns_cookie {
         return Ok(false);
@@ -212,12 +214,12 @@ pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
         return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
     }
     let name = |index| netlink.link_by_index(index).ok().map(|link| link.name);
-    Ok(Record { info: named(record.info, name), ..record })
+    Ok(Record { info: with_names(record.info, name), ..record })
 }
 
 /// Locates the record of an interface.
 pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
-    // Usually one query is enough, however many interfaces there are.
+    // Usually one query is enough, independent of the number of interfaces.
     if let Ok(link) = netlink.link(iface)
         && place.journal(link.index).exists()
     {
@@ -234,7 +236,7 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
             let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
             return Err(Error::InlinePeer { iface: iface.to_owned(), first });
         }
-        // An interface that is gone is found by its recorded name.
+        // A removed interface is found by its recorded name.
         if info.iface == iface && name_of(&links, ifindex).is_none() {
             return Ok(Found::Journal(ifindex));
         }
@@ -283,7 +285,7 @@ impl Journals {
 /// # Errors
 /// [`Error::AlreadyAttached`], [`Error::InlinePeer`] or [`Error::Earlier`], or the interface's journal
 /// cannot be read.
-pub(super) fn refuse_taken(
+pub(super) fn check_unattached(
     place: &StateDir,
     netlink: &Netlink,
     link: &Link,

@@ -57,7 +57,7 @@ pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
         others.extend(if matches!(owed, UndoStep::Filter { .. }) {
             on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
         } else {
-            let ours = Bound::look(&pins.join(hook), hook).map(|link| link.program_id);
+            let ours = Bound::read(&pins.join(hook), hook).map(|link| link.program_id);
             on_tcx(hook, &chain(&iface, info.ifindex, attach_type)?, ours)
         });
     }
@@ -79,11 +79,11 @@ pub(super) fn chain(
     attach_type: TcAttachType,
 ) -> Result<Vec<ChainProgram>, Error> {
     if let Ok((_, programs)) = SchedClassifier::query_tcx(iface, attach_type) {
-        let named = |program: &ProgramInfo| ChainProgram {
+        let describe = |program: &ProgramInfo| ChainProgram {
             id: program.id(),
             name: program.name_as_str().map(str::to_owned),
         };
-        return Ok(programs.iter().map(named).collect());
+        return Ok(programs.iter().map(describe).collect());
     }
     let number = if attach_type == TcAttachType::Ingress { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS };
     let listed = syscall::tcx_programs(ifindex, number);
@@ -124,14 +124,14 @@ pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other
 
 /// Notes on the programs that run after ours and before ours.
 pub(super) fn notes(hook: &str, others: &[Other]) -> Vec<String> {
-    let named = |is_before: bool| -> Option<String> {
-        let named = others.iter().filter(|other| other.is_before == is_before).map(ToString::to_string);
-        let named: Vec<_> = named.collect();
-        (!named.is_empty()).then(|| named.join(", "))
+    let describe = |is_before: bool| -> Option<String> {
+        let names = others.iter().filter(|other| other.is_before == is_before).map(ToString::to_string);
+        let names: Vec<_> = names.collect();
+        (!names.is_empty()).then(|| names.join(", "))
     };
-    let after = named(false).map(|others| format!("{hook}: runs before {others}"));
-    let before = named(true).map(|others| {
-        format!("{hook}: runs after {others}, and sees only what that lets go on (TC_ACT_UNSPEC)")
+    let after = describe(false).map(|others| format!("{hook}: runs before {others}"));
+    let before = describe(true).map(|others| {
+        format!("{hook}: runs after {others}, and sees only packets that it passes on (TC_ACT_UNSPEC)")
     });
     after.into_iter().chain(before).collect()
 }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_lower_priority_numbers_come_first() {
+    fn filters_ordered_by_priority_number() {
         let filters = [filter(Some("cil_from_netdev"), 1), filter(Some("dcqcn_egress"), 5), filter(None, 9)];
         let others = on_clsact("egress", &filters, "dcqcn_egress");
         let found: Vec<_> = others.iter().map(|other| (other.name.as_str(), other.is_before)).collect();

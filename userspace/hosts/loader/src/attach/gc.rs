@@ -1,4 +1,4 @@
-//! Undoes unfinished operations, and frees the state of interfaces and namespaces that are gone.
+//! Undoes unfinished operations, and frees the state of removed interfaces and namespaces.
 
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
@@ -9,7 +9,7 @@ use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::undo::{Reach, rollback, settle_in};
+use super::undo::{Reach, rollback, settle_with};
 use super::{Error, foreign, verify};
 
 /// Result of freeing one attachment.
@@ -27,14 +27,14 @@ pub struct Freed {
     pub problem: Option<String>,
 }
 
-/// Frees attachments of namespaces and interfaces that are gone, and undoes partial ones in this namespace.
+/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace.
 ///
 /// # Errors
 /// Another process holds the lock, or a kernel query fails.
 pub fn gc() -> Result<Vec<Freed>, Error> {
     let place = StateDir::here()?;
     let mut freed = elsewhere(&place);
-    // A detach killed at its very end leaves a lock file and nothing else.
+    // A detach killed at its last step leaves only a lock file.
     if !place.is_there() && place.pinned()?.is_empty() {
         return Ok(freed);
     }
@@ -60,7 +60,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
 fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
     match record.state {
         _ if record.boot_id != boot_id() => Some("of an earlier boot"),
-        _ if !is_here => Some("the interface is gone"),
+        _ if !is_here => Some("the interface was removed"),
         State::Attached => None,
         State::Attaching => Some("attaching it was interrupted"),
         State::Detaching => Some("detaching it was interrupted"),
@@ -73,7 +73,7 @@ fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Resul
         rollback(place, netlink, record)?
     } else {
         let ifindex = record.info.ifindex;
-        settle_in(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
+        settle_with(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
     };
     let done = settled.done.clone();
     let problem = settled.result(&iface).err().map(|error| error.to_string());
@@ -91,14 +91,14 @@ pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees attachments of other namespaces that are gone, or whose interface is.
+/// Frees attachments of other namespaces if the namespace or the interface was removed.
 ///
-/// Never waits and never fails: whatever cannot be checked is left for the next call.
+/// Never waits and never fails: attachments that cannot be checked are left for the next call.
 pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
     let places = StateDir::all().unwrap_or_default();
     for place in places.iter().filter(|place| place.cookie != here.cookie) {
-        match elsewhere_in(place) {
+        match free_in_other_namespaces(place) {
             Ok(more) => freed.extend(more),
             Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "namespace skipped"),
         }
@@ -106,7 +106,7 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     freed
 }
 
-fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
+fn free_in_other_namespaces(place: &StateDir) -> Result<Vec<Freed>, Error> {
     let Some(_lock) = place.try_lock()? else {
         return Ok(Vec::new());
     };
@@ -119,13 +119,13 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
         let why = if record.boot_id != boot_id {
             "of an earlier boot"
         } else if is_gone(place, &record, my_inode) {
-            "its network namespace or interface is gone"
+            "its network namespace or interface was removed"
         } else {
             continue;
         };
         let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
         let journal = Journal::resume(record, place.store(ifindex));
-        let settled = settle_in(journal, &place.pins(ifindex), Reach::Gone);
+        let settled = settle_with(journal, &place.pins(ifindex), Reach::Gone);
         let done = settled.done.clone();
         let problem = settled.result(&iface).err().map(|error| error.to_string());
         tracing::info!(iface, netns_cookie, why, problem, "freed");
@@ -137,12 +137,12 @@ fn elsewhere_in(place: &StateDir) -> Result<Vec<Freed>, Error> {
     Ok(freed)
 }
 
-/// Whether the interface of a record of another namespace is certainly gone.
+/// Whether the interface of a record of another namespace was certainly removed.
 fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
     // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
     let bound = record.owed.iter().filter_map(|owed| match owed {
-        UndoStep::Link { pin } => Bound::look_closely(&pins.join(pin), pin),
+        UndoStep::Link { pin } => Bound::read_with_interface(&pins.join(pin), pin),
         _ => None,
     });
     let bound: Vec<_> = bound.collect();
@@ -153,7 +153,7 @@ fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     if record.state == State::Attached && !bound.is_empty() {
         return true;
     }
-    // An inode number is reused only after its namespace is gone.
+    // An inode number is reused only after its namespace was removed.
     record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
 }
 
@@ -171,13 +171,13 @@ pub(super) fn reclaim(
     links: &[Link],
     journals: &mut Journals,
 ) -> Result<Vec<UndoStep>, Error> {
-    moved_here(place, netlink, link)?;
+    free_previous_namespace(place, netlink, link)?;
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
         // The caller found that this attachment is not complete.
-        let of_it = (ifindex == link.index).then_some("its programs are no longer on their hooks");
-        let why = reason(record, is_here).or(of_it)?;
+        let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
+        let why = reason(record, is_here).or(without_programs)?;
         verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
     };
     let due: Vec<_> = journals.records().filter_map(due).collect();
@@ -204,7 +204,7 @@ pub(super) fn reclaim(
 ///
 /// # Errors
 /// Another process holds the lock of that namespace.
-fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
@@ -221,7 +221,7 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
             };
             let pins = place.pins(ifindex);
             let is_here = record.owed.iter().any(|owed| match owed {
-                UndoStep::Link { pin } => Bound::look(&pins.join(pin), pin)
+                UndoStep::Link { pin } => Bound::read(&pins.join(pin), pin)
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });
@@ -233,7 +233,7 @@ fn moved_here(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Err
             let _lock = place.lock()?;
             if let Ok(Some(record)) = place.read(ifindex) {
                 let journal = Journal::resume(record, place.store(ifindex));
-                let problem = settle_in(journal, &pins, Reach::Gone).result(&link.name).err();
+                let problem = settle_with(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
                 tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }

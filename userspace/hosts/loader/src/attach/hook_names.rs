@@ -30,12 +30,12 @@ pub(super) fn tc_hook(hook: &str) -> Option<(&'static str, TcAttachType, Handle)
 }
 
 /// `info` with the interfaces' current names.
-pub(super) fn labelled(info: Info, links: &[Link]) -> Info {
-    named(info, |index| name_of(links, index).map(str::to_owned))
+pub(super) fn with_current_names(info: Info, links: &[Link]) -> Info {
+    with_names(info, |index| name_of(links, index).map(str::to_owned))
 }
 
-/// As [`labelled`], with a lookup function for names.
-pub(super) fn named(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
+/// As [`with_current_names`], with a lookup function for names.
+pub(super) fn with_names(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
     let iface = name(info.ifindex).unwrap_or(info.iface);
     let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);
     Info { iface, inline_peer, ..info }

@@ -21,7 +21,7 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// Adds the clsact qdisc.
 pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
     match tc::qdisc_add_clsact(&link.name) {
-        Err(error) if !already_there(&error) => {
+        Err(error) if !is_already_present(&error) => {
             Err(Error::Attach { program: "clsact", iface: link.name.clone(), source: error.into(), next: "" })
         }
         _ => Ok(()),
@@ -87,7 +87,7 @@ pub(super) fn replace_filter(
         program: hook,
         iface: link.name.clone(),
         source,
-        next: "; the program attached before stays",
+        next: "; the previous program stays attached",
     };
     let Some((program, attach_type, parent)) = tc_hook(hook) else {
         return Ok(false);
@@ -146,7 +146,7 @@ pub(super) fn attach_xdp(
     }
 }
 
-fn already_there(error: &TcError) -> bool {
+fn is_already_present(error: &TcError) -> bool {
     let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
     causes.any(|e| {
         e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists)

@@ -145,7 +145,7 @@ impl<S: Store> Journal<S> {
     pub(super) fn begin(record: Record, store: S) -> Result<Self, S::Error> {
         let mut journal = Self { record, store };
         journal.record.state = State::Attaching;
-        journal.write("attaching is begun")?;
+        journal.write("attach started")?;
         Ok(journal)
     }
 
@@ -166,7 +166,7 @@ impl<S: Store> Journal<S> {
     ) -> Result<T, E> {
         let what = format!("{owed:?}");
         self.record.owed.push(owed);
-        if let Err(error) = self.write(&format!("{what} is written down")) {
+        if let Err(error) = self.write(&format!("{what} is journaled")) {
             self.record.owed.pop();
             return Err(error.into());
         }
@@ -198,7 +198,7 @@ impl<S: Store> Journal<S> {
         self.record.state = State::Detaching;
         // A full disk must not prevent detaching: the steps are already journaled, and undoing twice is
         // harmless.
-        let _ = self.write("detaching is begun");
+        let _ = self.write("detach started");
         for owed in self.record.owed.iter().rev() {
             match undo(&self.record.info, owed) {
                 Ok(what) => done.extend(what),
@@ -211,9 +211,9 @@ impl<S: Store> Journal<S> {
         }
         left.reverse();
         self.record.owed = left;
-        let is_paid = self.record.owed.is_empty();
-        let kept = if is_paid { self.store.remove() } else { self.store.write(&self.record) };
-        errors.extend(kept.err());
+        let is_undone = self.record.owed.is_empty();
+        let stored = if is_undone { self.store.remove() } else { self.store.write(&self.record) };
+        errors.extend(stored.err());
         failpoint::step("everything is undone");
         UndoReport { done, errors, left: self.record.owed.clone() }
     }

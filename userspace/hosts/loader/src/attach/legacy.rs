@@ -14,7 +14,7 @@ use super::hook_names::{HOOKS, XDP_PEER, filter_name};
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, Store, UndoStep};
 use super::state_dir::{StateDir, names};
-use super::undo::{Reach, settle_in};
+use super::undo::{Reach, settle_with};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
@@ -82,7 +82,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         pending: None,
     };
     let store = Kept { path: path.to_owned(), pins: pins.clone() };
-    settle_in(Journal::resume(record, store), &pins, reach).result(&iface)
+    settle_with(Journal::resume(record, store), &pins, reach).result(&iface)
 }
 
 /// Store of an old journal, which is not rewritten, only removed when everything is undone.

@@ -133,7 +133,7 @@ mod tests {
         fs::remove_file(&path).expect("there");
         assert!(Lock::attempt(&path).expect("a file").is_some());
         fs::remove_dir_all(dir.path()).expect("there");
-        assert!(Lock::attempt(&path).expect("no file").is_none(), "who only looks makes nothing");
+        assert!(Lock::attempt(&path).expect("no file").is_none(), "a check creates no file");
         let make_dir = || {
             fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
         };

@@ -75,12 +75,12 @@ mod tests {
             let ((to_one, one), (to_two, two)) = (channel(), channel());
             vec![(1, to_two, one), (2, to_one, two)]
         };
-        let meet = |(number, other, own): Job| {
+        let exchange = |(number, other, own): Job| {
             other.send(number).ok()?;
             own.recv_timeout(Duration::from_secs(5)).ok()
         };
-        assert_eq!(run_on(2, jobs(), meet), [Some(2), Some(1)]);
-        assert_eq!(run_on(8, jobs(), meet), [Some(2), Some(1)]);
+        assert_eq!(run_on(2, jobs(), exchange), [Some(2), Some(1)]);
+        assert_eq!(run_on(8, jobs(), exchange), [Some(2), Some(1)]);
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_does_all_jobs_in_turn() {
+    fn one_thread_runs_all_jobs_in_order() {
         assert_eq!(run_on(1, vec![3, 1, 2], |job| job * 10), [30, 10, 20]);
         assert_eq!(run_on(4, Vec::<u32>::new(), |job| job), [0; 0]);
     }

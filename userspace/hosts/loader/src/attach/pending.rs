@@ -8,7 +8,7 @@ use dcqcn_support::clock::boottime_ns;
 
 use super::change::{Change, Refused, put};
 use super::find::find;
-use super::hook_names::labelled;
+use super::hook_names::with_current_names;
 use super::identity::boot_id;
 use super::journal::{Record, State, Store as _};
 use super::pending_revert::Pending;
@@ -45,7 +45,10 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
         return Ok(Vec::new());
     }
     let links = Netlink::connect()?.links()?;
-    Ok(waiting.into_iter().map(|(record, pending)| (labelled(record.info, &links), pending)).collect())
+    Ok(waiting
+        .into_iter()
+        .map(|(record, pending)| (with_current_names(record.info, &links), pending))
+        .collect())
 }
 
 /// Confirms the pending changes of these interfaces, or of all if the list is empty.
@@ -57,15 +60,15 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
     let place = StateDir::here()?;
     // Checked before taking the lock, whose directory may not exist if nothing is attached.
-    named(&place, ifaces)?;
+    pending_of(&place, ifaces)?;
     let _lock = place.lock()?;
     let links = Netlink::connect()?.links()?;
     let mut confirmed = Vec::new();
-    for (mut record, pending) in named(&place, ifaces)? {
+    for (mut record, pending) in pending_of(&place, ifaces)? {
         record.pending = None;
         place.store(record.info.ifindex).write(&record)?;
         failpoint::step("a change is confirmed");
-        confirmed.push((labelled(record.info, &links), pending));
+        confirmed.push((with_current_names(record.info, &links), pending));
     }
     Ok(confirmed)
 }
@@ -77,8 +80,8 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 /// change.
 pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     let place = StateDir::here()?;
-    let look = || match which {
-        Which::Of(ifaces) => named(&place, ifaces),
+    let selected = || match which {
+        Which::Of(ifaces) => pending_of(&place, ifaces),
         Which::Overdue => {
             let now_ns = boottime_ns();
             let waiting = waiting(&place)?;
@@ -86,14 +89,14 @@ pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
         }
     };
     let mut reverted = Reverted::default();
-    if look()?.is_empty() {
+    if selected()?.is_empty() {
         return Ok(reverted);
     }
     let _lock = place.lock()?;
     let links = Netlink::connect()?.links()?;
     // Another process may have reverted them in the meantime.
-    for (record, pending) in look()? {
-        let iface = labelled(record.info.clone(), &links).iface;
+    for (record, pending) in selected()? {
+        let iface = with_current_names(record.info.clone(), &links).iface;
         match revert_one(&place, record, &pending, &links) {
             Ok(change) => reverted.changes.push(change),
             Err(error) => reverted.failed.push(Refused { iface, error }),
@@ -108,10 +111,10 @@ fn revert_one(
     pending: &Pending,
     links: &[Link],
 ) -> Result<Change, Error> {
-    let info = labelled(record.info.clone(), links);
+    let info = with_current_names(record.info.clone(), links);
     let (iface, maps) = (info.iface.clone(), info.open_maps(&place.pins(info.ifindex))?);
     let old = maps.params()?.config;
-    let new = pending.put_into(&old)?;
+    let new = pending.apply_to(&old)?;
     info.check(&new)?;
     put(&mut Attachment { info, maps }, &new)?;
     record.pending = None;
@@ -142,20 +145,20 @@ fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 ///
 /// # Errors
 /// There are none.
-fn named(place: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
-    let mut named = Vec::new();
+fn pending_of(place: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
+    let mut found = Vec::new();
     for iface in ifaces {
         let record = find(place, iface)?;
         match record.pending.clone() {
-            Some(pending) => named.push((record, pending)),
+            Some(pending) => found.push((record, pending)),
             None => return Err(Error::NothingPending { iface: format!(" on {iface}") }),
         }
     }
     if ifaces.is_empty() {
-        named = waiting(place)?;
-        if named.is_empty() {
+        found = waiting(place)?;
+        if found.is_empty() {
             return Err(Error::NothingPending { iface: String::new() });
         }
     }
-    Ok(named)
+    Ok(found)
 }

@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// `config` with the former values.
-    pub(super) fn put_into(&self, config: &Config) -> Result<Config, Error> {
+    pub(super) fn apply_to(&self, config: &Config) -> Result<Config, Error> {
         let mut config = *config;
         for (name, value) in &self.former {
             let refused = |error: &dyn std::error::Error| Error::Unsupported(error.to_string());
@@ -75,11 +75,11 @@ mod tests {
     fn revert_restores_first_values() {
         let first = changed(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
         let pending = Pending::after(None, (&Config::DEFAULT, &first), 10).expect("it changes something");
-        assert_eq!(pending.put_into(&first).expect("it fits"), Config::DEFAULT);
+        assert_eq!(pending.apply_to(&first).expect("it fits"), Config::DEFAULT);
         let second = changed(&first, &["rpg_gd=12", "rpg_hai_rate=70mbit"]);
         let pending = Pending::after(Some(&pending), (&first, &second), 20).expect("it changes something");
         assert_eq!((pending.deadline_ns, pending.former.len()), (20, 3));
-        assert_eq!(pending.put_into(&second).expect("it fits"), Config::DEFAULT);
+        assert_eq!(pending.apply_to(&second).expect("it fits"), Config::DEFAULT);
         assert!(!pending.is_overdue(19) && pending.is_overdue(20));
         assert_eq!((pending.left(5).as_nanos(), pending.left(25).as_nanos()), (15, 0));
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn unknown_pending_parameter_rejected() {
         let former = BTreeMap::from([("rpg_of_old".to_owned(), 1)]);
-        let refused = Pending { deadline_ns: 0, former }.put_into(&Config::DEFAULT);
+        let refused = Pending { deadline_ns: 0, former }.apply_to(&Config::DEFAULT);
         assert!(refused.is_err_and(|error| error.to_string().contains("rpg_of_old")));
     }
 }

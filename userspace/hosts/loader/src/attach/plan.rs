@@ -16,7 +16,7 @@ use dcqcn_support::render;
 use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
-use super::{Error, Info, LinkRateFrom, Request, Unsaid, interrupt, takeover};
+use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, takeover};
 use crate::dataplane::Sizes;
 use crate::failpoint;
 use crate::pacer::{self, Placement};
@@ -171,7 +171,7 @@ impl Plan {
             link_rate_from,
             link_rate_found_bps: (link_rate_from != LinkRateFrom::Given)
                 .then_some(config.scalars.link_rate_bps),
-            unsaid: Some(Unsaid {
+            derived: Some(DerivedDefaults {
                 link_rate_bps: config.scalars.link_rate_bps,
                 wire_overhead_bytes: found.wire_overhead_bytes,
                 other_host: found.other_host,
@@ -241,15 +241,15 @@ fn refuse_kind(link: &Link) -> Result<(), Error> {
 
 /// Size of the RP table; the HTB pacer has classes for fewer flows than the default table.
 fn rp_flows(
-    asked: Option<u32>,
+    requested: Option<u32>,
     default: u32,
     pacer: PacerChoice,
     notes: &mut Vec<String>,
 ) -> Result<u32, Error> {
     if pacer != PacerChoice::Htb {
-        return Ok(asked.unwrap_or(default));
+        return Ok(requested.unwrap_or(default));
     }
-    match asked {
+    match requested {
         Some(flows) if flows > HTB_MAX_FLOWS => Err(Error::Unsupported(format!(
             "flows = {flows} is out of range with the pacer htb: 8 to {HTB_MAX_FLOWS}; attach with fewer, or with --pacer fq"
         ))),
@@ -280,14 +280,14 @@ fn is_bridge(master: &Link) -> bool {
 ///
 /// Native XDP redirects only the packet's bytes. Some software interfaces deliver VLAN tags outside the
 /// packet, whatever their own features, because those of the sender decide.
-fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
-    const TAG_BESIDE: [&str; 4] = ["veth", "netkit", "bond", "team"];
-    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_BESIDE.contains(&kind.as_str()));
+fn inline_mode(requested: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
+    const TAG_IN_METADATA: [&str; 4] = ["veth", "netkit", "bond", "team"];
+    let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_IN_METADATA.contains(&kind.as_str()));
     let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
-        return asked;
+        return requested;
     };
-    match asked {
-        XdpModeChoice::Skb => asked,
+    match requested {
+        XdpModeChoice::Skb => requested,
         XdpModeChoice::Auto => {
             notes.push(format!(
                 "XDP on socket buffers: {name} is a {kind}, whose VLAN tags XDP in the driver would lose (`--xdp-mode driver` \
@@ -300,7 +300,7 @@ fn inline_mode(asked: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>)
                 "VLAN tags that {name} ({kind}) delivers outside the packet are lost; if there are tags, `ethtool -K IFACE \
                  tx-vlan-offload off` at its senders, or `--xdp-mode skb`"
             ));
-            asked
+            requested
         }
     }
 }
@@ -369,16 +369,16 @@ fn link_rate(
     let found =
         |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
     if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
-        let said = settings.link_rate_bps();
-        notes.push(match said {
+        let specified = settings.link_rate_bps();
+        notes.push(match specified {
             Some(bps) if bps > rate_bps => format!(
-                "link rate {} as given, above the {} of the {shaper} shaper on {}, which still applies: flows start \
+                "link rate {} as specified, above the {} of the {shaper} shaper on {}, which still applies: flows start \
                  faster than it sends",
                 show(bps),
                 show(rate_bps),
                 link.name
             ),
-            Some(bps) => format!("link rate {} as given", show(bps)),
+            Some(bps) => format!("link rate {} as specified", show(bps)),
             None => format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name),
         });
         if burst_ns < Shaping::SAFE_BURST_NS {
@@ -388,20 +388,20 @@ fn link_rate(
                 render::ns(burst_ns)
             ));
         }
-        let from = if said.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
+        let from = if specified.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
         return Ok((found(Some(rate_bps), 0), from));
     }
-    let said = settings.link_rate_bps();
+    let specified = settings.link_rate_bps();
     // Stacked devices such as VLANs report the speed of their hardware.
     let overhead = wire_overhead_bytes(&netlink.links()?, link);
     let speed = link.speed_bps.filter(|_| overhead.is_some());
     let overhead_bytes = speed.and(overhead).unwrap_or(0);
-    match (said, speed) {
-        (Some(asked_bps), Some(link_bps)) if asked_bps > link_bps => {
-            Err(Error::AboveLink { iface: link.name.clone(), asked_bps, link_bps })
+    match (specified, speed) {
+        (Some(requested_bps), Some(link_bps)) if requested_bps > link_bps => {
+            Err(Error::AboveLink { iface: link.name.clone(), requested_bps, link_bps })
         }
         (Some(bps), _) => {
-            notes.push(format!("link rate {} as given", show(bps)));
+            notes.push(format!("link rate {} as specified", show(bps)));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
         (None, Some(bps)) => {
@@ -502,9 +502,10 @@ mod tests {
         let mut notes = Vec::new();
         assert_eq!(rp_flows(None, 65_536, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
         assert!(notes[0].contains("32768 flows"), "{notes:?}");
-        for (asked, pacer) in [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
+        for (requested, pacer) in
+            [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
         {
-            assert_eq!(rp_flows(Some(asked), 65_536, pacer, &mut notes).unwrap(), asked);
+            assert_eq!(rp_flows(Some(requested), 65_536, pacer, &mut notes).unwrap(), requested);
         }
         let refused = rp_flows(Some(32_769), 65_536, PacerChoice::Htb, &mut notes).unwrap_err().to_string();
         assert!(refused.contains("8 to 32768"), "{refused}");

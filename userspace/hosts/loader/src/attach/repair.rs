@@ -38,7 +38,7 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     let is_missing = |name: &str| parts.iter().any(|part: &Part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
         return Err(Error::Unsupported(format!(
-            "cannot repair {iface}: its maps are gone; `dcqcn detach {iface}`, then attach it again"
+            "cannot repair {iface}: its maps are missing; `dcqcn detach {iface}`, then attach it again"
         )));
     }
     if !record.info.is_current() {

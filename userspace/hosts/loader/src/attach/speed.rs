@@ -35,12 +35,11 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let in_force_bps = open_at(&place, iface)?.maps.params()?.config.scalars.link_rate_bps;
-    let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != in_force_bps);
-    let change =
-        if in_force_bps == link_bps || is_set { None } else { change(iface, in_force_bps, link_bps)? };
+    let active_bps = open_at(&place, iface)?.maps.params()?.config.scalars.link_rate_bps;
+    let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
+    let change = if active_bps == link_bps || is_set { None } else { change(iface, active_bps, link_bps)? };
     // If the rate was set explicitly, do not update this: the difference marks it as such.
-    let is_followed = in_force_bps == link_bps || change.is_some();
+    let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
         note(&place, iface, link_bps)?;
     }
@@ -48,9 +47,9 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
 }
 
 /// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.
-fn change(iface: &str, in_force_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
+fn change(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
     let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
-        if config.scalars.link_rate_bps == in_force_bps {
+        if config.scalars.link_rate_bps == active_bps {
             config.scalars.link_rate_bps = link_bps;
         }
         Ok(())

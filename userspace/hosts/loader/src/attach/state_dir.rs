@@ -164,7 +164,7 @@ impl StateDir {
             let _ = fs::remove_file(self.files.join(name));
         }
         if names.iter().all(|name| name == LOCK || name.ends_with(".new")) {
-            // Waiters find that the file is gone and create a new one.
+            // Waiters notice that the file was removed and create a new one.
             let _ = fs::remove_file(self.files.join(LOCK));
             let _ = fs::remove_dir(&self.files);
         }
@@ -391,10 +391,10 @@ mod tests {
         let place = StateDir::of(root.path().to_owned(), 1);
         let work = || {
             for _ in 0..200 {
-                let held = place.lock().expect("the lock");
+                let guard = place.lock().expect("the lock");
                 let mode = fs::metadata(&place.files).expect("its directory").permissions().mode();
                 assert_eq!(mode & 0o777, 0o755);
-                drop(held);
+                drop(guard);
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));

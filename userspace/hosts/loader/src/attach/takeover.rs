@@ -17,7 +17,7 @@ use super::hook_names::XDP_PEER;
 use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::state_dir::StateDir;
-use super::{Error, Info, Request, Unsaid, pin_run, probe, siblings};
+use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
@@ -48,7 +48,7 @@ impl Info {
         if let Some(profile) = settings.profile.filter(|profile| *profile != Profile::Auto) {
             return profile;
         }
-        let chosen = self.unsaid.map(|unsaid| unsaid.profile).unwrap_or_default();
+        let chosen = self.derived.map(|derived| derived.profile).unwrap_or_default();
         match settings.link_rate_bps() {
             stated @ Some(_) if chosen.config(stated).is_err() => Profile::Auto.for_link(stated),
             _ => chosen,
@@ -59,13 +59,14 @@ impl Info {
     ///
     /// The values are as detected, not as active in `running`, which may have been changed since.
     fn found(&self, running: &Config) -> Found {
-        let running = Unsaid {
+        let running = DerivedDefaults {
             link_rate_bps: running.scalars.link_rate_bps,
             wire_overhead_bytes: running.scalars.wire_overhead_bytes,
             other_host: running.scalars.np_other_host != 0,
             profile: Profile::default(),
         };
-        let Unsaid { link_rate_bps, wire_overhead_bytes, other_host, .. } = self.unsaid.unwrap_or(running);
+        let DerivedDefaults { link_rate_bps, wire_overhead_bytes, other_host, .. } =
+            self.derived.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
         Found { link_rate_bps, wire_overhead_bytes, other_host }
     }
@@ -81,8 +82,8 @@ impl Info {
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, .. } = settings;
-    let refused = |what: &'static str, asked: String, found: &str| {
-        Err(Error::Anew { iface: info.iface.clone(), what, asked, found: found.to_owned() })
+    let refused = |what: &'static str, requested: String, found: &str| {
+        Err(Error::Anew { iface: info.iface.clone(), what, requested, found: found.to_owned() })
     };
     if *inline != info.inline_peer {
         let name = |peer: &Option<String>| peer.clone().unwrap_or_else(|| "none".into());
@@ -151,7 +152,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             program,
             iface,
             source,
-            next: "; the program attached before stays",
+            next: "; the previous program stays attached",
         }
     };
     failpoint::step("the new programs are verified");

@@ -10,7 +10,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
 
-use super::hook_names::{XDP_PEER, labelled, tc_hook};
+use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::{Error, Info, siblings};
@@ -21,7 +21,7 @@ use crate::syscall;
 pub(super) enum Reach<'a> {
     /// In this network namespace.
     Here(&'a Netlink),
-    /// Gone, with its qdiscs and filters.
+    /// Removed, with its qdiscs and filters.
     Gone,
 }
 
@@ -33,17 +33,17 @@ pub(super) fn rollback(
 ) -> Result<UndoReport<Error>, Error> {
     let links = netlink.links()?;
     // Reports use the interfaces' current names.
-    let record = Record { info: labelled(record.info, &links), ..record };
+    let record = Record { info: with_current_names(record.info, &links), ..record };
     let info = &record.info;
     let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
     let pins = place.pins(info.ifindex);
     let store = place.store(info.ifindex);
-    Ok(settle_in(Journal::resume(record, store), &pins, reach))
+    Ok(settle_with(Journal::resume(record, store), &pins, reach))
 }
 
 /// As [`rollback`], with journal, pins and reach as arguments.
-pub(super) fn settle_in<S: Store<Error = Error>>(
+pub(super) fn settle_with<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
     reach: Reach<'_>,
@@ -91,7 +91,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
         UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
-            // The other interface of an inline attachment may be gone.
+            // The other interface of an inline attachment may have been removed.
             let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
                 return Ok(None);
             };
@@ -179,7 +179,7 @@ impl std::fmt::Display for UndoStep {
 }
 
 /// Abandons all undo steps: removes pins and journal only.
-pub(super) fn give_up(place: &StateDir, ifindex: u32) -> Result<(), Error> {
+pub(super) fn abandon(place: &StateDir, ifindex: u32) -> Result<(), Error> {
     let pins: PathBuf = place.pins(ifindex);
     remove_pins(&pins)?;
     place.store(ifindex).remove()
@@ -198,7 +198,7 @@ impl State {
 
 impl UndoStep {
     /// Description of the step to be taken.
-    pub(super) fn intention(&self) -> String {
+    pub(super) fn description(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
             Self::Sibling { .. } => "let other interfaces hand on CNPs for its flows".into(),

@@ -57,7 +57,7 @@ impl Sweep {
         Ok(Self { place: StateDir::here()?, netlink, links, qdiscs })
     }
 
-    /// Whether the interface of an attachment still exists, under whatever name.
+    /// Whether the interface of an attachment still exists, under any name.
     #[must_use]
     pub fn is_alive(&self, info: &Info) -> bool {
         self.place.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
@@ -104,7 +104,7 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     }
 }
 
-/// Rejects an attachment that runs with pins on a BPF file system this process does not see.
+/// Rejects an attachment that runs with pins on a BPF file system that this process cannot access.
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
@@ -167,17 +167,17 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
         };
         let link = sweep.link(ifindex);
         let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
-        let gone = link.is_none().then(|| format!("interface {ifindex} is gone"));
+        let removed = link.is_none().then(|| format!("interface {ifindex} was removed"));
         let part = |name: &str| Part {
             name: name.to_owned(),
             iface: iface.clone(),
             program_id: None,
             link_id: None,
-            problem: gone.clone(),
+            problem: removed.clone(),
         };
         parts.push(match owed {
             UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
-            UndoStep::Stripping { .. } if gone.is_some() => continue,
+            UndoStep::Stripping { .. } if removed.is_some() => continue,
             UndoStep::Stripping { ifindex, .. } => {
                 let on = netlink.vlan_stripping(*ifindex)?;
                 let problem =
@@ -193,7 +193,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
                 Part { problem, ..part("maps") }
             }
             UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
-            UndoStep::Filter { hook, .. } if gone.is_some() => part(hook),
+            UndoStep::Filter { hook, .. } if removed.is_some() => part(hook),
             UndoStep::Filter { hook, program } => {
                 let parent = tc_hook(hook).map_or(Handle::UNSPEC, |(_, _, parent)| parent);
                 let filters = netlink.filters(ifindex, parent)?;
@@ -201,7 +201,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
                 let problem = ours.is_none().then(|| "expected, not found".to_owned());
                 Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
             }
-            UndoStep::Qdisc { ours, .. } if gone.is_some() => part(qdisc_name(ours.1)),
+            UndoStep::Qdisc { ours, .. } if removed.is_some() => part(qdisc_name(ours.1)),
             UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
                 let qdiscs = sweep.qdiscs(ifindex);
                 let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
@@ -244,7 +244,7 @@ fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
 
 /// Verifies that a link attaches its program to its interface.
 fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
-    let Some(link) = Bound::look(path, pin) else {
+    let Some(link) = Bound::read(path, pin) else {
         return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
     };
     let (program_id, link_id) = (Some(link.program_id), Some(link.id));
@@ -256,7 +256,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
         // The interface of an XDP link was not read; query the interface's programs.
         None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
     };
-    let problem = (!is_on).then(|| "expected, not found: its link has lost its interface".to_owned());
+    let problem = (!is_on).then(|| "expected, not found: its link has no interface any more".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
 }
 
@@ -272,18 +272,18 @@ mod tests {
     }
 
     #[test]
-    fn later_enabled_queues_named() {
+    fn later_enabled_queues_reported() {
         for major in [0, 7] {
             let root = qdisc("mq", Handle::new(major, 0), Handle::ROOT);
             let queue = |number, kind| qdisc(kind, Handle::UNSPEC, Handle::new(major, number));
             let mut qdiscs = vec![root, queue(1, "fq"), queue(2, "fq")];
             assert_eq!(unpaced(&qdiscs), None);
             qdiscs.push(queue(3, "pfifo_fast"));
-            let says = unpaced(&qdiscs).unwrap();
-            assert!(says.starts_with("transmit queue 3 has pfifo_fast, not fq"), "{says}");
+            let message = unpaced(&qdiscs).unwrap();
+            assert!(message.starts_with("transmit queue 3 has pfifo_fast, not fq"), "{message}");
             qdiscs.extend([4, 5, 6].map(|number| queue(number, "fq_codel")));
-            let says = unpaced(&qdiscs).unwrap();
-            assert!(says.contains("5 has fq_codel and 1 more, not fq"), "{says}");
+            let message = unpaced(&qdiscs).unwrap();
+            assert!(message.contains("5 has fq_codel and 1 more, not fq"), "{message}");
         }
         let ingress = qdisc("clsact", Handle::new(0xffff, 0), Handle::new(0xffff, 0xfff1));
         assert_eq!(unpaced(&[qdisc("fq", Handle::new(1, 0), Handle::ROOT), ingress]), None);

@@ -13,7 +13,12 @@ impl Maps {
     ///
     /// A queue is stored as the time at which it is empty, which depends on the rate. A packet that arrives
     /// in the same microseconds may not be counted.
-    pub(crate) fn keep_depths(&mut self, before: &Params, params: &Params, now_ns: u64) -> Result<(), Error> {
+    pub(crate) fn preserve_depths(
+        &mut self,
+        before: &Params,
+        params: &Params,
+        now_ns: u64,
+    ) -> Result<(), Error> {
         for index in 0..QUEUES {
             let class = index as usize % CLASSES;
             let (Some(was), Some(is)) = (before.drain.get(class), params.drain.get(class)) else {
@@ -24,7 +29,7 @@ impl Maps {
             }
             let mut queue = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?;
             let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
-            queue.empty_at = is.taking_over(was, queue.empty_at, &shares, now_ns);
+            queue.empty_at = is.carried_over(was, queue.empty_at, &shares, now_ns);
             let none = vec![Share::NONE; shares.len()];
             let none = PerCpuValues::try_from(none).map_err(MapError::IoError).map_err(at("SHARES"))?;
             self.queue.get_mut()?.set(index, queue, 0).map_err(at("QUEUE"))?;

@@ -18,7 +18,7 @@ impl Maps {
     ///
     /// # Errors
     /// The map is full.
-    pub(crate) fn tell_apart(&mut self, ifindex: u32) -> Result<(), Error> {
+    pub(crate) fn count_separately(&mut self, ifindex: u32) -> Result<(), Error> {
         let failed = |source| Error::Map { name: NAME, source };
         let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
         let zero = PerCpuValues::try_from(vec![IngressBytes::default(); cpus])

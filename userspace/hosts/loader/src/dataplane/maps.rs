@@ -301,7 +301,7 @@ impl Maps {
         })
     }
 
-    /// All known pairs: first those configured by the controller, then those learned.
+    /// All known pairs: first those configured by the daemon, then those learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
         let entered = self.pairs.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("PAIRS"))));
         entered.chain(self.learned.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("LEARNED")))))
@@ -309,7 +309,7 @@ impl Maps {
 
     /// Remote QP of `id`, if known.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
-        // Pairs configured by the controller apply to every VLAN.
+        // Pairs configured by the daemon apply to every VLAN.
         let entered = QpId { vlan: 0, ..*id };
         for (name, map, id) in [("PAIRS", &self.pairs, &entered), ("LEARNED", &self.learned, id)] {
             match map.get()?.get(id, 0) {

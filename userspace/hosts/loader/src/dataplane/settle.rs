@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn unlocked_set_read_twice() {
-        let at_rest = set(|set| set.hot[3].packets = 7);
-        let mut settling = Settling::new(at_rest, 1);
-        assert!(settling.read(&at_rest));
-        assert_eq!(settling.into_set(), at_rest);
+        let unlocked = set(|set| set.hot[3].packets = 7);
+        let mut settling = Settling::new(unlocked, 1);
+        assert!(settling.read(&unlocked));
+        assert_eq!(settling.into_set(), unlocked);
     }
 
     #[test]
@@ -81,17 +81,17 @@ mod tests {
         let packets = |of: [u64; 2]| set(|set| (set.hot[0].packets, set.hot[1].packets) = of.into());
         let mut settling = Settling::new(packets([1, 1]), 1);
         assert!(!settling.read(&packets([1, 2])), "the second is busy");
-        assert!(!settling.read(&packets([2, 3])), "both are, and the first was seen already");
+        assert!(!settling.read(&packets([2, 3])), "both are busy, but the first was read before");
         assert!(settling.read(&packets([3, 3])));
         assert_eq!(settling.into_set(), packets([1, 3]));
     }
 
     #[test]
     fn locked_flow_is_not_settled() {
-        let held = set(|set| set.hot[7].lock = 5);
+        let locked = set(|set| set.hot[7].lock = 5);
         let free = set(|set| set.hot[7].lock = 4);
-        let mut settling = Settling::new(held, 1);
-        assert!(!settling.read(&held));
+        let mut settling = Settling::new(locked, 1);
+        assert!(!settling.read(&locked));
         assert!(!settling.read(&free));
         assert!(settling.read(&free));
         assert_eq!(settling.into_set(), free);

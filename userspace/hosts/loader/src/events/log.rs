@@ -45,16 +45,16 @@ impl Log {
     }
 
     /// Reads entry `number`, counted from 1.
-    pub(super) fn look(&self, number: u64) -> Found {
+    pub(super) fn entry(&self, number: u64) -> Found {
         // SAFETY: as above.
-        unsafe { events::look(self.at.as_ptr(), number) }
+        unsafe { events::read_entry(self.at.as_ptr(), number) }
     }
 
     /// All entries, oldest first.
     #[must_use]
     pub fn latest(&self) -> Vec<Event> {
         let newest = self.newest();
-        let found = (newest.saturating_sub(SLOTS as u64) + 1..=newest).map(|number| self.look(number));
+        let found = (newest.saturating_sub(SLOTS as u64) + 1..=newest).map(|number| self.entry(number));
         found.filter_map(|found| if let Found::Event(event) = found { Some(event) } else { None }).collect()
     }
 }

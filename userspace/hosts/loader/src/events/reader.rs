@@ -44,12 +44,12 @@ impl Reader {
         let (mut entries, mut missed) = (Vec::new(), 0);
         let newest = self.log.newest();
         while self.next <= newest {
-            match self.log.look(self.next) {
+            match self.log.entry(self.next) {
                 Found::Event(event) => {
                     if missed != 0 {
                         entries.push(Entry::Missed(std::mem::take(&mut missed)));
                     }
-                    let left_out = self.left_out_since(&event);
+                    let left_out = self.missed_since(&event);
                     entries.push(Entry::Event { event, left_out });
                 }
                 Found::Gone => missed += 1,
@@ -70,7 +70,7 @@ impl Reader {
         entries
     }
 
-    fn left_out_since(&mut self, event: &Event) -> u64 {
+    fn missed_since(&mut self, event: &Event) -> u64 {
         let Some(last) = self.left_out.get_mut(event.kind as usize) else {
             return 0;
         };
@@ -132,11 +132,11 @@ mod tests {
         let entered = (0..10).filter(|_| reader.log.record(INTERVAL_NS, event(1))).count();
         assert_eq!(entered, 2);
         assert!(reader.log.record(INTERVAL_NS, event(1_000_000_000)));
-        let told: Vec<u64> = reader
+        let counts: Vec<u64> = reader
             .read()
             .iter()
             .map(|entry| if let Entry::Event { left_out, .. } = entry { *left_out } else { 0 })
             .collect();
-        assert_eq!(told, [0, 0, 8]);
+        assert_eq!(counts, [0, 0, 8]);
     }
 }

@@ -41,7 +41,7 @@ const PRUNE_NS: u64 = 1_000_000_000;
 /// Such flows were cut while no loop ran, or while the ring was full.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// Classes removed per batch.
-const PRUNED_AT_ONCE: usize = 64;
+const PRUNE_BATCH: usize = 64;
 /// Idle time after which a flow's class is removed.
 const IDLE_NS: u64 = 30_000_000_000;
 
@@ -69,7 +69,7 @@ pub struct Classes {
     rp: Option<RpParams>,
     ticked_ns: u64,
     /// Idle flows whose class was removed; they get it again when they send.
-    silent: HashMap<u32, Class>,
+    idle: HashMap<u32, Class>,
     /// Classes of an earlier loop, until their flow is found or they are removed.
     found: BTreeSet<u32>,
     swept_ns: u64,
@@ -80,7 +80,7 @@ impl Classes {
     /// Takes over the classes of an interface attached with the HTB pacer.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface was removed.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::default() };
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
@@ -91,7 +91,7 @@ impl Classes {
     /// Updates the classes; `cuts` are the flows announced by the data plane since the last call.
     ///
     /// # Errors
-    /// The interface or the maps are gone.
+    /// The interface or the maps were removed.
     pub fn turn(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
         let params = maps.params()?;
         let now_ns = monotonic_ns();
@@ -99,7 +99,7 @@ impl Classes {
         self.follow_line(&mut batch, &params);
         for Cut { set, way } in cuts {
             if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.meet(&mut batch, &params, now_ns, (*set, *way as usize), flow);
+                self.update_flow(&mut batch, &params, now_ns, (*set, *way as usize), flow);
             }
         }
         if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
@@ -110,7 +110,7 @@ impl Classes {
         }
         if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
             self.pruned_ns = now_ns;
-            self.wake(&mut batch, maps, &params, now_ns)?;
+            self.restore_idle(&mut batch, maps, &params, now_ns)?;
             self.commit(netlink, batch)?;
             return self.prune(netlink, maps, now_ns);
         }
@@ -178,7 +178,14 @@ impl Classes {
     }
 
     /// Sets the new rate of a cut flow's class; a flow without a class is queued for one.
-    fn meet(&mut self, batch: &mut Batch, params: &Params, now_ns: u64, place: (u32, usize), flow: RpFlow) {
+    fn update_flow(
+        &mut self,
+        batch: &mut Batch,
+        params: &Params,
+        now_ns: u64,
+        place: (u32, usize),
+        flow: RpFlow,
+    ) {
         let Some(minor) = htb_minor(place.0, place.1) else {
             return;
         };
@@ -267,7 +274,7 @@ impl Classes {
                 continue;
             };
             let place = class.place;
-            // Cleared unless `follow` sets a new time. Flows that are gone are left to the next pruning.
+            // Cleared unless `follow` sets a new time. Removed flows are left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
             if let Some(flow) = maps.rp_flow(place.0, place.1)? {
@@ -282,9 +289,9 @@ impl Classes {
         for index in 0..=params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.flows() {
                 if is_idle(&flow, now_ns) {
-                    self.leave_silent((index, way), &flow);
+                    self.remember_idle((index, way), &flow);
                 } else {
-                    self.meet(batch, params, now_ns, (index, way), flow);
+                    self.update_flow(batch, params, now_ns, (index, way), flow);
                 }
             }
         }
@@ -292,28 +299,28 @@ impl Classes {
     }
 
     /// Remembers an idle flow that was cut and has no class; it gets one when it sends again.
-    fn leave_silent(&mut self, place: (u32, usize), flow: &RpFlow) {
+    fn remember_idle(&mut self, place: (u32, usize), flow: &RpFlow) {
         if let Some(minor) = htb_minor(place.0, place.1).filter(|minor| !self.classes.contains_key(minor))
             && flow.hot.machine.active != 0
         {
             let class = Class { id: flow.id, place, rate_bps: 0, due_ns: u64::MAX };
-            self.silent.insert(minor, class);
+            self.idle.insert(minor, class);
         }
     }
 
     /// Creates the classes of flows that are active again.
-    fn wake(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
-        for (minor, class) in mem::take(&mut self.silent) {
+    fn restore_idle(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
+        for (minor, class) in mem::take(&mut self.idle) {
             match flow_of(maps, &class)? {
-                Some(flow) if is_idle(&flow, now_ns) => _ = self.silent.insert(minor, class),
-                Some(flow) => self.meet(batch, params, now_ns, class.place, flow),
+                Some(flow) if is_idle(&flow, now_ns) => _ = self.idle.insert(minor, class),
+                Some(flow) => self.update_flow(batch, params, now_ns, class.place, flow),
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// Removes the classes of flows that are idle or gone.
+    /// Removes the classes of idle and removed flows.
     ///
     /// Removing a class drops its packets. So it must be empty, and no flow that uses it may have sent for
     /// [`IDLE_NS`]. The latter is checked again right before each small batch.
@@ -335,7 +342,7 @@ impl Classes {
             .filter_map(|class| flow_minor(class.handle))
             .collect();
         unused.retain(|minor| empty.contains(minor));
-        for some in unused.chunks(PRUNED_AT_ONCE) {
+        for some in unused.chunks(PRUNE_BATCH) {
             let mut batch = Batch::new(self.ifindex);
             for minor in some {
                 if is_used(maps, *minor)? {
@@ -346,7 +353,7 @@ impl Classes {
                 if let Some(class) = self.classes.remove(minor) {
                     self.due.remove(&(class.due_ns, *minor));
                     if flow_of(maps, &class)?.is_some() {
-                        self.silent.insert(*minor, class);
+                        self.idle.insert(*minor, class);
                     }
                 }
             }

@@ -10,15 +10,15 @@ use dcqcn_common::layout::{CLASSES, IngressBytes};
 const HISTORY: usize = 1_000;
 
 /// Bytes received for one queue up to one sample, by ingress port.
-type Look = BTreeMap<u32, u64>;
+type Sample = BTreeMap<u32, u64>;
 
-fn total(look: &Look) -> u64 {
-    look.values().sum()
+fn total(sample: &Sample) -> u64 {
+    sample.values().sum()
 }
 
-fn of(look: &Look, ifindex: u32) -> u64 {
+fn of(sample: &Sample, ifindex: u32) -> u64 {
     // A port counted separately only since then had no bytes before.
-    look.get(&ifindex).copied().unwrap_or(0)
+    sample.get(&ifindex).copied().unwrap_or(0)
 }
 
 /// Share of a queue's backlog that arrived on one port.
@@ -27,33 +27,34 @@ pub(super) struct Share {
     /// Lower bound, bytes.
     pub(super) bytes: u64,
     /// Whether `bytes` is the whole share: no packet in the queue is older than the history.
-    pub(super) is_all: bool,
+    pub(super) is_complete: bool,
 }
 
 /// Samples by queue, newest at the back.
 #[derive(Debug, Default)]
-pub(super) struct History([VecDeque<Look>; CLASSES]);
+pub(super) struct History([VecDeque<Sample>; CLASSES]);
 
 impl History {
-    pub(super) fn push(&mut self, came: &BTreeMap<u32, IngressBytes>) {
-        for (queue, looks) in self.0.iter_mut().enumerate() {
-            let bytes = |came: &IngressBytes| came.get(queue).copied().unwrap_or(0);
-            let look: Look = came.iter().map(|(ifindex, came)| (*ifindex, bytes(came))).collect();
+    pub(super) fn push(&mut self, ingress: &BTreeMap<u32, IngressBytes>) {
+        for (queue, samples) in self.0.iter_mut().enumerate() {
+            let bytes = |ingress: &IngressBytes| ingress.get(queue).copied().unwrap_or(0);
+            let sample: Sample =
+                ingress.iter().map(|(ifindex, ingress)| (*ifindex, bytes(ingress))).collect();
             // A long-stalled queue must not lose the history of its backlog.
-            if looks.back() == Some(&look) {
+            if samples.back() == Some(&sample) {
                 continue;
             }
-            if looks.len() == HISTORY {
-                looks.pop_front();
+            if samples.len() == HISTORY {
+                samples.pop_front();
             }
-            looks.push_back(look);
+            samples.push_back(sample);
         }
     }
 
-    /// Removes a port that is gone; if its index is reused, the new port starts at zero.
+    /// Forgets a removed port; if its index is reused, the new port starts at zero.
     pub(super) fn forget(&mut self, ifindex: u32) {
-        for look in self.0.iter_mut().flatten() {
-            look.remove(&ifindex);
+        for sample in self.0.iter_mut().flatten() {
+            sample.remove(&ifindex);
         }
     }
 
@@ -65,25 +66,26 @@ impl History {
     ///
     /// The backlog is the last `depth_bytes` of all arrivals.
     pub(super) fn share(&self, ifindex: u32, queue: usize, depth_bytes: u64) -> Share {
-        let Some((looks, last)) = self.0.get(queue).and_then(|looks| Some((looks, looks.back()?))) else {
-            return Share { bytes: 0, is_all: depth_bytes == 0 };
+        let Some((samples, last)) = self.0.get(queue).and_then(|samples| Some((samples, samples.back()?)))
+        else {
+            return Share { bytes: 0, is_complete: depth_bytes == 0 };
         };
         let then = total(last).checked_sub(depth_bytes);
         let mut after = last;
-        for look in looks.iter().rev() {
-            let (low, high) = (total(look), total(after));
+        for sample in samples.iter().rev() {
+            let (low, high) = (total(sample), total(after));
             if let Some(then) = then.filter(|then| low <= *then) {
-                let came = of(after, ifindex).saturating_sub(of(look, ifindex));
+                let ingress = of(after, ifindex).saturating_sub(of(sample, ifindex));
                 // Interpolate: between two samples all ports are assumed to be evenly mixed.
-                let late =
-                    u128::from(came) * u128::from(then - low) / u128::from(high.saturating_sub(low).max(1));
-                let by_then = of(look, ifindex) + u64::try_from(late).unwrap_or(came);
-                return Share { bytes: of(last, ifindex).saturating_sub(by_then), is_all: true };
+                let late = u128::from(ingress) * u128::from(then - low)
+                    / u128::from(high.saturating_sub(low).max(1));
+                let sent_before = of(sample, ifindex) + u64::try_from(late).unwrap_or(ingress);
+                return Share { bytes: of(last, ifindex).saturating_sub(sent_before), is_complete: true };
             }
-            after = look;
+            after = sample;
         }
         // The rest cannot be attributed any more.
-        Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_all: false }
+        Share { bytes: of(last, ifindex).saturating_sub(of(after, ifindex)), is_complete: false }
     }
 }
 
@@ -93,19 +95,19 @@ mod tests {
 
     use super::*;
 
-    fn look(ports: &[(u32, u64)]) -> BTreeMap<u32, IngressBytes> {
-        let came = |bytes| {
-            let mut came = IngressBytes::default();
-            came[3] = bytes;
-            came
+    fn sample(ports: &[(u32, u64)]) -> BTreeMap<u32, IngressBytes> {
+        let ingress = |bytes| {
+            let mut ingress = IngressBytes::default();
+            ingress[3] = bytes;
+            ingress
         };
-        ports.iter().map(|(ifindex, bytes)| (*ifindex, came(*bytes))).collect()
+        ports.iter().map(|(ifindex, bytes)| (*ifindex, ingress(*bytes))).collect()
     }
 
     fn shares(history: &History, depth_bytes: u64) -> (u64, u64, bool) {
         let (one, two) = (history.share(1, 3, depth_bytes), history.share(2, 3, depth_bytes));
-        assert_eq!(one.is_all, two.is_all);
-        (one.bytes, two.bytes, one.is_all)
+        assert_eq!(one.is_complete, two.is_complete);
+        (one.bytes, two.bytes, one.is_complete)
     }
 
     #[test]
@@ -113,9 +115,9 @@ mod tests {
         let mut history = History::default();
         assert_eq!(shares(&history, 0), (0, 0, true));
         assert_eq!(shares(&history, 100), (0, 0, false));
-        history.push(&look(&[(1, 1_000), (2, 1_000)]));
-        history.push(&look(&[(1, 1_000), (2, 4_000)]));
-        history.push(&look(&[(1, 1_500), (2, 4_500)]));
+        history.push(&sample(&[(1, 1_000), (2, 1_000)]));
+        history.push(&sample(&[(1, 1_000), (2, 4_000)]));
+        history.push(&sample(&[(1, 1_500), (2, 4_500)]));
         // The last 1000 bytes are half from each port, the 3000 before them from the second.
         assert_eq!(shares(&history, 1_000), (500, 500, true));
         assert_eq!(shares(&history, 2_000), (500, 1_500, true));
@@ -123,18 +125,18 @@ mod tests {
         // More than the history covers, and more than ever arrived.
         assert_eq!(shares(&history, 5_000), (500, 3_500, false));
         assert_eq!(shares(&history, 9_000), (500, 3_500, false));
-        assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_all: true });
+        assert_eq!(history.share(3, 3, 1_000), Share { bytes: 0, is_complete: true });
     }
 
     #[test]
     fn stalled_queue_keeps_history() {
         let mut history = History::default();
-        history.push(&look(&[(1, 0), (2, 0)]));
-        history.push(&look(&[(1, 800), (2, 200)]));
+        history.push(&sample(&[(1, 0), (2, 0)]));
+        history.push(&sample(&[(1, 800), (2, 200)]));
         for busy in 0..3 * HISTORY as u64 {
-            let mut came = look(&[(1, 800), (2, 200)]);
-            came.values_mut().for_each(|came| came[0] = busy);
-            history.push(&came);
+            let mut ingress = sample(&[(1, 800), (2, 200)]);
+            ingress.values_mut().for_each(|ingress| ingress[0] = busy);
+            history.push(&ingress);
         }
         assert_eq!(shares(&history, 1_000), (800, 200, true));
     }
@@ -142,17 +144,17 @@ mod tests {
     #[test]
     fn ports_change_during_backlog() {
         let mut history = History::default();
-        history.push(&look(&[(1, 5_000), (2, 0)]));
-        history.push(&look(&[(1, 5_600), (2, 400)]));
+        history.push(&sample(&[(1, 5_000), (2, 0)]));
+        history.push(&sample(&[(1, 5_600), (2, 400)]));
         // A third port is counted separately, and has arrivals.
-        history.push(&look(&[(1, 5_600), (2, 400), (3, 0)]));
-        history.push(&look(&[(1, 5_600), (2, 400), (3, 500)]));
+        history.push(&sample(&[(1, 5_600), (2, 400), (3, 0)]));
+        history.push(&sample(&[(1, 5_600), (2, 400), (3, 500)]));
         assert_eq!(shares(&history, 1_500), (600, 400, true));
         assert_eq!(history.share(3, 3, 1_500).bytes, 500);
         // The first port is removed: its backlog is taken for older bytes.
         history.forget(1);
-        history.push(&look(&[(2, 450), (3, 500)]));
-        assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_all: true });
+        history.push(&sample(&[(2, 450), (3, 500)]));
+        assert_eq!(history.share(2, 3, 50), Share { bytes: 50, is_complete: true });
         assert_eq!(history.share(1, 3, 50).bytes, 0);
     }
 
@@ -165,17 +167,17 @@ mod tests {
             let mut history = History::default();
             let mut queue: VecDeque<u32> = VecDeque::new();
             let mut totals = [0_u64; 2];
-            history.push(&look(&[(1, 0), (2, 0)]));
+            history.push(&sample(&[(1, 0), (2, 0)]));
             for (one, two, leave) in steps {
                 // Arrivals of the two ports between samples.
                 queue.extend(std::iter::repeat_n(1, one as usize).chain(std::iter::repeat_n(2, two as usize)));
                 totals = [totals[0] + one, totals[1] + two];
                 queue.drain(..leave.min(queue.len()));
-                history.push(&look(&[(1, totals[0]), (2, totals[1])]));
+                history.push(&sample(&[(1, totals[0]), (2, totals[1])]));
                 let waits = |port| queue.iter().filter(|of| **of == port).count() as u64;
                 let depth = queue.len() as u64;
-                let (one, two, is_all) = shares(&history, depth);
-                prop_assert!(is_all);
+                let (one, two, is_complete) = shares(&history, depth);
+                prop_assert!(is_complete);
                 // Exact except for arrivals between two samples, whose order is unknown.
                 prop_assert!(one.abs_diff(waits(1)) <= 50 && two.abs_diff(waits(2)) <= 50);
                 prop_assert!((one + two).abs_diff(depth) <= 1);

@@ -56,14 +56,14 @@ impl Holds {
     ///
     /// The returned time is the maximum over all egress ports.
     fn set(&mut self, of: (u32, usize), egress: u32, until_ns: Option<u64>, now_ns: u64) -> u64 {
-        let wanted = self.0.entry(of).or_default();
-        wanted.retain(|_, until_ns| *until_ns > now_ns);
+        let ends = self.0.entry(of).or_default();
+        ends.retain(|_, until_ns| *until_ns > now_ns);
         match until_ns {
-            Some(until_ns) => wanted.insert(egress, until_ns),
-            None => wanted.remove(&egress),
+            Some(until_ns) => ends.insert(egress, until_ns),
+            None => ends.remove(&egress),
         };
-        let longest_ns = wanted.values().max().map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
-        if wanted.is_empty() {
+        let longest_ns = ends.values().max().map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
+        if ends.is_empty() {
             self.0.remove(&of);
         }
         longest_ns
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbour_paused_while_any_port_needs() {
+    fn neighbour_paused_until_last_port_ends() {
         let mut holds = Holds::default();
         let of = (3, 3);
         assert_eq!(holds.set(of, 1, Some(80 * MS), 0), 80 * MS);

@@ -25,7 +25,7 @@ impl Netlink {
     /// All qdiscs of the interface.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETQDISC, |request| {
@@ -43,7 +43,7 @@ impl Netlink {
     /// The qdiscs of all interfaces, by index.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn all_qdiscs(&self) -> Result<BTreeMap<u32, Vec<Qdisc>>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETQDISC, |request| {
@@ -64,7 +64,7 @@ impl Netlink {
     /// All classes of the interface.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
@@ -77,7 +77,7 @@ impl Netlink {
     /// The root qdisc; `None` if the interface is down and never had one.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn root_qdisc(&self, ifindex: u32) -> Result<Option<Qdisc>> {
         Ok(self.qdiscs(ifindex)?.into_iter().find(|qdisc| qdisc.parent == Handle::ROOT))
     }
@@ -102,7 +102,7 @@ impl Netlink {
     /// Installs a new qdisc at the interface's root; classes of the old one are removed with it.
     ///
     /// # Errors
-    /// The kernel lacks the kind, refuses the options, or the process lacks CAP_NET_ADMIN.
+    /// The kernel lacks the kind or rejects the options, or the process lacks CAP_NET_ADMIN.
     pub fn replace_root(&self, ifindex: u32, handle: Handle, spec: &QdiscSpec) -> Result<()> {
         // An existing root with this handle would be changed in place, which HTB does not support, and would retain its
         // classes.
@@ -115,7 +115,7 @@ impl Netlink {
     /// Installs a qdisc at `parent`, or changes the existing one of the same kind and handle.
     ///
     /// # Errors
-    /// There is no such parent, the kernel lacks the kind or refuses the options, or the process lacks
+    /// There is no such parent, the kernel lacks the kind or rejects the options, or the process lacks
     /// CAP_NET_ADMIN.
     pub fn replace_qdisc(
         &self,
@@ -126,8 +126,8 @@ impl Netlink {
     ) -> Result<()> {
         let mut options = Encoder::default();
         spec.encode(&mut options);
-        self.put_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
-            self.refused(format!("put the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
+        self.send_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
+            self.refused(format!("install the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
         })
     }
 
@@ -177,7 +177,7 @@ impl Netlink {
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
         let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
         let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>| {
@@ -203,7 +203,7 @@ impl Netlink {
     }
 
     /// Installs a qdisc of any kind at `parent`, with options as raw bytes.
-    pub(super) fn put_qdisc(
+    pub(super) fn send_qdisc(
         &self,
         ifindex: u32,
         parent: Handle,
@@ -247,20 +247,20 @@ impl Netlink {
 /// The process lacks CAP_NET_ADMIN.
 pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
     // Without options most kinds fail to start (EINVAL); only the kind's existence matters.
-    match netns::in_scratch(|| knows_qdisc(kind, Handle::new(1, 0), &[])) {
+    match netns::in_temporary_netns(|| supports_qdisc(kind, Handle::new(1, 0), &[])) {
         Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
             // Attribute 1 is a structure or a 32-bit number; here it has one byte.
             let mut refused = Encoder::default();
             refused.attribute(1, &[0]);
-            knows_qdisc(kind, Handle::new(0xdcff, 0), &refused.into_bytes())
+            supports_qdisc(kind, Handle::new(0xdcff, 0), &refused.into_bytes())
         }
         result => result,
     }
 }
 
-fn knows_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
+fn supports_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
     let netlink = Netlink::connect()?;
-    match netlink.put_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
+    match netlink.send_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
         Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
         Err(refusal) if refusal.errno == Errno::EPERM => {
             Err(netlink.refused(format!("try the qdisc {kind}"), LOOPBACK, refusal))

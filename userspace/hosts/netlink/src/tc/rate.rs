@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extreme_rates_neither_divide_by_zero_nor_wrap() {
+    fn extreme_rates_do_not_wrap_or_panic() {
         assert_eq!(Rate::new(0).ticks(u32::MAX), u32::MAX);
         assert_eq!(Rate::new(u64::MAX).ticks(u32::MAX), 0);
         assert_eq!(Rate::new(800_000_000_000).ticks(1_000_000), 156);

@@ -17,7 +17,7 @@ use crate::netns;
 const DEFAULT_TX_QUEUE_LEN: u32 = 1_000;
 
 /// Kinds that report their whole configuration as options. Others have classes, or unreported tables.
-const SELF_CONTAINED: [&str; 13] = [
+const RESTORABLE: [&str; 13] = [
     "bfifo",
     "cake",
     "codel",
@@ -33,7 +33,7 @@ const SELF_CONTAINED: [&str; 13] = [
     "tbf",
 ];
 /// The Ethernet MTU, in bytes: some qdiscs warn if a frame of the interface's MTU would not fit their bucket.
-const USUAL_MTU: u32 = 1500;
+const ETHERNET_MTU: u32 = 1500;
 
 /// A saved qdisc.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,7 +149,7 @@ impl Netlink {
     /// If another process has replaced ours, its qdisc stays.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn restore_qdisc(
         &self,
         ifindex: u32,
@@ -168,7 +168,7 @@ impl Netlink {
             _ => {}
         }
         let put = |parent, saved: &SavedQdisc| {
-            self.put_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
+            self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
                 .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
@@ -207,14 +207,14 @@ impl Netlink {
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
             return Ok(());
         };
-        self.put_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
+        self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
             self.refused(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
         })
     }
 
     /// The reason why a configured qdisc could not be restored, if any.
     fn obstacle(&self, ifindex: u32, there: &Qdisc, qdiscs: &[Qdisc]) -> Result<Option<String>> {
-        if !SELF_CONTAINED.contains(&there.kind.as_str()) {
+        if !RESTORABLE.contains(&there.kind.as_str()) {
             let classes = self.classes(ifindex)?.len();
             return Ok(Some(format!(
                 "its options do not include all of its configuration (classes: {classes})"
@@ -231,7 +231,7 @@ impl Netlink {
         if !self.filters(ifindex, there.handle)?.is_empty() {
             return Ok(Some("it has filters".to_owned()));
         }
-        match netns::in_scratch(|| rehearse(there)) {
+        match netns::in_temporary_netns(|| rehearse(there)) {
             Err(Error::Netns { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(Some(
                 "recreating it cannot be tested without CAP_SYS_ADMIN; run `dcqcn attach` once, a daemon takes it over"
                     .to_owned(),
@@ -244,8 +244,10 @@ impl Netlink {
 /// Recreates `root` on the loopback interface of the calling thread's temporary namespace, and compares.
 fn rehearse(root: &Qdisc) -> Result<Option<String>> {
     let netlink = Netlink::connect()?;
-    netlink.set_mtu(LOOPBACK, USUAL_MTU)?;
-    if let Err(refusal) = netlink.put_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)? {
+    netlink.set_mtu(LOOPBACK, ETHERNET_MTU)?;
+    if let Err(refusal) =
+        netlink.send_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)?
+    {
         return Ok(Some(format!("the kernel does not accept the options it reports: {refusal}")));
     }
     let same = netlink.root_qdisc(LOOPBACK)?.is_some_and(|copy| copy.options == root.options);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn every_key_and_every_default_reads_back() {
+fn every_key_and_default_round_trips() {
     let mut count = 0;
     for key in Key::all() {
         assert_eq!(key.to_string().parse(), Ok(key));
@@ -38,7 +38,7 @@ fn rejected_set_keeps_config() {
     assert_eq!("wred.3.kmax".parse::<Key>().unwrap().text(&config), "1.5MB");
     assert_eq!((config.wred[3].kmax_bytes, config.dscp_to_tc[10]), (1_500_000, 3));
     let before = config;
-    for (key, text, says) in [
+    for (key, text, expected) in [
         ("rpg_ai_rat", "1", "unknown parameter `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
         ("rpg_ai", "1", "did you mean `rpg_ai_rate`?"),
         ("kmin", "1", "unknown parameter `kmin`"),
@@ -48,19 +48,19 @@ fn rejected_set_keeps_config() {
         ("tc_to_queue.+1", "1", "numbered 0 to 7"),
         ("zzzzzzzzzzzzzzzzzz", "1", "unknown parameter `zzzzzzzzzzzzzzzzzz`; `dcqcn config example`"),
         ("rpg_time_reset", "55", "rpg_time_reset = `55` has no unit"),
-        ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: allowed is 1kbit to 800gbit"),
-        ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: allowed is 0 to 7"),
+        ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: 1kbit to 800gbit"),
+        ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: 0 to 7"),
         ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
         ("rpg_max_rate", "2gbit", "rpg_max_rate = 2gbit is above the link's 1gbit"),
         ("pacer", "fq", "pacer cannot be set; use `attach --pacer`"),
         ("queues", "ets", "queues cannot be set; use `attach --queues`"),
-        ("queue.3.weight", "0", "queue.3.weight = 0 is out of range: allowed is 1 to 100"),
+        ("queue.3.weight", "0", "queue.3.weight = 0 is out of range: 1 to 100"),
         ("queue.8.weight", "1", "`queue.8.weight`: queue is numbered 0 to 7"),
         ("queue.3.scheduler", "wfq", "queue.3.scheduler = "),
         ("rpg_min_rate", "2gbit", "rpg_min_rate = 2gbit is above the link's 1gbit"),
     ] {
         let message = set(&mut config, key, text).unwrap_err().to_string();
-        assert!(message.contains(says), "{message}");
+        assert!(message.contains(expected), "{message}");
         assert_eq!(config, before, "{key} = {text}");
     }
 }

@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, is_rp, known_as};
+use super::{Error, Import, Note, find_entry, is_rp};
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
 /// The first port of an adapter.
 const FIRST_PORT: u8 = 1;
 /// Prefixes of names that concern congestion control.
-const OURS: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
+const PREFIXES: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
 
 /// A line with a value.
 struct Line {
@@ -37,7 +37,7 @@ impl Import {
             let chosen = port.filter(|port| of_ports.contains_key(port)).unwrap_or(first);
             let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
-            match known_as(&name) {
+            match find_entry(&name) {
                 Some(known) if value.is_empty() => {
                     self.notes.push(Note { file: at, reason: format!("{} has no value", known.name) });
                 }
@@ -75,7 +75,9 @@ fn unknown(name: &str, value: &str) -> Option<String> {
         "roce_cc_algorithm" => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
         }
-        _ if OURS.iter().any(|start| name.starts_with(start)) => Some(format!("unknown parameter {name}")),
+        _ if PREFIXES.iter().any(|start| name.starts_with(start)) => {
+            Some(format!("unknown parameter {name}"))
+        }
         _ => None,
     }
 }

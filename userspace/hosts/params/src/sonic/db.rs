@@ -99,7 +99,7 @@ impl Database {
         let value =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
         match value {
-            Value::Object(tables) => Ok(Self { file: file.to_owned(), tables: undumped(tables) }),
+            Value::Object(tables) => Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) }),
             _ => Err(Error::Content {
                 file: file.to_owned(),
                 at: "top".into(),
@@ -318,7 +318,7 @@ fn is_namespace(name: &str) -> bool {
 }
 
 /// Tables from the rows of `sonic-db-dump`: `{"QUEUE|Ethernet0|3": {"type": "hash", "value": {...}}}`.
-fn undumped(entries: Map<String, Value>) -> Map<String, Value> {
+fn tables_of_dump(entries: Map<String, Value>) -> Map<String, Value> {
     let is_row = |(key, entry): (&String, &Value)| {
         key.contains('|') && entry.get("type").and_then(Value::as_str) == Some("hash")
     };

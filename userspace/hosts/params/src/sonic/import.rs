@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::db::{Database, Error, Number, Row};
 use crate::{Assignment, Key};
-use values::{Marking, drops_at_once, ect};
+use values::{Marking, drops_non_ect, ect};
 
 /// Result of an import for a port.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +59,15 @@ const OTHER_TABLES: [(&str, &str); 12] = [
     ("BUFFER_PORT_EGRESS_PROFILE_LIST", "describes the switch's buffers"),
     ("BUFFER_QUEUE", "describes the switch's buffers; queue_limit limits the virtual queue"),
     ("CABLE_LENGTH", "not used: set pfc.N.headroom"),
-    ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED),
+    ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED_BUFFERS),
     ("DOT1P_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
-    ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED),
-    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
+    ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED_BUFFERS),
+    ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority group N belongs to priority N here"),
     ("SWITCH_TRIMMING", "not supported by import: set the trimming parameters"),
     ("TC_TO_DSCP_MAP", "not supported: DSCPs are not rewritten"),
-    ("TC_TO_PRIORITY_GROUP_MAP", "priority groups have the numbers of their priorities here"),
+    ("TC_TO_PRIORITY_GROUP_MAP", "priority group N belongs to priority N here"),
 ];
-const COMPUTED: &str =
+const COMPUTED_BUFFERS: &str =
     "the switch computes lossless buffers from it; set pfc.N.xoff, pfc.N.xon and pfc.N.headroom instead";
 
 /// Imports the configuration of `port`. `current` has the interface's parameters, which apply where the file has no
@@ -389,8 +389,8 @@ impl<'a> Reader<'a> {
         };
         if let Some(number) = number {
             let from = format!("SCHEDULER|{}", scheduler.key());
-            let said = [("scheduler", kind), ("weight", weight)];
-            for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            let fields = [("scheduler", kind), ("weight", weight)];
+            for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
                 self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
             }
         }
@@ -418,7 +418,7 @@ impl<'a> Reader<'a> {
             })
             .collect();
         let drops = ["green_min_threshold", "green_drop_probability"];
-        let is_early = ecn && ect(profile) && !drops_at_once(profile)?;
+        let is_early = ecn && ect(profile) && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.unmapped("WRED_PROFILE", profile.key(), drops, reason);

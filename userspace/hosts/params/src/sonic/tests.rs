@@ -49,7 +49,7 @@ fn switch_port_imported() {
     assert_eq!(watchdog.action, StormAction::Drop);
     assert_eq!(config.validate(), Ok(()));
 
-    let told: Vec<String> =
+    let unmapped: Vec<String> =
         import.unmapped.iter().map(|u| format!("{}|{} {}", u.table, u.key, u.fields.join(","))).collect();
     for what in [
         "PORT_QOS_MAP|Ethernet4 tc_to_pg_map",
@@ -58,12 +58,12 @@ fn switch_port_imported() {
         "TC_TO_PRIORITY_GROUP_MAP|* ",
         "QUEUE|Ethernet4|8 ",
     ] {
-        assert!(told.iter().any(|line| line == what), "{what} is not in {told:#?}");
+        assert!(unmapped.iter().any(|line| line == what), "{what} is not in {unmapped:#?}");
     }
     assert!(import.unmapped.iter().all(|u| !u.reason.is_empty()));
     // A field shared by several queues is listed once.
-    assert!(!told.iter().any(|line| line.starts_with("SCHEDULER|")), "{told:#?}");
-    assert_eq!(told.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
+    assert!(!unmapped.iter().any(|line| line.starts_with("SCHEDULER|")), "{unmapped:#?}");
+    assert_eq!(unmapped.iter().filter(|line| line.starts_with("WRED_PROFILE|")).count(), 1);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn sample_with(path: &str, value: Value) -> String {
 
 #[test]
 fn errors_name_table_key_and_format() {
-    for (path, value, says) in [
+    for (path, value, expected) in [
         (
             "/PORT/Ethernet4/speed",
             json!("fast"),
@@ -144,13 +144,14 @@ fn errors_name_table_key_and_format() {
     ] {
         let refused =
             import(&read(&sample_with(path, value)), "Ethernet4", &Config::DEFAULT).unwrap_err().to_string();
-        assert!(refused.starts_with("config_db.json: ") && refused.contains(says), "{path}: {refused}");
+        assert!(refused.starts_with("config_db.json: ") && refused.contains(expected), "{path}: {refused}");
     }
     let refused = import(&read(SAMPLE), "Ethernet5", &Config::DEFAULT).unwrap_err().to_string();
     assert!(refused.contains("PORT|Ethernet5: no such port: expected one as in Ethernet0"), "{refused}");
-    for (text, says) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")] {
+    for (text, expected) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")]
+    {
         let refused = Database::parse("x.json", text.as_bytes()).unwrap_err().to_string();
-        assert!(refused.starts_with("x.json: ") && refused.contains(says), "{refused}");
+        assert!(refused.starts_with("x.json: ") && refused.contains(expected), "{refused}");
     }
     let missing = Database::read(std::path::Path::new("/nonexistent.json")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent.json: "), "{missing}");
@@ -163,7 +164,7 @@ fn value_without_counterpart_is_listed() {
             "/PORT/Ethernet4/speed",
             json!("1600000"),
             "PORT|Ethernet4 speed",
-            "a speed in Mbit/s is 1 to 800000 here",
+            "is out of range: 1 to 800000 (a speed in Mbit/s)",
         ),
         (
             "/SCHEDULER/dwrr.roce/type",
@@ -175,9 +176,9 @@ fn value_without_counterpart_is_listed() {
             "/SCHEDULER/dwrr.roce/weight",
             json!("200"),
             "SCHEDULER|dwrr.roce weight",
-            "`200`: a weight is 1 to 100",
+            "`200` is out of range: 1 to 100 (a weight)",
         ),
-        ("/SCHEDULER/dwrr.bulk/pir", json!("200000000000"), "SCHEDULER|dwrr.bulk pir", "bytes per second is"),
+        ("/SCHEDULER/dwrr.bulk/pir", json!("200000000000"), "SCHEDULER|dwrr.bulk pir", "(bytes per second)"),
         (
             "/WRED_PROFILE/ROCE/green_min_threshold",
             json!("-1"),
@@ -191,10 +192,15 @@ fn value_without_counterpart_is_listed() {
             "`101`",
         ),
         ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn is unchanged"),
-        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is not a number"),
-        ("/DSCP_TO_TC_MAP/LEAF/64", json!("0"), "DSCP_TO_TC_MAP|LEAF 64", "a DSCP is 0 to 63 here"),
-        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8`: a number is 0 to 7 here"),
-        ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11`: a number is 0 to 7 here"),
+        ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is neither a number"),
+        (
+            "/DSCP_TO_TC_MAP/LEAF/64",
+            json!("0"),
+            "DSCP_TO_TC_MAP|LEAF 64",
+            "is out of range: 0 to 63 (a DSCP)",
+        ),
+        ("/DSCP_TO_TC_MAP/LEAF/26", json!("8"), "DSCP_TO_TC_MAP|LEAF 26", "`8` is out of range: 0 to 7"),
+        ("/TC_TO_QUEUE_MAP/LEAF/3", json!("11"), "TC_TO_QUEUE_MAP|LEAF 3", "`11` is out of range: 0 to 7"),
         ("/PFC_WD/Ethernet4/action", json!("stop"), "PFC_WD|Ethernet4 action", "pfc_wd_action is unchanged"),
         (
             "/PFC_WD/Ethernet4/detection_time",
@@ -282,7 +288,7 @@ fn buffer_group_contradiction_is_refused() {
 }
 
 #[test]
-fn voq_keys_of_own_card_are_read() {
+fn voq_keys_of_own_card_parsed() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
     let rows = db["QUEUE"].as_object().unwrap().clone();
@@ -412,9 +418,9 @@ fn pfc_imported_as_supported() {
     assert_eq!(config.pfc.map(|pfc| pfc.queue), [0, 1, 2, 4, 4, 3, 6, 7]);
     let watchdog = config.watchdog().unwrap();
     assert_eq!((watchdog.restoration_ns, watchdog.action), (800_000_000, StormAction::Forward));
-    let told: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.key.as_str())).collect();
+    let unmapped: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.key.as_str())).collect();
     for row in [("PORT_QOS_MAP", "Ethernet4"), ("PFC_WD", "GLOBAL"), ("PFC_WD", "Ethernet4")] {
-        assert!(told.contains(&row), "{told:?}");
+        assert!(unmapped.contains(&row), "{unmapped:?}");
     }
     // Nothing is imported from another port; without PFC nothing is exported.
     let (config, _) = imported(&read(SAMPLE), "Ethernet0", Config::DEFAULT);
@@ -437,15 +443,16 @@ fn lossless_group_is_paused() {
         "lossless": { "pool": "p", "size": "19456", "xon": "18000", "xoff": "160000", "static_th": "60000", "xon_offset": "2496" },
     });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
-    let asked = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
+    let pfc = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
     let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
-    assert_eq!(asked, [off, off, off, on, on, off, off, off]);
+    assert_eq!(pfc, [off, off, off, on, on, off, off, off]);
     // Priorities of the port without a group are off.
     let mut had = Config::DEFAULT;
     (had.pfc[6].tx, had.pfc[6].rx, had.scalars.pfc_wd_detection_time_ns) = (1, 1, 200_000_000);
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", had).0.pfc[6].tx, 0);
-    let told = import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
-    assert_eq!(told.fields, ["xon_offset"]);
+    let unmapped =
+        import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
+    assert_eq!(unmapped.fields, ["xon_offset"]);
     // Without any group, or a watchdog, the parameters are unchanged, and listed.
     let mut none = db.clone();
     for table in ["BUFFER_PG", "PFC_WD"] {
@@ -498,7 +505,7 @@ proptest! {
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
         schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
-        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), asks in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
+        pfc in prop::array::uniform8((0u64..=1, 0u64..8)), buffers in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
         watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
     ) {
         let mut config = Config::DEFAULT;
@@ -517,7 +524,7 @@ proptest! {
         for (of, (rx, queue)) in config.pfc.iter_mut().zip(pfc) {
             (of.rx, of.queue) = (rx, queue);
         }
-        for (of, (tx, xoff, xon, headroom)) in config.pfc.iter_mut().zip(asks).filter(|(_, (tx, ..))| *tx == 1) {
+        for (of, (tx, xoff, xon, headroom)) in config.pfc.iter_mut().zip(buffers).filter(|(_, (tx, ..))| *tx == 1) {
             (of.tx, of.xoff, of.xon, of.headroom) = (tx, xoff, xon.min(xoff), headroom);
         }
         let (detection_ms, restoration_ms, action) = watchdog;
@@ -537,7 +544,7 @@ proptest! {
     }
 
     #[test]
-    fn any_value_is_read_or_refused(
+    fn arbitrary_value_parsed_or_rejected(
         table in "(PORT|asic0|DEVICE_METADATA|QUEUE|PFC_WD|BUFFER_PG|BUFFER_PROFILE|MAP_PFC_PRIORITY_TO_QUEUE|WRED_PROFILE|SCHEDULER|PORT_QOS_MAP|DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP)",
         key in "(Ethernet4|LEAF|ROCE|Ethernet4[|:][0-9,-]{0,5}|\\PC{0,6})",
         field in "(wred_profile|pfc_enable|pfc_to_queue_map|detection_time|scheduler|ecn|speed|[0-9]{1,2}|green_min_threshold|dscp_to_tc_map|\\PC{0,6})",

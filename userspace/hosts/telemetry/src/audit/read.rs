@@ -77,9 +77,9 @@ impl Contents {
         let mut since = BTreeMap::new();
         let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
-            let who = (entry.pid, entry.iface.clone());
+            let writer = (entry.pid, entry.iface.clone());
             match &entry.event {
-                Event::Intended { .. } => match since.get_mut(&who) {
+                Event::Intended { .. } => match since.get_mut(&writer) {
                     Some(Since::Intent(time)) if *time == entry.time => continue,
                     Some(result @ Since::Result) => {
                         *result = Since::Intent(entry.time);
@@ -89,7 +89,7 @@ impl Contents {
                     Some(Since::Intent(_)) | None => {}
                 },
                 Event::Changed { .. } | Event::Pending { .. } | Event::Refused { .. } => {
-                    since.insert(who, Since::Result);
+                    since.insert(writer, Since::Result);
                 }
                 Event::Confirmed { .. } | Event::Reverted { .. } | Event::Ordered(_) => {}
             }

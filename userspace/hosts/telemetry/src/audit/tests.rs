@@ -20,16 +20,16 @@ fn changed(entry: &Entry) -> [&str; 4] {
 }
 
 #[test]
-fn refusal_is_logged() {
+fn rejection_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    log.append_refusal("eth0", "rpg_gd = 99: allowed is 10 to 15").unwrap();
+    log.append_refusal("eth0", "rpg_gd = 99 is out of range: 10 to 15").unwrap();
     let Contents { entries, unreadable } = log.read().unwrap();
     assert!(unreadable.is_empty());
     let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
-    assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99: allowed is 10 to 15".into() });
+    assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99 is out of range: 10 to 15".into() });
     assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
 }
 
@@ -45,14 +45,14 @@ fn each_changed_parameter_is_logged() {
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     let Contents { entries, unreadable } = log.read().unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
-    let told: Vec<_> = entries.iter().map(changed).collect();
+    let logged: Vec<_> = entries.iter().map(changed).collect();
     let expected = [
         ["eth0", "rpg_ai_rate", "40mbit", "20mbit"],
         ["eth0", "wred.3.pmax", "1%", "0.5%"],
         ["eth1", "np_enable", "true", "false"],
         ["eth0", "rpg_gd", "11", "12"],
     ];
-    assert_eq!(told, expected);
+    assert_eq!(logged, expected);
     assert!(entries.iter().all(|e| e.pid == process::id() && e.time.ends_with('Z')));
 }
 

@@ -5,7 +5,7 @@ fn read(line: &str) -> Result<Flags, clap::Error> {
 }
 
 #[test]
-fn flags_are_read_as_sonic_writes_them() {
+fn sonic_flags_parsed_and_applied() {
     let flags = read("ecnconfig -p eth1:3 -gmin 1048576 -gmax 2097152 -gdrop 5 -ymin 1 -vv").unwrap();
     assert_eq!(flags.profile, Some(Target { iface: "eth1".into(), tc: Some(3) }));
     assert_eq!((flags.gmin, flags.gmax, flags.gdrop), (Some(1_048_576), Some(2_097_152), Some(5)));
@@ -24,7 +24,7 @@ fn flags_are_read_as_sonic_writes_them() {
 
 #[test]
 fn wrong_flags_report_expected() {
-    for (line, says) in [
+    for (line, message) in [
         ("ecnconfig -p eth1", "<-gmin N|-gmax N|-gdrop N>"),
         ("ecnconfig -gmin 1", "-p <PROFILE>"),
         ("ecnconfig -p eth1:8 -gmin 1", "as in `eth1:3`"),
@@ -38,7 +38,7 @@ fn wrong_flags_report_expected() {
         ("ecnconfig", "<-l|-p PROFILE|-q QUEUES>"),
     ] {
         let refused = read(line).unwrap_err();
-        assert!(refused.to_string().contains(says) && refused.exit_code() == 2, "{line}: {refused}");
+        assert!(refused.to_string().contains(message) && refused.exit_code() == 2, "{line}: {refused}");
     }
     let flags = read("ecnconfig -p eth1 -rmin 2 -rmax 1").unwrap();
     assert_eq!(flags.check().unwrap_err().to_string(), "-rmin 2 is above -rmax 1; nothing was changed");

@@ -4,8 +4,8 @@ use super::{Finding, Snapshot};
 
 /// `nothing-attached`.
 pub(super) fn attached(snapshot: &Snapshot) -> Vec<Finding> {
-    // If it could not be read, that is a finding already.
-    let unknown = snapshot.unread.iter().any(|unread| unread.what == "what is attached");
+    // A failed reading is a separate finding.
+    let unknown = snapshot.unread.iter().any(|unread| unread.what == "the attachments");
     if unknown || !snapshot.attachments.is_empty() {
         return Vec::new();
     }
@@ -32,10 +32,10 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// `interface-gone`.
+/// `interface-dead`.
 pub(super) fn alive(snapshot: &Snapshot) -> Vec<Finding> {
-    let gone = snapshot.attachments.iter().filter(|attached| !attached.alive);
-    gone.map(|attached| {
+    let dead = snapshot.attachments.iter().filter(|attached| !attached.alive);
+    dead.map(|attached| {
         let iface = &attached.iface;
         Finding::error(
             "interface-gone",
@@ -53,10 +53,11 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for attached in snapshot.attachments.iter().filter(|attached| attached.alive) {
         let iface = &attached.iface;
-        let asked: Vec<&String> =
+        let queried: Vec<&String> =
             attached.programs.iter().filter(|hook| !attached.unasked.contains(hook)).collect();
-        let (there, missing): (Vec<&String>, Vec<&String>) =
-            asked.into_iter().partition(|hook| attached.running.iter().any(|program| program.hook == **hook));
+        let (there, missing): (Vec<&String>, Vec<&String>) = queried
+            .into_iter()
+            .partition(|hook| attached.running.iter().any(|program| program.hook == **hook));
         for hook in &missing {
             let again = format!(
                 "`dcqcn detach {iface}`, then `dcqcn attach {iface}` with the same options (`dcqcn config show {iface}` \
@@ -67,7 +68,7 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
                     "program-missing",
                     format!("the {hook} program of {iface} is no longer on the interface"),
                     format!(
-                        "attached with {}; the kernel lists none of the project at {hook}",
+                        "attached with {}; the kernel lists no program of dcqcn at {hook}",
                         attached.programs.join(", ")
                     ),
                 )
@@ -88,9 +89,9 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// `others-first`: a program that ends the chain hides packets from those after it.
-pub(super) fn others_first(snapshot: &Snapshot) -> Vec<Finding> {
-    let behind = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
-    behind
+pub(super) fn earlier_programs(snapshot: &Snapshot) -> Vec<Finding> {
+    let preceded = snapshot.attachments.iter().filter(|attached| !attached.before_ours.is_empty());
+    preceded
         .map(|attached| {
             let (iface, before) = (&attached.iface, attached.before_ours.join(", "));
             Finding::warning(

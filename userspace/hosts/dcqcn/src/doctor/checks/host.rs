@@ -56,14 +56,13 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Vec<Finding> {
     let spread =
         "spread receive processing over more CPUs (RSS, or `/sys/class/net/IFACE/queues/rx-*/rps_cpus`)";
     if dropped != 0 {
-        let what =
-            "this host drops packets it has received: its CPUs are the bottleneck, and ECN does not show it";
+        let what = "this host drops received packets: its CPUs are the bottleneck, which ECN does not show";
         vec![
             Finding::warning("softnet-drops", what, evidence)
                 .fix(format!("{spread}; `sysctl -w net.core.netdev_max_backlog=10000` for bursts")),
         ]
     } else if per_s > MANY_PER_S {
-        let what = "this host's CPUs do not keep up with what they receive: latency without marks";
+        let what = "this host's CPUs do not keep up with received packets, which adds latency without marks";
         vec![
             Finding::info("softnet-squeezed", what, evidence)
                 .fix(format!("{spread}; `sysctl -w net.core.netdev_budget=600`")),
@@ -187,7 +186,7 @@ mod tests {
     use super::version;
 
     #[test]
-    fn versions_are_read_from_releases() {
+    fn kernel_version_parsed_from_release() {
         assert_eq!(version("6.12.48+deb13-amd64"), Some((6, 12)));
         assert_eq!(version("6.1"), Some((6, 1)));
         assert_eq!(version("6"), None);

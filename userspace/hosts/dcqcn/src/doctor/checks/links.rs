@@ -127,7 +127,7 @@ fn listed(counters: &BTreeMap<String, u64>) -> String {
 /// CE marks of an interface between the two readings: seen or made by the programs, or counted by its adapter.
 fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
     let ours = snapshot.attached(iface).and_then(|attached| {
-        let seen = attached.seen(snapshot).filter(|seen| seen.lately)?;
+        let seen = attached.seen(snapshot).filter(|seen| seen.is_between_readings)?;
         Some(seen.all(Stat::CpEcnMarked) + seen.all(Stat::NpEcnMarked))
     });
     let adapters = snapshot.rdma_on(iface).map(|device| device.grown(Meaning::EcnMarked).0);
@@ -139,8 +139,10 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
 
 /// PFC frames that the programs on an interface saw between the two readings.
 fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
-    let seen =
-        snapshot.attached(iface).and_then(|attached| attached.seen(snapshot)).filter(|seen| seen.lately);
+    let seen = snapshot
+        .attached(iface)
+        .and_then(|attached| attached.seen(snapshot))
+        .filter(|seen| seen.is_between_readings);
     let counted = seen.into_iter().flat_map(|seen| seen.counts.ingress.into_iter().chain(seen.counts.egress));
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }

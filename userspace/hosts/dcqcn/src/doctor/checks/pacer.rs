@@ -145,7 +145,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// A parent as `tc` wants it.
+/// A parent in `tc` syntax.
 fn place(parent: &str) -> String {
     if parent == "root" { parent.to_owned() } else { format!("parent {parent}") }
 }
@@ -212,7 +212,7 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
         }
         let what = format!("the backlog in fq was scheduled at older rates: cuts act {} late", time(wait_ns));
         let evidence = format!(
-            "{} wait in fq, the {} active flows have {} together; rpg_time_reset {}",
+            "{} queued in fq, total rate of the {} active flows {}; rpg_time_reset {}",
             size(waiting_bytes),
             tables.rp_active,
             rate(tables.rp_rate_bps),
@@ -225,7 +225,7 @@ pub(super) fn fq_waits(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// `controller-missing`: features that need `dcqcn run`, without it.
-pub(super) fn without_controller(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn without_daemon(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.host.controller != Some(false) {
         return Vec::new();
     }
@@ -278,7 +278,7 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
         let tables = known.attached.tables?;
         let evicted = known.seen.egress(Stat::RpFlowEvicted);
         // Ended flows keep their slots until these are needed: only evictions of active flows matter.
-        if !known.seen.lately || evicted == 0 || tables.rp_active * 4 < tables.capacity {
+        if !known.seen.is_between_readings || evicted == 0 || tables.rp_active * 4 < tables.capacity {
             return None;
         }
         let evidence = format!(
@@ -301,9 +301,9 @@ pub(super) fn lost(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot) {
         let (lost, failed) = (known.seen.all(Stat::CutLost), known.seen.all(Stat::WriteFailed));
-        // Only the controller needs them, for its HTB classes.
+        // Only the daemon needs them, for its HTB classes.
         if lost != 0 && known.attached.pacer == "htb" {
-            let what = "the controller did not keep up: cut flows did not get their HTB class in time";
+            let what = "the daemon did not keep up: cut flows did not get their HTB class in time";
             let evidence = format!("cuts_lost {lost} {}", known.seen.when);
             let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
             findings.push(Finding::warning("cuts-lost", what, evidence).on(known.iface).fix(fix));

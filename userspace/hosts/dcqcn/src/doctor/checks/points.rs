@@ -36,7 +36,7 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
         let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
         let suppressed = seen.ingress(Stat::NpCnpSuppressed);
         // A few marks may all be within the interval of a CNP before the first reading.
-        if marked == 0 || sent != 0 || (seen.lately && suppressed == marked) {
+        if marked == 0 || sent != 0 || (seen.is_between_readings && suppressed == marked) {
             return None;
         }
         let evidence = format!(
@@ -68,10 +68,10 @@ pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `cnp-lost`: each mark is answered, or counted by the reason why not.
+/// `cnp-lost`: each mark is answered, or counted with the reason for not answering it.
 pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
-    /// Fewer may be between the hooks.
-    const MANY: u64 = 10;
+    /// Minimum number of expected CNPs: a few may still be on their way between the hooks.
+    const MIN_CNPS: u64 = 10;
     let check = |known: Known<'_>| {
         let (seen, iface) = (&known.seen, known.iface);
         let sent = seen.egress(Stat::NpCnpSent);
@@ -86,7 +86,7 @@ pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
         .map(|stat| seen.ingress(stat));
         let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
         // No CNPs at all is a separate finding.
-        if sent == 0 || made < MANY || sent * 10 >= made * 9 {
+        if sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9 {
             return None;
         }
         let evidence = format!(
@@ -125,7 +125,7 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
 /// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
     // A CNP for a flow unknown to its interface is passed on, and counted again by the interface that has the flow.
-    let handed_on_to = |known: &Known<'_>| {
+    let cnps_passed_to = |known: &Known<'_>| {
         let [cnps, unknown, invalid, handled, soon] = [
             Stat::RoceCnp,
             Stat::RpCnpUnknownFlow,
@@ -137,7 +137,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
         (handled + soon).saturating_sub(cnps.saturating_sub(unknown + invalid))
     };
     let elsewhere = |iface: &str| -> u64 {
-        known(snapshot).filter(|other| other.iface != iface).map(|other| handed_on_to(&other)).sum()
+        known(snapshot).filter(|other| other.iface != iface).map(|other| cnps_passed_to(&other)).sum()
     };
     let check = |known: Known<'_>| {
         let seen = &known.seen;
@@ -213,7 +213,7 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
     known(snapshot).filter_map(check).collect()
 }
 
-/// `port-unanswered`: a switch's marks must come back as CNPs, if it sees all of the traffic.
+/// `port-unanswered`: a switch's marks must come back as CNPs if all of the traffic passes through it.
 pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     /// Marks whose CNPs may still be on their way.
     const MANY: u64 = 100;

@@ -20,7 +20,7 @@ impl Rdma {
 
     /// Growth of one of the device's own counters.
     fn counter_grown(&self, counter: &str) -> u64 {
-        let value = |look: &BTreeMap<String, u64>| look.get(counter).copied().unwrap_or(0);
+        let value = |sample: &BTreeMap<String, u64>| sample.get(counter).copied().unwrap_or(0);
         value(&self.after).saturating_sub(value(&self.before))
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn without_role(snapshot: &Snapshot) -> Vec<Finding> {
             }
             let qps = device.connected_qps.map_or("unknown".to_owned(), |qps| qps.to_string());
             let evidence = format!(
-                "{} is software on {iface}, connected QPs: {qps}; attached: {}",
+                "{} is a software device on {iface}, connected QPs: {qps}; attached: {}",
                 device.name,
                 role.map_or("no".to_owned(), |role| format!("as {}", dcqcn_params::word(&role)))
             );
@@ -109,7 +109,7 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
         let Some(tos) = device.default_roce_tos else { continue };
         for iface in &device.ifaces {
             let here = known(snapshot).find(|known| known.iface == iface);
-            let wanted = here.as_ref().map_or(106, super::Known::roce_tos);
+            let expected_tos = here.as_ref().map_or(106, super::Known::roce_tos);
             let evidence =
                 format!("default_roce_tos of {} is {tos}: DSCP {}, ECN {}", device.name, tos >> 2, tos & 3);
             if tos & 3 == 3 {
@@ -129,11 +129,11 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
                     "connections of {} are Not-ECT by default, so they cannot be marked",
                     device.name
                 );
-                findings.push(
-                    Finding::warning("rdma-not-ect", what, evidence)
-                        .on(iface)
-                        .fix(set_tos(snapshot, iface, wanted)),
-                );
+                findings.push(Finding::warning("rdma-not-ect", what, evidence).on(iface).fix(set_tos(
+                    snapshot,
+                    iface,
+                    expected_tos,
+                )));
                 continue;
             }
             if sets(|scalars| scalars.roce_dscp < DSCP_UNCHANGED) {
@@ -144,9 +144,9 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
                 let what = format!("connections of {} have a DSCP without a separate class", device.name);
                 let fix = format!(
                     "{}, or `dcqcn set {iface} dscp_to_tc.{}={}`",
-                    set_tos(snapshot, iface, wanted),
+                    set_tos(snapshot, iface, expected_tos),
                     tos >> 2,
-                    known.class_of(usize::from(wanted >> 2))
+                    known.class_of(usize::from(expected_tos >> 2))
                 );
                 findings.push(Finding::warning("rdma-dscp", what, evidence).on(iface).fix(fix));
             }

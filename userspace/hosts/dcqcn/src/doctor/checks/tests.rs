@@ -106,15 +106,16 @@ fn healthy_host_has_no_findings() {
     marking(&mut snapshot);
     let none: BTreeSet<_> = found(&snapshot).into_iter().filter(|(_, s)| *s > Severity::Info).collect();
     assert_eq!(none, BTreeSet::new());
-    let fine: Vec<_> = examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
-    let ids: Vec<_> = fine.iter().map(|finding| finding.id).collect();
+    let healthy_findings: Vec<_> =
+        examine(&healthy()).into_iter().filter(|f| f.severity == Severity::Ok).collect();
+    let ids: Vec<_> = healthy_findings.iter().map(|finding| finding.id).collect();
     for id in ["programs-running", "roce-seen", "loop-closed"] {
         assert!(ids.contains(&id), "{ids:?}");
     }
 }
 
 #[test]
-fn recorded_hosts_have_their_fault_and_no_other() {
+fn recordings_show_only_their_own_fault() {
     use Severity::{Error, Warning};
     for (name, faults) in [
         ("not-ect", &[("not-ect", Error)][..]),
@@ -130,7 +131,7 @@ fn recorded_hosts_have_their_fault_and_no_other() {
 }
 
 #[test]
-fn attachments() {
+fn attachment_faults_are_found() {
     let finding = planted("nothing-attached", Severity::Warning, |s| s.attachments.clear());
     assert!(finding.fix.unwrap().contains("dcqcn attach eth0"));
     planted("interface-gone", Severity::Error, |s| s.attachments[0].alive = false);
@@ -152,16 +153,16 @@ fn attachments() {
 }
 
 #[test]
-fn traffic() {
+fn traffic_faults_are_found() {
     planted("no-roce", Severity::Warning, |s| {
         let attached = &mut s.attachments[0];
         (attached.before, attached.after) = (Some(Counts::default()), Some(Counts::default()));
     });
     planted("roce-idle", Severity::Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
-    planted("not-looked-into", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
+    planted("unparsed-headers", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
     let mut multicast = healthy();
     count(&mut multicast, "egress", "ipv6_extension_headers", 7);
-    assert!(found(&multicast).iter().all(|(id, _)| *id != "not-looked-into"));
+    assert!(found(&multicast).iter().all(|(id, _)| *id != "unparsed-headers"));
     let finding = planted("not-ect", Severity::Warning, |s| {
         marking(s);
         class(s, 3, 1_000, 500);
@@ -201,7 +202,7 @@ fn traffic() {
 }
 
 #[test]
-fn dscps_of_two_directions_are_compared() {
+fn different_dscps_per_direction_found() {
     let two_ports = |second_class: u8| {
         let mut snapshot = healthy();
         marking(&mut snapshot);
@@ -220,7 +221,7 @@ fn dscps_of_two_directions_are_compared() {
 }
 
 #[test]
-fn notification_and_reaction() {
+fn np_and_rp_faults_are_found() {
     planted("np-off", Severity::Warning, |s| set(s, "np_enable", "off"));
     planted("rp-off", Severity::Warning, |s| set(s, "rp_enable", "off"));
     planted("ce-no-cnp", Severity::Error, |s| {

@@ -18,8 +18,8 @@ const MAX_FLOWS: u64 = 1 << 16;
 
 /// Bytes of a full RoCE frame: the largest InfiniBand path MTU that fits the interface's.
 fn frame_bytes(mtu: u32) -> u64 {
-    let room = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
-    [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= room).unwrap_or(256)
+    let max_payload = u64::from(mtu) + 14 - HEADERS_BYTES.min(u64::from(mtu));
+    [4_096, 2_048, 1_024, 512, 256].into_iter().find(|payload| *payload <= max_payload).unwrap_or(256)
         + HEADERS_BYTES
 }
 
@@ -69,11 +69,11 @@ pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
 /// rate, and a virtual queue that drains at that rate stays empty while the real one fills.
 pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
     /// Percent of the rate; header bytes that shapers and links count differently are less.
-    const KEPT: u64 = 97;
+    const MIN_PERCENT: u64 = 97;
     let mut findings = Vec::new();
     for (known, link) in marking(snapshot) {
         let Some(shaper) = &link.shaper else { continue };
-        let served_bps = shaper.served_bps().filter(|bps| *bps / KEPT < shaper.rate_bps / 100);
+        let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
         if served_bps.is_none() && shaper.burst_ns >= Shaping::SAFE_BURST_NS {
             continue;
         }
@@ -86,7 +86,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
             burst_bytes(shaper.burst_ns),
             time(shaper.burst_ns),
             served_bps.map_or_else(
-                || "no shortfall was observed".to_owned(),
+                || "no shortfall observed".to_owned(),
                 |bps| format!(
                     "packets waited in {} of {} samples, and it sent {}",
                     shaper.waiting,
@@ -96,7 +96,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
             )
         );
         // Double a burst that was observed to be too small.
-        let wanted_ns = match served_bps {
+        let min_burst_ns = match served_bps {
             Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
             None => GOOD_BURST_NS,
         };
@@ -104,8 +104,8 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
         let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
         let fix = format!(
             "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
-            burst_bytes(wanted_ns),
-            time(wanted_ns),
+            burst_bytes(min_burst_ns),
+            time(min_burst_ns),
             known.iface,
             drains.collect::<Vec<_>>().join(" ")
         );
@@ -242,7 +242,7 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
         for tc in known.marking_classes() {
             let seen = flows(snapshot);
             let bottleneck = bottleneck(&known.config, tc, seen, frame_bytes);
-            let Bottleneck { config, flows: wanted, .. } = bottleneck;
+            let Bottleneck { config, flows: flows_expected, .. } = bottleneck;
             let (Some(most), Some(point)) = (most_flows(bottleneck), fluid::fixed_point(&bottleneck)) else {
                 continue;
             };
@@ -252,14 +252,14 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
             let pmax_ppm = config.wred.get(tc).map_or(0, |wred| wred.pmax_ppm);
             let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
             let limit = match most {
-                0 => "with no number of flows".to_owned(),
-                most => format!("with {most} flows at most"),
+                0 => "for no number of flows".to_owned(),
+                most => format!("for up to {most} flows"),
             };
             let what = format!(
-                "class {tc} settles below Kmax {limit}; with {wanted} the queue oscillates around Kmax"
+                "class {tc} settles below Kmax {limit}; with {flows_expected} flows the queue oscillates around Kmax"
             );
             let evidence = format!(
-                "{wanted} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
+                "{flows_expected} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
                  have the parameters that are set here",
                 if seen == 0 { "assumed" } else { "seen" },
                 ppm(needed_ppm),

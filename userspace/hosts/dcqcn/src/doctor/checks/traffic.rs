@@ -8,11 +8,11 @@ use crate::doctor::tunnel;
 
 /// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
-    let look = |known: super::Known<'_>| {
+    let check = |known: super::Known<'_>| {
         let seen = &known.seen;
         let others = seen.all(Stat::NotRoce);
-        let evidence = format!("{} RoCEv2 packets {}, {others} others", seen.roce(), seen.when);
-        let finding = match (seen.roce() != 0, seen.lately) {
+        let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
+        let finding = match (seen.roce() != 0, seen.is_between_readings) {
             (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
             (true, false) => {
                 let now = format!("{evidence}; none in {}", snapshot.window());
@@ -20,18 +20,18 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
                     .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
             }
             (false, _) => Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
-                "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`): what a hardware \
-                 NIC sends itself never passes here",
+                "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`): \
+                 traffic of a hardware NIC itself bypasses the programs",
                 known.iface, known.iface
             )),
         };
         finding.on(known.iface)
     };
-    known(snapshot).map(look).collect()
+    known(snapshot).map(check).collect()
 }
 
-/// `not-looked-into`.
-pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
+/// `unparsed-headers`.
+pub(super) fn unparsed_headers(snapshot: &Snapshot) -> Vec<Finding> {
     /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
     const PASSED: [(Stat, u64); 10] = [
@@ -57,7 +57,7 @@ pub(super) fn not_looked_into(snapshot: &Snapshot) -> Vec<Finding> {
         if !counted.is_empty() {
             findings.push(
                 Finding::info(
-                    "not-looked-into",
+                    "unparsed-headers",
                     "packets pass unmarked and unpaced because of their headers",
                     format!("{} {}", counted.join(", "), known.seen.when),
                 )
@@ -187,7 +187,7 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
     /// Fewer packets may be one burst through a full queue.
     const ENOUGH: u64 = 100;
     let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.seen.lately) {
+    for known in known(snapshot).filter(|known| known.seen.is_between_readings) {
         let arrived = |stat: Stat| known.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
         let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
         if marked < ENOUGH || marked < data {
@@ -207,7 +207,7 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// `dscp-no-class`: RoCE with a DSCP without a class of its own.
+/// `dscp-no-class`: RoCE whose DSCP does not have a separate class.
 pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {

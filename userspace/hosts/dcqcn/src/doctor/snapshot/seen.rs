@@ -14,7 +14,7 @@ pub(in crate::doctor) struct Seen {
     /// The period, as in `in 2 s`.
     pub(in crate::doctor) when: String,
     /// Whether the period is that between the two readings.
-    pub(in crate::doctor) lately: bool,
+    pub(in crate::doctor) is_between_readings: bool,
 }
 
 impl Seen {

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn parameters_are_written_and_read_back() {
+fn parameters_round_trip() {
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 25_000_000_000;
     config.scalars.pacer = 1;
@@ -13,7 +13,7 @@ fn parameters_are_written_and_read_back() {
 }
 
 #[test]
-fn invalid_parameters_named() {
+fn invalid_parameters_reported() {
     let of = |key: &str, value: &str| config(&[(key.to_owned(), value.to_owned())].into()).unwrap_err();
     assert!(of("rpg_ai_rat", "1mbit").contains("rpg_ai_rate"));
     assert!(of("rpg_gd", "99").contains("10 to 15"));
@@ -28,7 +28,7 @@ fn growth_between_samples_counted() {
     ];
     let link = Link { ethtool: Some(texts.map(str::to_owned)), ..Link::default() };
     let grown = link.grown(|name| name.ends_with("_pause"));
-    let wanted = [("rx_prio3_pause".to_owned(), 4), ("tx_prio3_pause".to_owned(), 2)];
-    assert_eq!(grown, wanted.into());
+    let expected = [("rx_prio3_pause".to_owned(), 4), ("tx_prio3_pause".to_owned(), 2)];
+    assert_eq!(grown, expected.into());
     assert_eq!(Link::default().grown(|_| true), BTreeMap::new());
 }

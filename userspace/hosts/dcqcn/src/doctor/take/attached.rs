@@ -25,7 +25,7 @@ pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened>
     let infos = match attach::list() {
         Ok(infos) => infos,
         Err(error) => {
-            notes.essential("what is attached", &error, AS_ROOT);
+            notes.essential("the attachments", &error, AS_ROOT);
             return Vec::new();
         }
     };
@@ -70,11 +70,11 @@ pub(super) fn without_roce(opened: &[Opened]) -> impl Iterator<Item = &str> {
     silent.map(|of| of.attached.iface.as_str())
 }
 
-/// Completes the reading; `looked_ns` is the time of the first one.
-pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> Vec<Attached> {
+/// Completes the reading; `first_read_ns` is the time of the first one.
+pub(super) fn second(opened: Vec<Opened>, first_read_ns: u64, notes: &mut Notes) -> Vec<Attached> {
     let close = |Opened { mut attached, maps }| {
         if let Some(maps) = maps
-            && let Err(error) = read(&mut attached, &maps, looked_ns)
+            && let Err(error) = read(&mut attached, &maps, first_read_ns)
         {
             notes.essential(&format!("maps of {}", attached.iface), &error, AS_ROOT);
         }
@@ -83,7 +83,7 @@ pub(super) fn second(opened: Vec<Opened>, looked_ns: u64, notes: &mut Notes) -> 
     opened.into_iter().map(close).collect()
 }
 
-fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), dataplane::Error> {
+fn read(attached: &mut Attached, maps: &Maps, first_read_ns: u64) -> Result<(), dataplane::Error> {
     attached.parameters = Some(snapshot::parameters(&maps.params()?.config));
     attached.after = Some(counts(maps)?);
     let mut tables = Tables::default();
@@ -91,7 +91,7 @@ fn read(attached: &mut Attached, maps: &Maps, looked_ns: u64) -> Result<(), data
         for flow in set?.hot {
             tables.capacity += 1;
             tables.rp_flows += u64::from(flow.last_seen_ns() != 0);
-            if flow.last_seen_ns() >= looked_ns {
+            if flow.last_seen_ns() >= first_read_ns {
                 tables.rp_active += 1;
                 tables.rp_rate_bps = tables.rp_rate_bps.saturating_add(flow.machine.rate_bps);
             }
@@ -176,7 +176,7 @@ fn is_jited(id: u32) -> Result<bool, ProgramError> {
 /// Other programs that process packets before the project's own.
 fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
     let others = attach::others(info).unwrap_or_else(|error| {
-        notes.minor(&format!("programs of others on {}", info.iface), &error, AS_ROOT);
+        notes.minor(&format!("other programs on {}", info.iface), &error, AS_ROOT);
         Vec::new()
     });
     let before = others.iter().filter(|other| other.is_before);

@@ -1,4 +1,4 @@
-//! Kernel, CPUs, and whether the controller is running.
+//! Kernel, CPUs, and whether the daemon is running.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,12 +21,12 @@ pub(super) fn take(notes: &mut Notes) -> Host {
             None
         }
     };
-    let xdp = program(ProgramType::Xdp, "whether the kernel runs XDP programs");
-    let tc = program(ProgramType::SchedClassifier, "whether the kernel runs TC programs");
+    let xdp = program(ProgramType::Xdp, "the kernel's support for XDP programs");
+    let tc = program(ProgramType::SchedClassifier, "the kernel's support for TC programs");
     let mut qdisc = |kind: &str| match kernel_has_qdisc(kind) {
         Ok(present) => Some(present),
         Err(error) => {
-            notes.minor(&format!("whether the kernel has the {kind} qdisc"), &error, AS_ROOT);
+            notes.minor(&format!("the kernel's support for the {kind} qdisc"), &error, AS_ROOT);
             None
         }
     };
@@ -39,7 +39,7 @@ pub(super) fn take(notes: &mut Notes) -> Host {
         fq,
         htb,
         bpf_jit: value("/proc/sys/net/core/bpf_jit_enable"),
-        controller: Some(controller_runs()),
+        controller: Some(daemon_runs()),
         idle_states: idle_states(Path::new("/sys/devices/system/cpu/cpu0/cpuidle")),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
         softnet: softnet().map(|first| [first, first]),
@@ -77,14 +77,14 @@ fn sum(text: &str) -> Softnet {
 }
 
 /// Whether a process is `dcqcn run`; command lines are world-readable.
-fn controller_runs() -> bool {
+fn daemon_runs() -> bool {
     names("/proc").iter().filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|pid| {
-        std::fs::read(Path::new("/proc").join(pid).join("cmdline")).is_ok_and(|line| is_controller(&line))
+        std::fs::read(Path::new("/proc").join(pid).join("cmdline")).is_ok_and(|line| is_daemon(&line))
     })
 }
 
 /// Whether a command line from `/proc` is that of `dcqcn run`.
-fn is_controller(line: &[u8]) -> bool {
+fn is_daemon(line: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == 0);
     let name = words.next().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
     name == Some(b"dcqcn") && words.any(|word| word == b"run")
@@ -135,7 +135,7 @@ mod tests {
             (b"vi\0dcqcn\0run\0", false),
             (b"", false),
         ] {
-            assert_eq!(is_controller(line), is, "{}", String::from_utf8_lossy(line));
+            assert_eq!(is_daemon(line), is, "{}", String::from_utf8_lossy(line));
         }
     }
 }

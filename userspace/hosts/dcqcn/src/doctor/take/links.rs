@@ -61,10 +61,10 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
     for link in &mut links {
         let ours = |peer: &u32| *peer != link.index && peers.contains(&(*peer, Some(link.index)));
         link.peer = link.peer.filter(ours);
-        let is_here = |lower: &u32| *lower != link.index && peers.iter().any(|(index, _)| index == lower);
-        link.lower = link
-            .lower
-            .filter(|lower| link.peer.is_none() && link.kind.as_deref() != Some("veth") && is_here(lower));
+        let is_in_netns = |lower: &u32| *lower != link.index && peers.iter().any(|(index, _)| index == lower);
+        link.lower = link.lower.filter(|lower| {
+            link.peer.is_none() && link.kind.as_deref() != Some("veth") && is_in_netns(lower)
+        });
     }
     links
 }

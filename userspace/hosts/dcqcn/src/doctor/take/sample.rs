@@ -11,7 +11,7 @@ use super::super::tunnel;
 /// Bytes read of each packet: enough for two stacks of headers.
 const SNAPLEN: usize = 256;
 /// Packets per read; packets that overflow the socket's buffer in between are not sampled.
-const AT_A_TIME: u32 = 2_000;
+const BATCH: u32 = 2_000;
 
 /// A socket that receives copies of packets.
 pub(super) struct Sampler {
@@ -34,7 +34,7 @@ impl Sampler {
     /// Reads the packets that have arrived.
     pub(super) fn read(&mut self) {
         let mut buffer = [0; SNAPLEN];
-        for _ in 0..AT_A_TIME {
+        for _ in 0..BATCH {
             let Ok((len, from)) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut buffer) else { return };
             let ifindex = from.and_then(|from| u32::try_from(from.ifindex()).ok());
             let counts = ifindex.and_then(|ifindex| self.counts.get_mut(&ifindex));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_read() {
+    fn cpu_lists_parsed() {
         assert_eq!(cpus("0-2,8\n"), [0, 1, 2, 8]);
         assert_eq!(cpus("5"), [5]);
         for none in ["", "\n", "a-b", "3-", "4-1"] {

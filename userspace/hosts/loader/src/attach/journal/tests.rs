@@ -9,7 +9,7 @@ use super::*;
 
 /// Simulated kernel and disk.
 #[derive(Clone, Debug, Default)]
-struct World {
+struct Machine {
     /// Changes not yet undone.
     changed: BTreeSet<usize>,
     /// The stored journal.
@@ -31,7 +31,7 @@ enum Failure {
     Refused,
 }
 
-impl World {
+impl Machine {
     /// Performs an action unless the process was killed.
     fn act(&mut self) -> Result<(), Failure> {
         match &mut self.life {
@@ -47,25 +47,25 @@ impl World {
 
 /// Journal store on the simulated disk, shared with the steps.
 #[derive(Clone)]
-struct Disk<'a>(&'a std::cell::RefCell<World>);
+struct Disk<'a>(&'a std::cell::RefCell<Machine>);
 
 impl Store for Disk<'_> {
     type Error = Failure;
 
     fn write(&mut self, record: &Record) -> Result<(), Failure> {
-        let mut world = self.0.borrow_mut();
-        world.act()?;
-        if world.full {
+        let mut machine = self.0.borrow_mut();
+        machine.act()?;
+        if machine.full {
             return Err(Failure::Full);
         }
-        world.written = Some(record.clone());
+        machine.written = Some(record.clone());
         Ok(())
     }
 
     fn remove(&mut self) -> Result<(), Failure> {
-        let mut world = self.0.borrow_mut();
-        world.act()?;
-        world.written = None;
+        let mut machine = self.0.borrow_mut();
+        machine.act()?;
+        machine.written = None;
         Ok(())
     }
 }
@@ -103,128 +103,128 @@ fn record() -> Record {
 }
 
 /// Attaches as `execute::out` does: rolls back after an error, but not when killed.
-fn attach(world: &std::cell::RefCell<World>, steps: usize) -> Result<(), Failure> {
-    let mut journal = Journal::begin(record(), Disk(world))?;
+fn attach(machine: &std::cell::RefCell<Machine>, steps: usize) -> Result<(), Failure> {
+    let mut journal = Journal::begin(record(), Disk(machine))?;
     let step = |n: usize| -> Result<(), Failure> {
-        let mut world = world.borrow_mut();
-        world.act()?;
-        world.changed.insert(n);
-        if world.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
+        let mut machine = machine.borrow_mut();
+        machine.act()?;
+        machine.changed.insert(n);
+        if machine.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
     };
     let mut carried = (0..steps).try_for_each(|n| journal.record(owed(n), |_| step(n)));
     if carried.is_ok() {
         carried = journal.finish();
     }
     if matches!(carried, Err(Failure::Full | Failure::Refused)) {
-        rollback(world, journal);
+        rollback(machine, journal);
     }
     carried
 }
 
-fn rollback(world: &std::cell::RefCell<World>, mut journal: Journal<Disk<'_>>) -> UndoReport<Failure> {
+fn rollback(machine: &std::cell::RefCell<Machine>, mut journal: Journal<Disk<'_>>) -> UndoReport<Failure> {
     journal.rollback(|_, owed| {
-        let mut world = world.borrow_mut();
-        world.act()?;
+        let mut machine = machine.borrow_mut();
+        machine.act()?;
         let n = number(owed);
-        if world.stuck.contains(&n) {
+        if machine.stuck.contains(&n) {
             return Err(Failure::Refused);
         }
-        Ok(world.changed.remove(&n).then(|| n.to_string()))
+        Ok(machine.changed.remove(&n).then(|| n.to_string()))
     })
 }
 
 /// Detaches according to the stored journal.
-fn detach(world: &std::cell::RefCell<World>) -> Option<UndoReport<Failure>> {
-    let record = world.borrow().written.clone()?;
-    Some(rollback(world, Journal::resume(record, Disk(world))))
+fn detach(machine: &std::cell::RefCell<Machine>) -> Option<UndoReport<Failure>> {
+    let record = machine.borrow().written.clone()?;
+    Some(rollback(machine, Journal::resume(record, Disk(machine))))
 }
 
-fn world(life: Option<u32>) -> std::cell::RefCell<World> {
-    std::cell::RefCell::new(World { life, ..World::default() })
+fn machine(life: Option<u32>) -> std::cell::RefCell<Machine> {
+    std::cell::RefCell::new(Machine { life, ..Machine::default() })
 }
 
 proptest! {
-    /// Wherever the process is killed, every change is journaled, and the next command can undo it.
+    /// If the process is killed at any step, every change is journaled, and the next command can undo it.
     #[test]
     fn every_change_is_journaled_first(steps in 0..8_usize, life in 0..40_u32) {
-        let world = world(Some(life));
-        let _ = attach(&world, steps);
-        let written = world.borrow().written.clone();
+        let machine = machine(Some(life));
+        let _ = attach(&machine, steps);
+        let written = machine.borrow().written.clone();
         let known: BTreeSet<usize> = written.iter().flat_map(|record| &record.owed).map(number).collect();
-        prop_assert!(world.borrow().changed.is_subset(&known));
-        world.borrow_mut().life = None;
-        detach(&world);
-        prop_assert!(world.borrow().changed.is_empty());
-        prop_assert!(world.borrow().written.is_none());
+        prop_assert!(machine.borrow().changed.is_subset(&known));
+        machine.borrow_mut().life = None;
+        detach(&machine);
+        prop_assert!(machine.borrow().changed.is_empty());
+        prop_assert!(machine.borrow().written.is_none());
     }
 
     /// Killed while attaching, then repeatedly while undoing.
     #[test]
     fn journal_survives_repeated_kills(steps in 0..6_usize, lives in prop::collection::vec(0..12_u32, 0..6)) {
-        let world = world(None);
+        let machine = machine(None);
         let mut lives = lives.into_iter();
-        world.borrow_mut().life = lives.next();
-        let _ = attach(&world, steps);
+        machine.borrow_mut().life = lives.next();
+        let _ = attach(&machine, steps);
         for life in lives {
-            world.borrow_mut().life = Some(life);
-            detach(&world);
+            machine.borrow_mut().life = Some(life);
+            detach(&machine);
         }
-        world.borrow_mut().life = None;
-        detach(&world);
-        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
-        prop_assert_eq!(attach(&world, steps), Ok(()));
-        prop_assert_eq!(world.borrow().changed.len(), steps);
-        prop_assert_eq!(world.borrow().written.as_ref().map(|record| record.state), Some(State::Attached));
+        machine.borrow_mut().life = None;
+        detach(&machine);
+        prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
+        prop_assert_eq!(attach(&machine, steps), Ok(()));
+        prop_assert_eq!(machine.borrow().changed.len(), steps);
+        prop_assert_eq!(machine.borrow().written.as_ref().map(|record| record.state), Some(State::Attached));
     }
 
     /// A disk that is full from any write on, or a step that fails half way, leaves nothing behind.
     #[test]
-    fn failed_step_rolls_back(steps in 1..8_usize, broken in 0..8_usize, room in 0..10_u32) {
-        let world = world(None);
-        world.borrow_mut().broken.insert(broken);
-        prop_assert_eq!(attach(&world, steps).is_err(), broken < steps);
+    fn failed_step_rolls_back(steps in 1..8_usize, broken in 0..8_usize, free_writes in 0..10_u32) {
+        let machine = machine(None);
+        machine.borrow_mut().broken.insert(broken);
+        prop_assert_eq!(attach(&machine, steps).is_err(), broken < steps);
         if broken < steps {
-            prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+            prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
         }
-        // The disk is full from step `room` on.
-        let world = self::world(None);
-        let mut journal = Journal::begin(record(), Disk(&world)).expect("room");
+        // The disk is full from step `free_writes` on.
+        let machine = self::machine(None);
+        let mut journal = Journal::begin(record(), Disk(&machine)).expect("room");
         for n in 0..steps {
-            world.borrow_mut().full = u32::try_from(n).expect("small") >= room;
-            let step = || { world.borrow_mut().changed.insert(n); Ok::<(), Failure>(()) };
+            machine.borrow_mut().full = u32::try_from(n).expect("small") >= free_writes;
+            let step = || { machine.borrow_mut().changed.insert(n); Ok::<(), Failure>(()) };
             if journal.record(owed(n), |_| step()).is_err() {
                 break;
             }
         }
-        prop_assert_eq!(world.borrow().changed.len(), steps.min(room as usize));
-        world.borrow_mut().full = true;
-        rollback(&world, journal);
-        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+        prop_assert_eq!(machine.borrow().changed.len(), steps.min(free_writes as usize));
+        machine.borrow_mut().full = true;
+        rollback(&machine, journal);
+        prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
     }
 
     /// Steps that cannot be undone stay in the journal, all others are undone, and the next detach retries.
     #[test]
     fn failed_undo_stays_in_journal(steps in 1..8_usize, stuck in prop::collection::btree_set(0..8_usize, 0..4)) {
-        let world = world(None);
-        prop_assert_eq!(attach(&world, steps), Ok(()));
+        let machine = machine(None);
+        prop_assert_eq!(attach(&machine, steps), Ok(()));
         let stuck: BTreeSet<usize> = stuck.into_iter().filter(|n| *n < steps).collect();
-        world.borrow_mut().stuck.clone_from(&stuck);
-        let settled = detach(&world).expect("attached");
+        machine.borrow_mut().stuck.clone_from(&stuck);
+        let settled = detach(&machine).expect("attached");
         prop_assert_eq!(settled.errors.len(), stuck.len());
         prop_assert_eq!(&settled.left.iter().map(number).collect::<BTreeSet<_>>(), &stuck);
-        prop_assert_eq!(&world.borrow().changed, &stuck);
-        prop_assert_eq!(world.borrow().written.is_some(), !stuck.is_empty());
-        world.borrow_mut().stuck.clear();
-        detach(&world);
-        prop_assert!(world.borrow().changed.is_empty() && world.borrow().written.is_none());
+        prop_assert_eq!(&machine.borrow().changed, &stuck);
+        prop_assert_eq!(machine.borrow().written.is_some(), !stuck.is_empty());
+        machine.borrow_mut().stuck.clear();
+        detach(&machine);
+        prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
     }
 
     /// Steps are undone in reverse order.
     #[test]
     fn undo_runs_in_reverse_order(steps in 0..8_usize) {
-        let world = world(None);
-        prop_assert_eq!(attach(&world, steps), Ok(()));
-        let done = detach(&world).map(|settled| settled.done).unwrap_or_default();
+        let machine = machine(None);
+        prop_assert_eq!(attach(&machine, steps), Ok(()));
+        let done = detach(&machine).map(|settled| settled.done).unwrap_or_default();
         let expected: Vec<String> = (0..steps).rev().map(|n| n.to_string()).collect();
         prop_assert_eq!(done, expected);
     }

@@ -18,7 +18,7 @@ impl HtbPacer {
     /// Takes over the classes of an interface attached with the HTB pacer.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface was removed.
     pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
         let classes = Classes::take_over(&netlink, ifindex)?;
         Ok(Self { netlink, maps, classes })
@@ -27,7 +27,7 @@ impl HtbPacer {
     /// Waits up to half a second for a cut, and updates the classes.
     ///
     /// # Errors
-    /// The interface or the maps are gone.
+    /// The interface or the maps were removed.
     pub fn turn(&mut self) -> Result<()> {
         let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(self.classes.rest()).unwrap_or(PollTimeout::ZERO);

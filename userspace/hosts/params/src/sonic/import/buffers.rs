@@ -10,7 +10,7 @@ const MOST_BYTES: u64 = 1_000_000_000;
 /// Imported fields of a profile: SONiC's name, and the parameter's.
 const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
 /// Fields that are not used here, and not listed.
-const SILENT: [&str; 2] = ["pool", "size"];
+const NOT_LISTED: [&str; 2] = ["pool", "size"];
 /// Prefix of the profiles that a switch generates for lossless groups.
 const GENERATED: &str = "pg_lossless_";
 
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
             }
         }
         let is_known = |field: &&str| {
-            SILENT.contains(field) || is_lossless && FIELDS.iter().any(|(name, _)| name == field)
+            NOT_LISTED.contains(field) || is_lossless && FIELDS.iter().any(|(name, _)| name == field)
         };
         let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
         if !others.is_empty() {

@@ -59,8 +59,8 @@ impl<'a> Reader<'a> {
         let queues = self.map_entries(&map, CLASSES, "a priority")?;
         for (priority, queue) in queues.into_iter().enumerate() {
             // A priority absent from the map is unchanged.
-            let is_named = map.fields().any(|field| field.trim().parse() == Ok(priority));
-            if let Some(queue) = queue.filter(|_| is_named) {
+            let is_listed = map.fields().any(|field| field.trim().parse() == Ok(priority));
+            if let Some(queue) = queue.filter(|_| is_listed) {
                 let from = format!("MAP_PFC_PRIORITY_TO_QUEUE|{} {priority}", map.key());
                 self.set(from, &map, &format!("pfc.{priority}.queue"), queue)?;
             }

@@ -29,7 +29,7 @@ pub(super) fn ect(profile: &Row<'_>) -> bool {
 }
 
 /// Whether a profile drops no packets below green_max_threshold.
-pub(super) fn drops_at_once(profile: &Row<'_>) -> Result<bool, Error> {
+pub(super) fn drops_non_ect(profile: &Row<'_>) -> Result<bool, Error> {
     let (min, max) = (profile.text("green_min_threshold")?, profile.text("green_max_threshold")?);
     Ok(min == max || profile.text("green_drop_probability")?.as_deref() == Some("0"))
 }
@@ -47,7 +47,8 @@ impl<'a> Reader<'a> {
         if number == Number::Outside {
             let text = row.text(field)?.unwrap_or_default();
             let (low, high) = range.into_inner();
-            let reason = format!("`{text}`: {what} is {low} to {high} here; the parameter is unchanged");
+            let reason =
+                format!("`{text}` is out of range: {low} to {high} ({what}); the parameter is unchanged");
             self.unmapped(row.table(), row.key(), [field], reason);
         }
         Ok(number)
@@ -136,7 +137,7 @@ impl<'a> Reader<'a> {
             match entries.get_mut(index) {
                 Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
                 None => {
-                    let reason = format!("{what} is 0 to {} here", len - 1);
+                    let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
                     self.unmapped(map.table(), map.key(), [field], reason);
                 }
             }
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
     pub(super) fn numbers_of(&mut self, row: &Row<'a>, text: &str) -> Vec<usize> {
         let numbers = numbers(text);
         if numbers.is_none() {
-            let reason = format!("`{text}` is not a number as in `3`, or several as in `3-4`");
+            let reason = format!("`{text}` is neither a number, as in `3`, nor a range, as in `3-4`");
             self.unmapped(row.table(), row.key(), [], reason);
         }
         numbers.unwrap_or_default()

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn pacing() {
+fn pacing_faults_are_found() {
     planted("pacer-none", Severity::Warning, |s| s.attachments[0].pacer = "none".into());
     planted("pacer-gone", Severity::Error, |s| {
         link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
@@ -56,7 +56,7 @@ fn pacing() {
 }
 
 #[test]
-fn thresholds() {
+fn threshold_faults_are_found() {
     let wred = |key: &'static str, value: &'static str| {
         move |s: &mut Snapshot| {
             marking(s);
@@ -106,7 +106,10 @@ fn thresholds() {
         }
     };
     let finding = planted("paced-late", Severity::Warning, waiting("10us"));
-    assert!(finding.evidence.contains("200KB wait in fq, the 2 active flows have 8gbit"), "{finding:?}");
+    assert!(
+        finding.evidence.contains("200KB queued in fq, total rate of the 2 active flows 8gbit"),
+        "{finding:?}"
+    );
     let mut snapshot = healthy();
     waiting("55us")(&mut snapshot);
     assert!(!found(&snapshot).iter().any(|(id, _)| *id == "paced-late"));
@@ -131,11 +134,12 @@ fn thresholds() {
     let fix = finding.fix.unwrap();
     assert!(fix.contains("25000 bytes (10ms)") && fix.contains("wred.3.drain_rate=19mbit"), "{fix}");
     // Sent only 18 Mbit/s while packets were queued: a warning with either burst size.
-    for (burst_ns, wanted) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")] {
+    for (burst_ns, expected) in [(3_200_000, "32000 bytes (12.8ms)"), (25_600_000, "256000 bytes (102.4ms)")]
+    {
         let finding = planted("shaper-burst", Severity::Warning, shaped(burst_ns, 95, 4_500_000));
         assert!(finding.evidence.contains("95 of 100 samples, and it sent 18mbit"), "{finding:?}");
         let fix = finding.fix.unwrap();
-        assert!(fix.contains(wanted) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
+        assert!(fix.contains(expected) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
     }
     // It keeps its rate; or no packets waited, so nothing is known.
     for fine in [shaped(25_600_000, 95, 4_900_000), shaped(25_600_000, 50, 100_000)] {
@@ -174,7 +178,7 @@ fn oscillation_region_detected() {
 }
 
 #[test]
-fn links() {
+fn link_faults_are_found() {
     planted("link-down", Severity::Error, |s| link(s).up = false);
     planted("mtu-small", Severity::Info, |s| link(s).mtu = 1_500);
     let finding = planted("mtu-differs", Severity::Warning, |s| {
@@ -253,8 +257,8 @@ fn unknown_driver_without_counters_is_reported() {
 fn adapters_of_all_vendors_are_recognized() {
     let device = |s: &mut Snapshot, driver: &str, zero: &str, grown: &str| {
         link(s).driver = Some(driver.to_owned());
-        let look = |value: u64| [(zero.to_owned(), 0), (grown.to_owned(), value)].into();
-        s.rdma = vec![Rdma { hardware: Some(true), before: look(1), after: look(6), ..rxe0() }];
+        let sample = |value: u64| [(zero.to_owned(), 0), (grown.to_owned(), value)].into();
+        s.rdma = vec![Rdma { hardware: Some(true), before: sample(1), after: sample(6), ..rxe0() }];
     };
     for (driver, sent, marked) in [
         ("bnxt_en", "tx_cnp_pkts", "rx_ecn_marked_pkts"),
@@ -310,7 +314,7 @@ fn honoured_pauses_reported() {
 }
 
 #[test]
-fn rdma_devices() {
+fn rdma_device_faults_are_found() {
     let hardware = || Rdma { name: "mlx5_0".into(), hardware: Some(true), ..rxe0() };
     let finding = planted("rdma-no-role", Severity::Warning, |s| {
         s.rdma = vec![rxe0()];
@@ -357,7 +361,7 @@ fn rdma_devices() {
 }
 
 #[test]
-fn roce_in_tunnel_names_where_to_attach() {
+fn tunnel_finding_names_interface_to_attach() {
     let sampled = |s: &mut Snapshot, label: &str| link(s).unread_packets = [(label.to_owned(), 120)].into();
     let finding = planted("roce-in-tunnel", Severity::Warning, |s| {
         sampled(s, "vxlan");
@@ -379,7 +383,7 @@ fn roce_in_tunnel_names_where_to_attach() {
 }
 
 #[test]
-fn peers_without_dcqcn_are_named() {
+fn peers_without_dcqcn_are_reported() {
     planted("other-transport", Severity::Info, |s| {
         link(s).unread_packets = [("uet".to_owned(), 5)].into();
     });
@@ -409,7 +413,7 @@ fn retransmissions_by_timer_are_reported() {
 }
 
 #[test]
-fn rdma_device_of_another_namespace_is_named() {
+fn rdma_device_of_other_netns_is_reported() {
     use crate::doctor::snapshot::RdmaElsewhere;
     let finding = planted("rdma-elsewhere", Severity::Info, |s| {
         let device = RdmaElsewhere {
@@ -425,7 +429,7 @@ fn rdma_device_of_another_namespace_is_named() {
 }
 
 #[test]
-fn congested_host_is_named() {
+fn congested_host_is_reported() {
     use crate::doctor::snapshot::Softnet;
     let grown = |dropped: u64, squeezed: u64| {
         let before = Softnet { processed: 5, dropped: 3, squeezed: 2, backlog: 0 };
@@ -444,7 +448,7 @@ fn congested_host_is_named() {
 }
 
 #[test]
-fn sender_with_ce_in_tos_named() {
+fn sender_with_ce_in_tos_is_reported() {
     let arriving = |s: &mut Snapshot, data, marked| {
         for (name, value) in [
             ("roce_data_packets", data),
@@ -500,7 +504,7 @@ fn host_faults_found() {
         link(s).irqs = (41..45).map(|irq| (irq, vec![2])).collect();
     });
     let unread = |essential| Unread {
-        what: "what is attached".into(),
+        what: "the attachments".into(),
         why: "permission denied".into(),
         next: "run doctor as root".into(),
         essential,

@@ -63,7 +63,7 @@ pub(super) struct Host {
     /// Marks per million with version 2.
     pub(super) marks: u64,
     pub(super) failing: Vec<String>,
-    pub(super) want: Option<Target>,
+    pub(super) desired: Option<Target>,
     pub(super) has: Option<Tried>,
     /// Delay before it applies an order, in turns.
     pub(super) slow: usize,
@@ -74,11 +74,11 @@ pub(super) struct Host {
     pub(super) is_unreadable: bool,
 }
 
-pub(super) struct World {
+pub(super) struct SimulatedFleet {
     pub(super) hosts: BTreeMap<String, Host>,
     /// State in etcd, and its revision.
-    pub(super) kept: Rollout,
-    pub(super) kept_at: i64,
+    pub(super) stored: Rollout,
+    pub(super) stored_at: i64,
     pub(super) revision: i64,
     /// State known to each of two coordinators, and its revision.
     pub(super) known: [(Rollout, i64); 2],
@@ -120,7 +120,7 @@ pub(super) fn rates(marks: u64) -> Rates {
     Rates { window_ms: 60_000, data_packets: 100_000, quiet_ms: 0, gap_ms: 1_000, queue_pairs: Some(4), of }
 }
 
-impl World {
+impl SimulatedFleet {
     pub(super) fn new(hosts: Vec<Host>, policy: Policy) -> Self {
         let name = |index: usize| format!("{}{index:02}", if index.is_multiple_of(3) { "b" } else { "a" });
         let hosts: BTreeMap<String, Host> =
@@ -128,11 +128,11 @@ impl World {
         let members = hosts.keys().map(|name| (name.clone(), Member::default())).collect();
         let empty = plan(&Version::none(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
         let known = [(empty.clone(), 1), (empty.clone(), 1)];
-        let mut world = Self { hosts, kept: empty, kept_at: 1, revision: 1, known, orders: Vec::new() };
-        world.report();
-        world.kept = plan(&version(policy), &members, &BTreeMap::new(), &world.reports());
-        world.known = [(world.kept.clone(), 1), (world.kept.clone(), 1)];
-        world
+        let mut fleet = Self { hosts, stored: empty, stored_at: 1, revision: 1, known, orders: Vec::new() };
+        fleet.report();
+        fleet.stored = plan(&version(policy), &members, &BTreeMap::new(), &fleet.reports());
+        fleet.known = [(fleet.stored.clone(), 1), (fleet.stored.clone(), 1)];
+        fleet
     }
 
     /// Writes a report for every host that is able to.
@@ -160,37 +160,44 @@ impl World {
 
     /// Steps the first coordinator from the latest state.
     pub(super) fn step(&mut self, elapsed_ms: u64) {
-        self.known[0] = (self.kept.clone(), self.kept_at);
+        self.known[0] = (self.stored.clone(), self.stored_at);
         let hosts = self.reports();
         self.tick(0, elapsed_ms, &hosts, self.revision, false);
     }
 
     /// Steps one coordinator from its own state; written only if that is the latest, and unless it dies first.
-    pub(super) fn tick(&mut self, who: usize, elapsed_ms: u64, hosts: &Hosts, revision: i64, dies: bool) {
-        let (state, at) = self.known[who].clone();
+    pub(super) fn tick(
+        &mut self,
+        coordinator: usize,
+        elapsed_ms: u64,
+        hosts: &Hosts,
+        revision: i64,
+        dies: bool,
+    ) {
+        let (state, at) = self.known[coordinator].clone();
         let (state, effects) = next(state, Event::Tick { elapsed_ms, hosts, revision });
-        if at != self.kept_at || dies {
+        if at != self.stored_at || dies {
             // The compare-and-swap fails, and it reads the state again.
-            self.known[who] = (self.kept.clone(), self.kept_at);
+            self.known[coordinator] = (self.stored.clone(), self.stored_at);
             return;
         }
         self.write(state, effects);
-        self.known[who] = (self.kept.clone(), self.kept_at);
+        self.known[coordinator] = (self.stored.clone(), self.stored_at);
     }
 
     pub(super) fn operate(&mut self, event: Event<'_>) {
-        let (state, effects) = next(self.kept.clone(), event);
+        let (state, effects) = next(self.stored.clone(), event);
         self.write(state, effects);
     }
 
     fn write(&mut self, state: Rollout, effects: Vec<Effect>) {
         self.revision += 1;
-        (self.kept, self.kept_at) = (state, self.revision);
+        (self.stored, self.stored_at) = (state, self.revision);
         let mut orders = Vec::new();
         for effect in effects {
             let Effect::Send { host: name, target } = effect else { continue };
             let host = self.hosts.get_mut(&name).unwrap();
-            host.want = Some(target.clone());
+            host.desired = Some(target.clone());
             host.due = host.slow;
             orders.push((name, target));
         }
@@ -198,14 +205,14 @@ impl World {
     }
 
     /// Hosts that are present apply their orders and report.
-    pub(super) fn obey(&mut self) {
+    pub(super) fn apply_orders(&mut self) {
         for host in self.hosts.values_mut().filter(|host| !host.is_away) {
             host.due = host.due.saturating_sub(1);
-            if let Some(want) = host.want.as_ref().filter(|_| host.due == 0) {
-                let goes_back = host.refuses_back > 0 && want.version == 0;
+            if let Some(desired) = host.desired.as_ref().filter(|_| host.due == 0) {
+                let goes_back = host.refuses_back > 0 && desired.version == 0;
                 host.refuses_back -= usize::from(goes_back);
-                let refuses = goes_back || host.refuses && want.version == 2;
-                host.has = Some(Tried { target: want.clone(), error: refuses.then(|| "no".into()) });
+                let refuses = goes_back || host.refuses && desired.version == 2;
+                host.has = Some(Tried { target: desired.clone(), error: refuses.then(|| "no".into()) });
             }
         }
         self.report();
@@ -215,20 +222,20 @@ impl World {
     pub(super) fn run(&mut self) -> Outcome {
         for _ in 0..2_000 {
             self.step(1_000);
-            self.obey();
-            if let Some(outcome) = self.kept.outcome() {
+            self.apply_orders();
+            if let Some(outcome) = self.stored.outcome() {
                 return outcome;
             }
         }
-        panic!("no end: {:?}", self.kept);
+        panic!("no end: {:?}", self.stored);
     }
 
     /// Index of the step in which a host was first ordered version 2.
     pub(super) fn ordered_at(&self, host: &str) -> Option<usize> {
-        let is_of = |orders: &Vec<(String, Target)>| {
+        let concerns = |orders: &Vec<(String, Target)>| {
             orders.iter().any(|(name, target)| name == host && target.version == 2)
         };
-        self.orders.iter().position(is_of)
+        self.orders.iter().position(concerns)
     }
 
     pub(super) fn host(&mut self, name: &str) -> &mut Host {
@@ -236,7 +243,7 @@ impl World {
     }
 
     pub(super) fn state(&self, host: &str) -> State {
-        self.kept.steps.iter().find(|step| step.host == host).unwrap().state
+        self.stored.steps.iter().find(|step| step.host == host).unwrap().state
     }
 }
 

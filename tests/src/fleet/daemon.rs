@@ -1,4 +1,4 @@
-//! A mock controller without a data plane. It responds as `dcqcn run` does, with simulated counters.
+//! A mock daemon without a data plane. It responds as `dcqcn run` does, with simulated counters.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -65,7 +65,7 @@ impl State {
         self.marks += packets * if is_worse { 20 * MARKS } else { MARKS } as f64 / 1e6;
     }
 
-    fn go_over(&mut self, held: Option<(String, String)>) -> Applied {
+    fn switch_to(&mut self, held: Option<(String, String)>) -> Applied {
         self.count();
         let changed = self.held != held;
         let name = held.as_ref().map(|(name, _)| name.clone());
@@ -82,26 +82,26 @@ impl State {
     }
 }
 
-/// Handle of a mock controller.
+/// Handle of a mock daemon.
 #[derive(Clone)]
-pub struct Controller(Arc<Mutex<State>>);
+pub struct MockDaemon(Arc<Mutex<State>>);
 
-impl Controller {
-    /// Starts a controller at `path`, which runs until the process exits.
+impl MockDaemon {
+    /// Starts a daemon at `path`, which runs until the process exits.
     ///
     /// # Errors
     /// The socket cannot be created.
     pub fn listen(path: PathBuf) -> Result<Self> {
-        let controller = Self(Arc::default());
+        let daemon = Self(Arc::default());
         let listener = UnixListener::bind(path)?;
-        let answering = controller.clone();
+        let answering = daemon.clone();
         thread::Builder::new().stack_size(256 << 10).spawn(move || {
             for stream in listener.incoming().flatten() {
                 // Errors of a connection concern its client.
                 let _ = answering.connection(stream);
             }
         })?;
-        Ok(controller)
+        Ok(daemon)
     }
 
     /// Changes the behaviour.
@@ -111,7 +111,7 @@ impl Controller {
 
     /// Drops the override, as when the host's file no longer allows it.
     pub fn forget(&self) {
-        self.lock().go_over(None);
+        self.lock().switch_to(None);
     }
 
     /// Name of the active configuration.
@@ -200,9 +200,9 @@ impl Controller {
                 if let Nature::Slow(time) = nature {
                     thread::sleep(time);
                 }
-                Answer::of(Ok(self.lock().go_over(Some((apply.name, apply.text)))))
+                Answer::of(Ok(self.lock().switch_to(Some((apply.name, apply.text)))))
             }
-            (Verb::Release(_), _) => Answer::of(Ok(self.lock().go_over(None))),
+            (Verb::Release(_), _) => Answer::of(Ok(self.lock().switch_to(None))),
             (Verb::Health {}, _) => {
                 let mut state = self.lock();
                 state.count();

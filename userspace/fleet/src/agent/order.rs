@@ -7,7 +7,7 @@ use etcd_client::WatchOptions;
 use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
-use crate::record::{Target, Want, hash};
+use crate::record::{DesiredConfig, Target, hash};
 use crate::store::Store;
 
 /// Maximum silence of a watch before the order is read again.
@@ -18,13 +18,13 @@ const REST: Duration = Duration::from_secs(1);
 /// An order with the text of its configuration; `None` if only the host's own file applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
-    pub(super) want: Want,
+    pub(super) desired: DesiredConfig,
     pub(super) text: Option<String>,
 }
 
 /// Last known order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct LatestOrder {
     /// The last readable order.
     pub(super) order: Option<Order>,
     /// Reason why a newer one is unreadable.
@@ -37,17 +37,17 @@ pub(super) struct Wanted {
 pub(super) async fn follow(
     mut store: Store,
     host: String,
-    say: Sender<Wanted>,
+    sender: Sender<LatestOrder>,
     period: Sender<Option<Duration>>,
 ) {
     let mut logged = String::new();
     loop {
-        match once(&mut store, &host, &say, &period).await {
+        match once(&mut store, &host, &sender, &period).await {
             Ok(()) => logged.clear(),
             Err(error) => {
                 let error = format!("{error:#}");
                 if error != logged {
-                    tracing::warn!(error, "cannot read the order of this host; its configuration stays");
+                    tracing::warn!(error, "cannot read the order of this host; keeping its configuration");
                     logged = error;
                 }
                 sleep(REST).await;
@@ -59,27 +59,27 @@ pub(super) async fn follow(
 async fn once(
     store: &mut Store,
     host: &str,
-    say: &Sender<Wanted>,
+    sender: &Sender<LatestOrder>,
     period: &Sender<Option<Duration>>,
 ) -> Result<()> {
-    let (want, revision) = store.want(host).await?;
+    let (desired, revision) = store.desired(host).await?;
     // An unreadable order is a complaint of this host; an etcd error is only retried.
-    let known = say.borrow().order.clone();
-    let order = match want {
-        Ok(Some(want)) => match known.clone().filter(|order| order.want.target == want.target) {
-            Some(order) => Ok(Some(Order { want, ..order })),
-            None => text(store, &want.target).await?.map(|text| Some(Order { want, text })),
+    let known = sender.borrow().order.clone();
+    let order = match desired {
+        Ok(Some(desired)) => match known.clone().filter(|order| order.desired.target == desired.target) {
+            Some(order) => Ok(Some(Order { desired, ..order })),
+            None => text(store, &desired.target).await?.map(|text| Some(Order { desired, text })),
         },
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
-    let wanted = match order {
-        Ok(order) => Wanted { order, problem: None },
-        Err(error) => Wanted { order: known, problem: Some(format!("{error:#}")) },
+    let latest = match order {
+        Ok(order) => LatestOrder { order, problem: None },
+        Err(error) => LatestOrder { order: known, problem: Some(format!("{error:#}")) },
     };
-    say.send_if_modified(|before| {
-        let is_new = *before != wanted;
-        *before = wanted;
+    sender.send_if_modified(|before| {
+        let is_new = *before != latest;
+        *before = latest;
         is_new
     });
     period.send_replace(store.period().await?.map(Duration::from_millis));
@@ -98,7 +98,7 @@ async fn once(
 /// Reads the text of a configuration.
 ///
 /// # Errors
-/// etcd does not respond. The inner error: the version is unreadable, or has other content than was ordered.
+/// etcd does not respond. The inner error: the version is unreadable, or differs from the ordered content.
 async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String>>> {
     if target.group.is_none() {
         return Ok(Ok(None));
@@ -111,7 +111,7 @@ async fn text(store: &mut Store, target: &Target) -> Result<Result<Option<String
         let text = text.with_context(|| format!("version {} has no such group", target.version))?;
         ensure!(
             target.hash.as_ref() == Some(&hash(&text)),
-            "version {} has other content than was ordered: its number was used twice",
+            "version {} differs from the ordered content: its number was used twice",
             target.version
         );
         Ok(Some(text))

@@ -1,4 +1,4 @@
-//! Asynchronous requests to the controller of this host.
+//! Asynchronous requests to the daemon of this host.
 
 use dcqcn_control_api::{ClientError, ControlClient, Verb};
 use serde::de::DeserializeOwned;
@@ -8,11 +8,11 @@ use tokio::task::spawn_blocking;
 ///
 /// # Errors
 /// As [`ControlClient::ask`].
-pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
+pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
     client: &ControlClient,
     verb: Verb,
 ) -> Result<T, ClientError> {
     let client = client.clone();
-    let asked = spawn_blocking(move || client.ask(verb)).await;
-    asked.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
+    let result = spawn_blocking(move || client.ask(verb)).await;
+    result.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
 }

@@ -1,29 +1,29 @@
-//! Client of this host's controller.
+//! Client of this host's daemon.
 
 use std::path::Path;
 use std::time::Duration;
 
 use dcqcn_control_api::{Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb};
 
-use super::wanted::Order;
-use crate::ask::ask;
-use crate::record::Want;
+use super::order::Order;
+use crate::record::DesiredConfig;
+use crate::request::send;
 
 /// Time limit for queries.
 const SOON: Duration = Duration::from_secs(10);
-/// Time limit for changes, the same as the controller's own.
+/// Time limit for changes, the same as the daemon's own.
 const CHANGE: Duration = Duration::from_secs(310);
 
 /// Result of forwarding an order.
 #[derive(Debug)]
-pub(super) enum Obeyed {
+pub(super) enum ApplyResult {
     /// The configuration is active; `changed` if it was not before.
     InForce { changed: bool },
-    /// The controller rejected it.
+    /// The daemon rejected it.
     Refused(String),
-    /// Transient error: the controller asks for a retry.
+    /// Transient error: the daemon requests a retry.
     Busy(String),
-    /// The controller does not respond.
+    /// The daemon does not respond.
     Unreachable(String),
 }
 
@@ -32,20 +32,20 @@ pub(super) fn name(version: u64) -> String {
     format!("fleet {version}")
 }
 
-/// Client of this host's controller, with a time limit per kind of request.
-pub(super) struct Controller {
-    soon: ControlClient,
+/// Client of this host's daemon, with a time limit per kind of request.
+pub(super) struct DaemonClient {
+    query_client: ControlClient,
     change: ControlClient,
 }
 
-impl Controller {
+impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
-        Self { soon: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
+        Self { query_client: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
     }
 
-    /// Forwards an order. The controller ignores a configuration that is already active.
-    pub(super) async fn obey(&self, order: &Order) -> Obeyed {
-        let Order { want: Want { target, by, why }, text } = order;
+    /// Forwards an order. The daemon ignores a configuration that is already active.
+    pub(super) async fn apply(&self, order: &Order) -> ApplyResult {
+        let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
         let verb = match text {
             None => Verb::Release(Release { by, why }),
@@ -54,18 +54,18 @@ impl Controller {
                 Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None, over: None })
             }
         };
-        match ask::<Applied>(&self.change, verb).await {
-            Ok(Applied { changed, .. }) => Obeyed::InForce { changed },
-            Err(error) if error.is_refusal() => Obeyed::Refused(error.to_string()),
-            Err(error @ ClientError::Busy(_)) => Obeyed::Busy(error.to_string()),
-            Err(error) => Obeyed::Unreachable(error.to_string()),
+        match send::<Applied>(&self.change, verb).await {
+            Ok(Applied { changed, .. }) => ApplyResult::InForce { changed },
+            Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
+            Err(error @ ClientError::Busy(_)) => ApplyResult::Busy(error.to_string()),
+            Err(error) => ApplyResult::Unreachable(error.to_string()),
         }
     }
 
-    /// Queries the controller's status and counters.
-    pub(super) async fn look(&self) -> Result<(Status, Health), String> {
-        let status = ask(&self.soon, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let health = ask(&self.soon, Verb::Health {}).await.map_err(|error| error.to_string())?;
+    /// Queries the daemon's status and counters.
+    pub(super) async fn poll(&self) -> Result<(Status, Health), String> {
+        let status = send(&self.query_client, Verb::Status {}).await.map_err(|error| error.to_string())?;
+        let health = send(&self.query_client, Verb::Health {}).await.map_err(|error| error.to_string())?;
         Ok((status, health))
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     use crate::record::Target;
 
     #[tokio::test]
-    async fn controller_at_its_limit_is_no_refusal() {
+    async fn connection_limit_is_not_a_rejection() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
@@ -95,8 +95,8 @@ mod tests {
         });
         let [by, why] = ["ada", "to try"].map(String::from);
         let target = Target { version: 7, ..Target::default() };
-        let order = Order { want: Want { target, by, why }, text: Some(String::new()) };
-        let obeyed = Controller::new(&path).obey(&order).await;
-        assert!(matches!(&obeyed, Obeyed::Busy(why) if why.contains("user 7")), "{obeyed:?}");
+        let order = Order { desired: DesiredConfig { target, by, why }, text: Some(String::new()) };
+        let result = DaemonClient::new(&path).apply(&order).await;
+        assert!(matches!(&result, ApplyResult::Busy(why) if why.contains("user 7")), "{result:?}");
     }
 }

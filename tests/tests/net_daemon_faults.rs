@@ -38,29 +38,29 @@ fn empty_file_detaches_nothing() -> Result<()> {
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     // A truncated file, and one that is written slowly, table by table.
     fs::write(daemon.file(), "")?;
-    daemon.says(&["reload rejected", "drops every managed interface", "--allow-empty"])?;
+    daemon.wait_for_log(&["reload rejected", "drops every managed interface", "--allow-empty"])?;
     let mut file = File::options().write(true).truncate(true).open(daemon.file())?;
     for line in HOST.replace("1gbit", "2gbit").split_inclusive('\n') {
         file.write_all(line.as_bytes())?;
         thread::sleep(Duration::from_millis(300));
     }
-    daemon.says(&["parameters changed", "link_rate: 1gbit -> 2gbit"])?;
+    daemon.wait_for_log(&["parameters changed", "link_rate: 1gbit -> 2gbit"])?;
     assert_eq!(attached_at(&pair.a, "a0")?, before);
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1);
     // SIGHUP checks no more than the periodic check.
     fs::write(daemon.log(), "")?;
     daemon.write("[log]\nformat = 'json'\n")?;
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["reload rejected", "--allow-empty"])?;
+    daemon.wait_for_log(&["reload rejected", "--allow-empty"])?;
     assert_eq!(attached_at(&pair.a, "a0")?, before);
     daemon.end()?;
 
     // Unless requested.
     let options = ["--log-format", "json", "--allow-empty"];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &options, &[])?;
-    daemon.says(&["taken over", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
     daemon.write("")?;
-    daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["no longer in the file", "\"iface\":\"a0\""])?;
     assert!(pair.a.attached()?.is_empty());
     daemon.end()
 }
@@ -78,7 +78,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
     // A change of the interface triggers a check.
     pair.a.command("ip link set a0 mtu 1400")?;
-    daemon.says(&["link_rate updated", "200mbit", "300mbit"])?;
+    daemon.wait_for_log(&["link_rate updated", "200mbit", "300mbit"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 300_000_000);
     let log = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
     ensure!(log.contains("link_rate"), "{log}");
@@ -95,14 +95,14 @@ fn manual_set_kept_until_reload() -> Result<()> {
     pair.a.set("a0", &["link_rate=3gbit"])?;
     let touched = FileTimes::new().set_modified(SystemTime::now() + Duration::from_secs(5));
     File::options().write(true).open(daemon.file())?.set_times(touched)?;
-    daemon.says(&["configuration unchanged"])?;
+    daemon.wait_for_log(&["configuration unchanged"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
     // Settings of another interface change nothing either.
     daemon.write(&format!("{HOST}[[interface]]\nname = 'zz'\n"))?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 3_000_000_000);
     daemon.signal(Signal::SIGHUP)?;
-    daemon.says(&["parameters changed", "link_rate: 3gbit -> 1gbit"])?;
+    daemon.wait_for_log(&["parameters changed", "link_rate: 3gbit -> 1gbit"])?;
     daemon.end()
 }
 
@@ -116,9 +116,9 @@ fn missing_listen_address_retried() -> Result<()> {
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    daemon.says(&["cannot serve metrics; retrying"])?;
+    daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
     pair.a.add_v4("a0", 1, 24)?;
-    daemon.says(&["serving metrics", "10.0.0.1:9310"])?;
+    daemon.wait_for_log(&["serving metrics", "10.0.0.1:9310"])?;
     assert!(get(&pair.a, "10.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
     let metrics = get(&pair.a, "10.0.0.1:9310", "/metrics")?;
     for line in [
@@ -131,11 +131,11 @@ fn missing_listen_address_retried() -> Result<()> {
     }
     // From one address to the wildcard, on the same port: it conflicts only with itself.
     daemon.write(&file.replace("10.0.0.1", "0.0.0.0"))?;
-    daemon.says(&["serving metrics", "0.0.0.0:9310"])?;
+    daemon.wait_for_log(&["serving metrics", "0.0.0.0:9310"])?;
     assert!(get(&pair.a, "127.0.0.1:9310", "/healthz")?.starts_with("HTTP/1.1 200"));
     daemon
         .write(&format!("{file}[[interface]]\nname = 'nosuch'\n").replace("flows = 1024", "flows = 2048"))?;
-    daemon.says(&["reload rejected", "flows = 1024, which cannot become 2048"])?;
+    daemon.wait_for_log(&["reload rejected", "flows = 1024, which cannot become 2048"])?;
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
     assert!(metrics.contains("dcqcn_config_last_reload_successful 0\n"), "{metrics}");
     daemon.end()
@@ -151,7 +151,7 @@ fn silent_clients_do_not_block() -> Result<()> {
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
-    daemon.says(&["serving metrics"])?;
+    daemon.wait_for_log(&["serving metrics"])?;
     daemon.attaches("a0")?;
     let idle = pair.a.run(|| -> Result<Vec<TcpStream>> {
         let connect = |_| -> Result<TcpStream> {
@@ -184,12 +184,12 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
     // a1 is managed, and becomes the other end of a0, which is managed too.
     let inline = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 1024\n[interface.parameters]\nlink_rate = '1gbit'\n";
     daemon.write(inline)?;
-    daemon.says(&["reload rejected", "a0 is attached with inline = none"])?;
+    daemon.wait_for_log(&["reload rejected", "a0 is attached with inline = none"])?;
     assert_eq!(pair.a.attached()?.len(), 2);
     daemon.write("[[interface]]\nname = 'a1'\nflows = 1024\npacer = 'none'\n")?;
-    daemon.says(&["no longer in the file", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["no longer in the file", "\"iface\":\"a0\""])?;
     daemon.write(inline)?;
-    daemon.says(&["the file needs its interface", "\"iface\":\"a1\""])?;
+    daemon.wait_for_log(&["the file needs its interface", "\"iface\":\"a1\""])?;
     wait(|| {
         let listed = pair.a.run(attach::list)??;
         let peers: Vec<_> =
@@ -208,7 +208,7 @@ fn ports() -> Result<usize> {
 }
 
 /// The file of a large host: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), otherwise with small ones.
-fn many() -> Result<String> {
+fn many_links() -> Result<String> {
     let flows: u32 = std::env::var("DCQCN_TEST_FLOWS").map_or(Ok(1_024), |flows| flows.parse())?;
     Ok(HOST.replace("flows = 1024", &format!("flows = {flows}")))
 }
@@ -228,10 +228,10 @@ fn many_interfaces_served() -> Result<()> {
     // As in the unit, except for the watchdog's 30 s.
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "10000000")];
-    let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many()?);
+    let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many_links()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
-    manager.hears("READY=1", PATIENCE * 20)?;
+    manager.wait_for("READY=1", PATIENCE * 20)?;
     let attached = began.elapsed();
     let attaching = cpu_time(daemon.child.id())?;
     assert_eq!(pair.a.attached()?.len(), ports);
@@ -287,12 +287,12 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
     for port in 1..ports {
         pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
-    let mut daemon = Daemon::start(&pair.a, &many()?)?;
-    daemon.says(&["\"attached\""])?;
+    let mut daemon = Daemon::start(&pair.a, &many_links()?)?;
+    daemon.wait_for_log(&["\"attached\""])?;
     let began = Instant::now();
     daemon.end()?;
     eprintln!("ended after {:.2} s", began.elapsed().as_secs_f64());
-    ensure!(pair.a.attached()?.len() < ports, "it was to end before all were attached");
+    ensure!(pair.a.attached()?.len() < ports, "the daemon exited too late: all interfaces were attached");
     daemon.again(&pair.a)?;
     // Each takes the verifier a second.
     while_busy(20, || {
@@ -325,7 +325,7 @@ fn unread_log_does_not_stop_service() -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     drop(reader);
     let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
-    manager.hears("READY=1", PATIENCE)?;
+    manager.wait_for("READY=1", PATIENCE)?;
     assert_eq!(pair.a.attached()?.len(), 1);
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait()?.code(), Some(0));
