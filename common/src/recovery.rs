@@ -295,10 +295,10 @@ impl Requester {
         if ahead < 0 {
             // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
             self.timed_ns = 0;
-        } else if is_answered || packet.ack_request {
-            if self.timed_ns == 0 || now_ns.wrapping_sub(self.timed_ns) > INITIAL_NS {
-                (self.timed_ns, self.timed_psn) = (now_ns, psn);
-            }
+        } else if (is_answered || packet.ack_request)
+            && (self.timed_ns == 0 || now_ns.wrapping_sub(self.timed_ns) > INITIAL_NS)
+        {
+            (self.timed_ns, self.timed_psn) = (now_ns, psn);
         }
         if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
             self.mtu = packet.bytes;

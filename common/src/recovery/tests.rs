@@ -322,7 +322,7 @@ proptest! {
         let mut stack = Stack::default();
         let (mut requester, mut accepted, mut now_ns) = (Requester::NEW, 0u64, MS);
         let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
-        let mut kinds = kinds.into_iter().map(|(is_read, packets)| (is_read, packets)).collect::<VecDeque<_>>();
+        let mut kinds = VecDeque::from(kinds);
         let mut responded = Vec::<u64>::new();
         let (mut idle, mut sent) = (0, NONE);
         for _ in 0..20_000 {

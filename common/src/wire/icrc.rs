@@ -189,7 +189,7 @@ pub(crate) const V6_ACK_LEN: usize = V6_HEAD_LEN + Aeth::LEN + LEN;
 #[inline(always)]
 pub(crate) fn syndrome_v4(packet: &[u8; V4_ACK_LEN]) -> Option<u8> {
     let is_ack_long = Ipv4::new(sub::<0, { Ipv4::LEN }, _>(packet)).total_len() == V4_ACK_LEN as u16;
-    let computed = of_array::<_, { Aeth::LEN }, _>(packet, &V4_MASK);
+    let computed = array_icrc::<_, { Aeth::LEN }, _>(packet, &V4_MASK);
     let is_correct = computed == u32::from_le_bytes(*sub::<{ V4_ACK_LEN - LEN }, LEN, _>(packet));
     (is_ack_long && is_correct).then_some(packet[V4_HEAD_LEN])
 }
@@ -199,7 +199,7 @@ pub(crate) fn syndrome_v4(packet: &[u8; V4_ACK_LEN]) -> Option<u8> {
 pub(crate) fn syndrome_v6(packet: &[u8; V6_ACK_LEN]) -> Option<u8> {
     let payload_len = V6_ACK_LEN - Ipv6::LEN;
     let is_ack_long = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(packet)).payload_len() == payload_len as u16;
-    let computed = of_array::<_, { Aeth::LEN }, _>(packet, &V6_MASK);
+    let computed = array_icrc::<_, { Aeth::LEN }, _>(packet, &V6_MASK);
     let is_correct = computed == u32::from_le_bytes(*sub::<{ V6_ACK_LEN - LEN }, LEN, _>(packet));
     (is_ack_long && is_correct).then_some(packet[V6_HEAD_LEN])
 }

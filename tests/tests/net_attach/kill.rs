@@ -93,7 +93,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     // A partial attachment has its listed parts, and no problems.
     while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
         ensure!(std::time::Instant::now() < until, "the interface is not managed");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(std::time::Duration::from_millis(20));
     }
     daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
     daemon.wait().map(drop)

@@ -74,7 +74,7 @@ fn links_matched_by_other_properties() -> Result<()> {
     ];
     let mut daemon = Daemon::serving(&pair.a, &file.concat(), "c1")?;
     daemon.attaches("c2")?;
-    daemon.says(&["does not exist", "driver = mlx5_core, pci = 0000:3b:*"])?;
+    daemon.wait_for_log(&["does not exist", "driver = mlx5_core, pci = 0000:3b:*"])?;
     assert_eq!(pair.a.attached()?, ["c1", "c2"]);
     // As udev does with a new interface. The kernel reports an altname only of an interface that is up.
     pair.a.command("ip link property add dev c3 altname uplink3")?;
@@ -82,7 +82,7 @@ fn links_matched_by_other_properties() -> Result<()> {
     daemon.attaches("c3")?;
     // A property that the first file did not use.
     daemon.write(&entry("name = 'c*'\ndriver = 'veth'\nrole = 'switch'"))?;
-    daemon.says(&["\"reloaded\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
     assert_eq!(pair.a.attached()?, ["c1", "c2", "c3"]);
     daemon.end()
 }

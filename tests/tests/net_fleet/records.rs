@@ -76,7 +76,7 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
 
 #[test]
 fn prune_runs_during_a_rollout() -> Result<()> {
-    if !Etcd::is_there("prune_runs_during_a_rollout") {
+    if !Etcd::available("prune_runs_during_a_rollout") {
         return Ok(());
     }
     let site = Site::new(1, 1)?;

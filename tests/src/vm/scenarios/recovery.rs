@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use super::super::command::{Running, script_in, sh};
-use super::super::fio::{self, Done, Job};
+use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
 use super::super::nvme::{self, Disk, Ends, Transport};
 use super::super::perftest::ECT;
@@ -105,7 +105,13 @@ impl Bench<'_> {
         disks.into_iter().try_for_each(Disk::disconnect)
     }
 
-    fn row(&mut self, name: &str, job: Job, disks: &[Disk], clean: Option<&Done>) -> Result<(Done, Counts)> {
+    fn row(
+        &mut self,
+        name: &str,
+        job: Job,
+        disks: &[Disk],
+        clean: Option<&CompletedIo>,
+    ) -> Result<(CompletedIo, Counts)> {
         let before = self.counts()?;
         let done = measure(job, disks).with_context(|| name.to_owned())?;
         let after = self.counts()?;
@@ -160,7 +166,7 @@ impl Bench<'_> {
     }
 }
 
-fn measure(job: Job, disks: &[Disk]) -> Result<Done> {
+fn measure(job: Job, disks: &[Disk]) -> Result<CompletedIo> {
     let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
     let paths: Vec<_> = paths.iter().map(String::as_str).collect();
     let mut fio = job.start(&paths)?;
@@ -170,6 +176,6 @@ fn measure(job: Job, disks: &[Disk]) -> Result<Done> {
     Ok(done)
 }
 
-fn bps(done: &Done) -> f64 {
+fn bps(done: &CompletedIo) -> f64 {
     done.read_bps + done.written_bps
 }
