@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 60;
+const bit<32> STATS = 64;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -62,6 +62,10 @@ const bit<32> STAT_PFC_WD_DROPPED_PACKETS = 56;
 const bit<32> STAT_RP_CNP_OTHER_VLAN = 57;
 const bit<32> STAT_GSO_SUPER_PACKETS = 58;
 const bit<32> STAT_TOS_SET_PACKETS = 59;
+const bit<32> STAT_TAIL_LOSS_PROBES = 60;
+const bit<32> STAT_TAIL_LOSS_PROBES_FAILED = 61;
+const bit<32> STAT_ACK_ICRC_ERRORS = 62;
+const bit<32> STAT_REQUESTERS_FULL = 63;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;
