@@ -18,8 +18,8 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE, REQUESTERS, REQUESTS, RP,
-    SHARES, TIMES_NS, active_slot, mode, sorts_all, test,
+    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE,
+    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, mode, sorts_all, test,
 };
 use crate::trace::PacketTrace;
 

@@ -2,8 +2,8 @@
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED,
-    TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
+    __sk_buff, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_FWD_DISABLED,
+    BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,

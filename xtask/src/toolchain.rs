@@ -104,6 +104,8 @@ impl Toolchain {
         let mut command = Command::new(zig.join("cargo-zigbuild"));
         command.args(["zigbuild", "-Z", "build-std=std,panic_unwind"]).current_dir(workspace.root());
         command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", run::path_with(zig)?);
+        // The start files come from zig: Debian's compiler has none of musl.
+        command.env("RUSTFLAGS", "-C link-self-contained=no");
         self.environment(&mut command);
         Ok(command)
     }
