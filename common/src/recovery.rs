@@ -71,7 +71,7 @@ pub struct Response {
 }
 
 /// [`Response::syndrome`] of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
-pub const UNVERIFIED: u32 = 256;
+pub(crate) const UNVERIFIED: u32 = 256;
 
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
 #[repr(C)]
@@ -161,7 +161,7 @@ pub struct Sent {
 }
 
 /// Interval at which a sending requester is announced.
-pub const ANNOUNCE_NS: u64 = 100_000_000;
+pub(crate) const ANNOUNCE_NS: u64 = 100_000_000;
 /// Silence before a probe while no round-trip time is known (RFC 6298, §2.1).
 const INITIAL_NS: u64 = 1_000_000_000;
 /// Longest silence before a probe, back-off included.
@@ -311,7 +311,7 @@ impl Requester {
     }
 
     /// The announcement was lost: the next packet makes another one.
-    pub const fn on_announcement_lost(&mut self) {
+    pub(crate) const fn on_announcement_lost(&mut self) {
         self.announced_ns = 0;
     }
 
@@ -365,7 +365,7 @@ impl Requester {
     }
 
     /// Follows a response packet.
-    pub const fn on_response(&mut self, packet: &Response, now_ns: u64) {
+    pub(crate) const fn on_response(&mut self, packet: &Response, now_ns: u64) {
         let psn = packet.psn;
         if self.sent_ns == 0 {
             return;

@@ -314,7 +314,8 @@ impl hooks::Env<'static> for Env {
         let mut found = REQUESTERS.get_ptr_mut(id);
         if found.is_none() && enters {
             // If another CPU enters it first, that entry is used.
-            let _ = REQUESTERS.insert(id, &NEW_REQUESTER, u64::from(BPF_NOEXIST));
+            let new = &NEW_REQUESTER;
+            let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
         // SAFETY: a map value, live as long as the program runs. The egress and the ingress program write different

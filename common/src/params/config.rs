@@ -52,12 +52,10 @@ pub(crate) const QUEUE_SOURCE_VIRTUAL: u64 = 0;
 /// `queue_source`: the backlog of the real qdisc, as polled by `dcqcn run`.
 pub const QUEUE_SOURCE_BACKLOG: u64 = 1;
 
-/// Words of `tail_loss_probe`.
+/// Words of `tail_loss_probe`; `on`: on kernels whose soft-RoCE is known to retransmit.
 pub(crate) const TAIL_LOSS_PROBES: &[&str] = &["off", "on", "force"];
 /// `tail_loss_probe`: no probes.
 pub const TAIL_LOSS_PROBE_OFF: u64 = 0;
-/// `tail_loss_probe`: probes on kernels whose soft-RoCE is known to retransmit.
-pub const TAIL_LOSS_PROBE_ON: u64 = 1;
 /// `tail_loss_probe`: probes on every kernel.
 pub const TAIL_LOSS_PROBE_FORCE: u64 = 2;
 

@@ -16,7 +16,7 @@ use dcqcn_sim::sweep::{Axis, combinations};
 
 use dcqcn_support::cli::Output;
 
-use crate::sim::write_file;
+use crate::files::write_file;
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///

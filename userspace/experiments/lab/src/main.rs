@@ -2,6 +2,7 @@
 //! through the pipeline, and tools for the P4 program.
 
 mod fabric;
+mod files;
 mod incast;
 mod p4;
 mod qualify;

@@ -1,6 +1,5 @@
 //! `sim`: simulation of DCQCN at any link speed.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -13,11 +12,11 @@ use dcqcn_sim::report::{Report, title, write_series};
 use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 use dcqcn_sim::{Outcome, Run, Scenario, file, plot, run_all};
-use dcqcn_support::file::Replacement;
 
 use dcqcn_support::cli::Output;
 
 use crate::fabric::FabricArgs;
+use crate::files::write_file;
 
 /// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
@@ -325,17 +324,6 @@ fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     );
     setup.set(key, text)?;
     Ok(setup)
-}
-
-/// Replaces the file at `path` by what `write` produces.
-pub(crate) fn write_file(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let mut file = Replacement::create(path).with_context(failed)?;
-    write(&mut file).with_context(failed)?;
-    file.finish().with_context(failed)
 }
 
 #[cfg(test)]

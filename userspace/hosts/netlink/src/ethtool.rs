@@ -2,7 +2,6 @@
 //! the speed, but of the interfaces in the namespace that mounted it.
 
 use super::error::{Refusal, Result};
-use super::link::Driver;
 use super::netlink::{Netlink, Subsystem};
 use super::wire::{Encoder, attribute, attributes, string, u16_at, u32_at};
 
@@ -129,6 +128,15 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
         .and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_LINKMODES_SPEED)?, 0))
         .filter(|&megabits| megabits != 0 && megabits != SPEED_UNKNOWN)
         .map(|megabits| u64::from(megabits) * BITS_PER_MEGABIT))
+}
+
+/// Driver of an interface, as `ethtool -i` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name of the kernel module or software interface.
+    pub name: String,
+    /// Bus address, usually PCI's, such as `0000:3b:00.0`; empty for software interfaces.
+    pub bus: String,
 }
 
 /// `struct ethtool_drvinfo`.

@@ -16,7 +16,8 @@ pub mod tc;
 mod wire;
 
 pub use error::{Error, Result};
-pub use link::{Driver, Link, LinkStatistics};
+pub use ethtool::Driver;
+pub use link::{Link, LinkStatistics};
 pub use netlink::Netlink;
 pub use netns::Netns;
 pub use stack::{wire_overhead_bytes, with_those_above, with_those_below};

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::error::{Error, Refusal, Result};
-use super::ethtool;
+use super::ethtool::{self, Driver};
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
 use super::wire::{attribute, attributes, string, u32_at, u64_at};
@@ -83,15 +83,6 @@ impl Link {
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
     }
-}
-
-/// Driver of an interface, as `ethtool -i` shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Driver {
-    /// Name of the kernel module or software interface.
-    pub name: String,
-    /// Bus address, usually PCI's, such as `0000:3b:00.0`; empty for software interfaces.
-    pub bus: String,
 }
 
 /// Packet counters of an interface.

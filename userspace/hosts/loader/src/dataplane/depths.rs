@@ -5,7 +5,7 @@ use dcqcn_common::layout::{CLASSES, QUEUES};
 use dcqcn_common::params::Params;
 use dcqcn_common::vqueue::Share;
 
-use super::maps::at;
+use super::error::at;
 use super::{Error, Maps};
 
 impl Maps {

@@ -77,6 +77,11 @@ pub enum Error {
     },
 }
 
+/// Adds the name of a map to its error.
+pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
+    move |source| Error::Map { name, source }
+}
+
 fn hint(error: &aya::EbpfError) -> &'static str {
     let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
         .filter_map(|e| e.downcast_ref::<io::Error>())

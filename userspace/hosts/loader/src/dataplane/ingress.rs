@@ -6,7 +6,7 @@ use aya::maps::{MapError, PerCpuValues};
 use aya::util::nr_cpus;
 use dcqcn_common::layout::IngressBytes;
 
-use super::maps::at;
+use super::error::at;
 use super::{Error, Maps};
 
 const NAME: &str = "INGRESS_BYTES";

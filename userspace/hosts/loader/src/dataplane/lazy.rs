@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use aya::maps::{Map, MapData, MapError};
 
 use super::Error;
-use super::maps::at;
+use super::error::at;
 
 /// Origin of a map.
 pub(super) enum Source {

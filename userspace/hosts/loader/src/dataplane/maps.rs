@@ -20,6 +20,7 @@ use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
 
+use super::error::at;
 use super::lazy::{Lazy, Source};
 use super::settle::{EQUAL_READS, Settling};
 use super::{Error, in_object};
@@ -50,10 +51,6 @@ pub struct Maps {
     events: Lazy<Array<MapData, EventLog>>,
     requesters: Lazy<HashMap<MapData, FlowId, Requester>>,
     test: Lazy<Array<MapData, Test>>,
-}
-
-pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
-    move |source| Error::Map { name, source }
 }
 
 /// Reads a pinned `ACTIVE` map.

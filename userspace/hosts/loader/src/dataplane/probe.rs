@@ -8,7 +8,7 @@ use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{SchedClassifier, TestRun as _};
 use dcqcn_common::flow::FlowId;
 
-use super::maps::at;
+use super::error::at;
 use super::{Error, PROBE};
 
 /// The ring of announced requesters, and the program that delivers probes, as pinned with the maps.

@@ -10,6 +10,6 @@ impl Maps {
     /// [`STORM_AGE_NS`](dcqcn_common::pfc::STORM_AGE_NS).
     pub fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
         let times = self.times.get_mut()?;
-        times.set(Time::Storms as u32, storms.word(now_ns), 0).map_err(super::maps::at("TIMES_NS"))
+        times.set(Time::Storms as u32, storms.word(now_ns), 0).map_err(super::error::at("TIMES_NS"))
     }
 }
