@@ -171,11 +171,11 @@ parameters! {
         /// Delay that a flow may catch up on, so that late softirqs do not reduce its rate.
         pacing_credit_ns = 100 * US, "pacing_credit", Unit::Nanoseconds, 0, SECOND, "More exact rates, longer bursts.";
 
-        /// Make soft-RoCE retransmit when a reliable connection falls silent; needs `dcqcn run`. `on`: on Linux 6.1, 6.12 and 7.3, where this was tested; `force`: on every kernel.
+        /// Make soft-RoCE retransmit after silence (`dcqcn run`). `on`: on Linux 6.1, 6.12, 7.3 (tested); `force`: on every kernel.
         tail_loss_probe = TAIL_LOSS_PROBE_OFF, "tail_loss_probe", Unit::Choice(TAIL_LOSS_PROBES), 0, 2, "";
         /// Minimum silence before a probe; otherwise four round trips.
         tail_loss_probe_floor_ns = 20 * MS, "tail_loss_probe_floor", Unit::Nanoseconds, MS, SECOND, "Fewer needless retransmissions, later recovery.";
-        /// Probes without progress before soft-RoCE's own timer acts; each uses up one of the QP's `retry_cnt`. 0 = no limit, for QPs with `retry_cnt` 7 (infinite).
+        /// Probes without progress before soft-RoCE's own timer acts; each uses one `retry_cnt`. 0 = no limit (`retry_cnt` 7 only).
         tail_loss_probe_limit = 1, "tail_loss_probe_limit", Unit::Count, 0, 7, "Recovery from several losses in a row.";
 
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn parameter_group_follows_name() {
-        const RP: [&str; 9] = [
+        const RP: [&str; 10] = [
             "rp_",
             "rpg_",
             "dce_tcp_",
@@ -153,6 +153,7 @@ mod tests {
             "alpha_bits",
             "pac",
             "cnp_consume",
+            "tail_loss_",
         ];
         for key in Key::all().filter(|key| key.group() == Group::Rp) {
             let name = key.to_string();

@@ -206,7 +206,7 @@ fn value_without_counterpart_is_listed() {
             "/PFC_WD/Ethernet4/detection_time",
             json!("0"),
             "PFC_WD|Ethernet4 detection_time",
-            "milliseconds is 1",
+            "out of range: 1 to 5000 (milliseconds)",
         ),
         (
             "/PORT_QOS_MAP/Ethernet4/pfc_to_queue_map",
