@@ -224,7 +224,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
     netlink.add_veth(&end("p0"), &end("q0"))?;
     let found = problems(&lab, "a0")?;
     assert!(
-        found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("gone")),
+        found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("removed")),
         "{found:?}"
     );
     assert_contains(&lab.ok("status")?, "INCOMPLETE");
