@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use aya::maps::{MapInfo, loaded_maps};
+use aya::maps::{MapData, MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_loader::dataplane::SHARED;
+use dcqcn_loader::dataplane::{MAPS, SHARED};
 
 use crate::host::Host;
 
@@ -79,9 +79,11 @@ impl HeldObjects {
     /// # Errors
     /// `iface` is not attached, or the kernel does not report it.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
-        let attachment = host.attachment(iface)?;
+        let pins = host.pins(iface)?;
+        let pinned: Vec<_> =
+            MAPS.iter().map(|name| MapData::from_pin(pins.join(name))).collect::<Result<_, _>>()?;
         let mut maps = open_maps()?;
-        drop(attachment);
+        drop(pinned);
         let is_shared = |id: u32| {
             MapInfo::from_id(id).is_ok_and(|map| map.name_as_str().is_some_and(|name| SHARED.contains(&name)))
         };

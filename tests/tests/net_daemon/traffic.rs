@@ -150,7 +150,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         daemon.signal(Signal::SIGKILL)?;
         daemon.child.wait()?;
         let held = HeldObjects::by(&pair.a, "a0")?;
-        ensure!(held.programs.len() == 3, "{held:?}");
+        ensure!(held.programs.len() == 4, "{held:?}");
         // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.
         wait_for_class(&pair.a, 0, 300_000_000)?;
         thread::sleep(Duration::from_millis(60));
@@ -215,7 +215,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let after = HeldObjects::by(&pair.a, "a0")?;
     assert!(after.maps.keys().eq(before.maps.keys()), "the maps stay");
     assert!(after.programs.iter().all(|id| !before.programs.contains(id)), "{before:?} {after:?}");
-    assert_eq!(after.programs.len(), 3);
+    assert_eq!(after.programs.len(), 4);
     assert!(pair.a.run(|| attach::upgrade("a0"))??.is_empty(), "current already");
 
     // Maps of another layout.

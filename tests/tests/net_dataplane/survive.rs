@@ -125,7 +125,7 @@ fn data_plane_outlives_process() -> Result<()> {
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
     let held = HeldObjects::by(&pair.a, "a0")?;
-    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len() - SHARED.len(), 2), "{held:?}");
+    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len() - SHARED.len(), 3), "{held:?}");
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);
@@ -146,7 +146,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     request.settings.pacer = Some(PacerChoice::Htb);
     pair.a.attach_as(&request)?;
     let first = HeldObjects::by(&pair.a, "a0")?;
-    assert_eq!(first.programs.len(), 3, "{first:?}");
+    assert_eq!(first.programs.len(), 4, "{first:?}");
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     let listed = pair.a.run(attach::list)??;
     assert!(!pair.a.run(|| attach::is_alive(&listed[0]))??);
