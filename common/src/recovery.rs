@@ -62,7 +62,7 @@ pub struct Response {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// AETH syndrome of an ACK or NAK whose ICRC is correct; [`UNVERIFIED`] for every other packet.
+    /// AETH syndrome of an ACK or NAK whose ICRC is correct; 256 for every other packet.
     pub syndrome: u32,
     /// Its destination QPN: this host's.
     pub own_qpn: u32,
@@ -70,7 +70,7 @@ pub struct Response {
     pub udp_sport: u16,
 }
 
-/// [`Response::syndrome`] of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
+/// `syndrome` of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
 pub(crate) const UNVERIFIED: u32 = 256;
 
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
