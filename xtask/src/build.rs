@@ -37,7 +37,15 @@ pub(crate) fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<St
 
 /// Sets up, and builds these binaries for release together.
 pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
-    let profile = "release";
+    build(workspace, "release", binaries)
+}
+
+/// As [`release`], with link-time optimisation and without symbols.
+pub(crate) fn dist(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+    build(workspace, "dist", binaries)
+}
+
+fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()> {
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain, std::env::consts::ARCH)?;
     if binaries.contains(&FLEET) {

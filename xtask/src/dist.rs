@@ -50,16 +50,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     release.checksums()
 }
 
-/// Builds this machine's Debian packages.
+/// Builds Debian packages for machines with this one's C library or a newer one.
 pub(crate) fn deb(workspace: &Workspace) -> Result<()> {
-    let host = host()?;
-    Release::build(workspace, &[host])?.packages(host, &["deb"])
+    Release::native(workspace)?.packages(host()?, &["deb"])
 }
 
-/// Builds this machine's image.
+/// Builds an image of the same commands, with their libraries.
 pub(crate) fn host_image(workspace: &Workspace) -> Result<()> {
     let host = host()?;
-    let release = Release::build(workspace, &[host])?;
+    let release = Release::native(workspace)?;
     image(workspace, &release.binaries(host.0), &release.image(host), host.1)
 }
 
@@ -76,24 +75,39 @@ struct Release<'a> {
     out: PathBuf,
     /// Manual pages, completions and the change log, by command.
     generated: PathBuf,
+    /// Whether the commands are this machine's own build, not a static one.
+    is_native: bool,
 }
 
 impl<'a> Release<'a> {
     /// Compiles the commands. Both architectures have the same manual pages, written by this machine's.
     fn build(workspace: &'a Workspace, architectures: &[(&str, &str)]) -> Result<Self> {
         let out = workspace.host_target().join("packages");
-        let release = Self { workspace, generated: out.join("generated"), out };
+        let release = Self { workspace, generated: out.join("generated"), out, is_native: false };
         let toolchain = toolchain::setup(workspace)?;
         web::setup(workspace)?;
         let zig = python::ensure(workspace, "zig", &ZIG)?;
         for arch in architectures {
             release.compile(&toolchain, &zig, arch.0)?;
         }
-        let host = release.binaries(host()?.0);
-        for name in COMMANDS {
-            generate(workspace, &host.join(name), &release.generated.join(name))?;
-        }
+        release.generate()?;
         Ok(release)
+    }
+
+    /// The commands as built for this machine.
+    fn native(workspace: &'a Workspace) -> Result<Self> {
+        build::dist(workspace, &[build::COMMAND, build::FLEET, build::LAB])?;
+        let out = workspace.host_target().join("packages");
+        let release = Self { workspace, generated: out.join("generated"), out, is_native: true };
+        release.generate()?;
+        Ok(release)
+    }
+
+    fn generate(&self) -> Result<()> {
+        let host = self.binaries(host()?.0);
+        COMMANDS
+            .iter()
+            .try_for_each(|name| generate(self.workspace, &host.join(name), &self.generated.join(name)))
     }
 
     fn compile(&self, toolchain: &Toolchain, zig: &Path, arch: &str) -> Result<()> {
@@ -131,7 +145,12 @@ impl<'a> Release<'a> {
 
     /// Directory of the commands for an architecture.
     fn binaries(&self, arch: &str) -> PathBuf {
-        self.workspace.host_target().join(format!("{arch}-unknown-linux-musl/dist"))
+        let target = self.workspace.host_target();
+        if self.is_native {
+            target.join("dist")
+        } else {
+            target.join(format!("{arch}-unknown-linux-musl/dist"))
+        }
     }
 
     fn image(&self, (_, arch): (&str, &str)) -> PathBuf {

@@ -166,7 +166,7 @@ pub(super) fn driver(netlink: &Netlink, name: &str) -> Option<Driver> {
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut info).cast() };
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
     // SAFETY: the kernel reads `request` and writes `struct ethtool_drvinfo` to `info`; both outlive the call.
-    let result = unsafe { libc::ioctl(netlink.route_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let result = unsafe { libc::ioctl(netlink.route_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     let driver = Driver { name: string(&info.driver), bus: string(&info.bus) };
     (result == 0 && driver != Driver::default()).then_some(driver)
 }
