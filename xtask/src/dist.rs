@@ -99,6 +99,10 @@ impl<'a> Release<'a> {
         build::dist(workspace, &[build::COMMAND, build::FLEET, build::LAB])?;
         let out = workspace.host_target().join("packages");
         let release = Self { workspace, generated: out.join("generated"), out, is_native: true };
+        // As Debian requires of a package; the linker leaves the symbols of one of them.
+        for name in COMMANDS {
+            capture(Command::new("strip").arg(workspace.built("dist", name)))?;
+        }
         release.generate()?;
         Ok(release)
     }
@@ -285,9 +289,17 @@ pub(crate) fn package(
     ]);
     command.arg(out).current_dir(workspace.root());
     command.env("BINARIES", binaries).env("GENERATED", generated).env("VERSION", version).env("ARCH", arch);
+    let is_static = libraries(&binaries.join(name)).is_empty();
+    command.env("LIBC", if is_static || format != "deb" { String::new() } else { libc()? });
     let printed = capture(command.env("SOURCE_DATE_EPOCH", epoch(workspace)?))?;
     let path = printed.lines().find_map(|line| line.strip_prefix("created package: "));
     Ok(path.with_context(|| format!("`{}` names no package: {printed}", line(&command)))?.into())
+}
+
+/// Dependency of a Debian package on this machine's C library or a newer one.
+fn libc() -> Result<String> {
+    let version = capture(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
+    Ok(format!("libc6 (>= {})", version.trim().trim_start_matches("glibc ")))
 }
 
 /// Runs the distribution's checker on a package, where installed.
