@@ -22,8 +22,9 @@
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
 //!
-//! Egress and ingress programs write different fields, on different CPUs and without a lock. A stale field makes a
-//! probe later or name a lower PSN, which the stack ignores.
+//! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
+//! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
+//! name a lower PSN, which the stack ignores.
 
 use crate::wire::bth::{Class, Opcode};
 
@@ -49,7 +50,7 @@ pub struct Request {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// Whether it requests an acknowledgement.
+    /// AckReq bit of the BTH.
     pub ack_request: bool,
     /// READ request: bytes it asks for. First and middle packets of a message: payload bytes. Else 0.
     pub bytes: u32,
@@ -64,9 +65,9 @@ pub struct Response {
     pub psn: u32,
     /// AETH syndrome of an ACK or NAK whose ICRC is correct; 256 for every other packet.
     pub syndrome: u32,
-    /// Its destination QPN: this host's.
+    /// Destination QPN, of this host.
     pub own_qpn: u32,
-    /// Its UDP source port.
+    /// UDP source port.
     pub udp_sport: u16,
 }
 
@@ -113,7 +114,7 @@ pub struct Requester {
     hold_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
     srtt_ns: u64,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     rttvar_ns: u64,
     /// First PSN that no verified acknowledgement covers; valid if `own_qpn` is not 0.
     acknowledged: u32,
@@ -129,7 +130,7 @@ pub struct Requester {
     _pad2: u32,
 }
 
-/// What to do about a requester.
+/// Next step for a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing is outstanding, or nothing is to be done about it before the next packet.
@@ -528,7 +529,7 @@ impl Requester {
         Action::RnrNak(if is_in_reads { self.read_next } else { psn })
     }
 
-    /// What to do at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
+    /// The next step at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
     ///
     /// However many packets are forged, probes of a requester are at least [`Settings::floor_ns`] apart.
     #[must_use]

@@ -318,8 +318,8 @@ impl hooks::Env<'static> for Env {
             let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
-        // SAFETY: a map value, live as long as the program runs. The egress and the ingress program write different
-        // fields of it; see `dcqcn_common::recovery`.
+        // SAFETY: a map value, live as long as the program runs. Another CPU may change it concurrently; see
+        // `dcqcn_common::recovery`.
         found.map(|requester| f(unsafe { &mut *requester }))
     }
 

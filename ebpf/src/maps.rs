@@ -112,7 +112,7 @@ pub static CUTS: RingBuf = RingBuf::with_byte_size(CUTS_BYTES, 0);
 pub static REQUESTERS: HashMap<FlowId, Requester> =
     HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
 
-/// Sending requesters, announced to the controller.
+/// Sending requesters, announced to the daemon.
 #[map]
 pub static REQUESTS: RingBuf = RingBuf::with_byte_size(REQUESTS_BYTES, 0);
 

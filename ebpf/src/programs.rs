@@ -37,7 +37,7 @@ pub fn dcqcn_expire(ctx: TcContext) -> i32 {
 
 /// Delivers a probe, the program's packet, to the host's own stack; returns 0 on success.
 ///
-/// Not attached: the controller runs it, with interface and `skb->mark` in the context's `cb`.
+/// Not attached: the daemon runs it, with interface and `skb->mark` in the context's `cb`.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_probe(ctx: TcContext) -> i32 {

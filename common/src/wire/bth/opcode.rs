@@ -199,7 +199,7 @@ impl Opcode {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
     }
 
-    /// Whether it belongs to a reliable connection.
+    /// Whether the opcode is of the RC transport.
     #[inline(always)]
     pub(crate) const fn is_rc(self) -> bool {
         self.is_of(Transport::Rc)

@@ -70,7 +70,7 @@ pub enum Error {
          install BMv2 1.15.5 or later"
     )]
     Inverted {
-        /// Its version.
+        /// Version of the switch.
         version: String,
     },
     /// No process listens on the port.

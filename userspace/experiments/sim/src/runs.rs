@@ -15,10 +15,10 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// A simulation that [`run_all`] can run.
 pub trait Simulation: Sync {
-    /// Its result.
+    /// Result of a run.
     type Outcome: Send;
 
-    /// Its size, in steps of the progress line.
+    /// Size of the run, in steps of the progress line.
     fn steps(&self) -> u64;
 
     /// Runs it on `threads` cores.
