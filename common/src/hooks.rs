@@ -160,7 +160,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return np::become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
-    if recovery::is_enabled(p) {
+    if s.env().paces() && recovery::is_enabled(p) {
         recovery::on_egress(s, &roce);
     }
     let roce = with_own_tos(s, p, roce);

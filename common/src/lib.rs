@@ -25,7 +25,6 @@ pub mod pfc;
 #[cfg(feature = "user")]
 mod pod;
 pub mod rate;
-#[cfg(feature = "user")]
 pub mod rc;
 pub mod recovery;
 pub mod rng;

@@ -1,7 +1,7 @@
 //! Go-back-N of a reliable connection: sequence numbers, the requester's window, the responder's verdict.
 //!
 //! IBTA vol. 1, 9.7. Packets are counted from 0 in 64 bits, which do not wrap; [`Psn`] is their 24-bit form on the wire. The test
-//! transport and the simulator share this module; the eBPF programs do not need it.
+//! transport and the simulator share this module; the eBPF programs use [`Psn`] only.
 
 use core::fmt;
 
@@ -14,18 +14,21 @@ pub struct Psn(u32);
 
 impl Psn {
     /// The low 24 bits of `value`.
+    #[inline(always)]
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & (MODULUS - 1))
     }
 
     /// The number, `0..2^24`.
+    #[inline(always)]
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
     /// The PSN `packets` after this one.
+    #[inline(always)]
     #[must_use]
     pub const fn plus(self, packets: u64) -> Self {
         // Only the low 24 bits of the count matter, and they survive the cut to 32 bits.
@@ -47,10 +50,11 @@ impl Psn {
     }
 
     /// Signed distance in packets from `other` to this one, the shorter way round: `-2^23..2^23`.
+    #[inline(always)]
     #[must_use]
     pub const fn distance_from(self, other: Self) -> i32 {
-        let forward = self.0.wrapping_sub(other.0) & (MODULUS - 1);
-        if forward < MODULUS / 2 { forward as i32 } else { forward as i32 - MODULUS as i32 }
+        // The 24 bits in the upper part of a word: its sign is that of the distance.
+        (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 }
 

@@ -26,21 +26,19 @@
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
 //! name a lower PSN, which the stack ignores.
 
+use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
 
-/// Number of distinct PSNs (IBTA vol. 1, 9.2.8).
-const PSNS: u32 = 1 << 24;
-
-/// Signed distance from PSN `from` to PSN `to`, the shorter way round.
+/// As [`Psn::distance_from`], for the words of the map.
 #[inline(always)]
 const fn distance(from: u32, to: u32) -> i32 {
-    // The 24 bits in the upper part of a word: its sign is that of the distance.
-    (to.wrapping_sub(from) << 8).cast_signed() >> 8
+    Psn::new(to).distance_from(Psn::new(from))
 }
 
+/// As [`Psn::plus`], for the words of the map.
 #[inline(always)]
 const fn plus(psn: u32, packets: u32) -> u32 {
-    psn.wrapping_add(packets) & (PSNS - 1)
+    Psn::new(psn).plus(packets as u64).get()
 }
 
 /// A request packet of this host.
@@ -172,7 +170,7 @@ const RNR_NS: u64 = 700_000_000;
 /// Time after a NAK that ends the QP.
 const ENDED_NS: u64 = 10_000_000_000;
 /// Packets before the first one that might have been sent unseen.
-const UNSEEN: u32 = PSNS / 4;
+const UNSEEN: u32 = 1 << 22;
 
 /// [`Requester::on_request`] as a BPF subprogram; see [`crate::flow`].
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
@@ -184,7 +182,7 @@ extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u6
     };
     let packet = Request {
         opcode: Opcode((packet >> 24) as u8),
-        psn: packet as u32 & (PSNS - 1),
+        psn: Psn::new(packet as u32).get(),
         ack_request: packet >> 32 != 0,
         bytes: bytes as u32,
     };
@@ -201,7 +199,7 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     };
     let packet = Response {
         opcode: Opcode((packet >> 24) as u8),
-        psn: packet as u32 & (PSNS - 1),
+        psn: Psn::new(packet as u32).get(),
         syndrome: (packet >> 32) as u32,
         own_qpn: receiver as u32,
         udp_sport: (receiver >> 32) as u16,
@@ -260,7 +258,7 @@ impl Requester {
     const fn start(&mut self, psn: u32) {
         self.next = psn;
         (self.read_bytes, self.reads_end, self.read_next) = (0, psn, psn);
-        (self.data_psn, self.data_end) = (plus(psn, PSNS - UNSEEN), psn);
+        (self.data_psn, self.data_end) = (plus(psn, UNSEEN.wrapping_neg()), psn);
         (self.timed_ns, self.gap_ns, self.hold_ns, self.srtt_ns, self.retrying) = (0, 0, 0, 0, 0);
         (self.mtu, self.mtu_once, self.own_qpn) = (0, 0, 0);
     }

@@ -23,7 +23,7 @@ pub trait Env<'p> {
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
     fn sorts_all(&self) -> bool;
-    /// Whether the programs can pace flows, whatever the parameters. TC egress only.
+    /// Whether the programs are those of a host, which pace flows and follow requesters, whatever the parameters. TC egress only.
     fn paces(&self) -> bool {
         true
     }

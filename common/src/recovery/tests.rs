@@ -427,6 +427,6 @@ struct Psn24(u32);
 
 impl Psn24 {
     fn at(&self, packet: u64) -> u32 {
-        plus(self.0 & (PSNS - 1), packet as u32)
+        plus(self.0, packet as u32)
     }
 }

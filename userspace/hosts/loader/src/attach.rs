@@ -341,6 +341,7 @@ impl Info {
             ("fast_cnp", s.fast_cnp, "egress", "--role switch"),
             ("np_enable", s.np_enable, "ingress", "--role host"),
             ("rp_enable", s.rp_enable, "ingress", "--role host"),
+            ("tail_loss_probe", s.tail_loss_probe, "ingress", "--role host"),
             ("rp_enable", s.rp_enable, "egress", "--role host"),
         ];
         for (key, value, program, remedy) in needs {
