@@ -40,7 +40,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
         Err(stat) => {
             h.env().count(stat);
             if stat == Stat::MacControl {
-                pfc::hear(h);
+                pfc::receive(h);
             }
             return match h.env().params() {
                 Some(p) => forward(h, p),
@@ -95,7 +95,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         Err(stat) => {
             s.env().count(stat);
             if stat == Stat::MacControl {
-                pfc::hear(s);
+                pfc::receive(s);
             }
             return TcVerdict::Pass;
         }
@@ -150,7 +150,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         Ok(found) => found,
         Err(stat) => {
             if stat == Some(Stat::MacControl) {
-                pfc::tell(s);
+                pfc::transmit(s);
             }
             set_class_of_other(s, stat);
             return TcVerdict::Pass;
@@ -284,13 +284,13 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
 /// Assigns a packet that is not RoCE, or not parsed, to the class of its DSCP if the port has queues.
 #[inline(always)]
 fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
-    if !s.env().sorts_all() {
+    if !s.env().classifies_all() {
         return;
     }
     let Some(p) = s.env().params() else {
         return;
     };
-    if p.sorts_all() {
+    if p.classifies_all() {
         if is_link_control(s, stat) {
             s.set_priority(p.control_priority);
             return;

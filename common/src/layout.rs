@@ -171,7 +171,7 @@ pub struct Active {
     /// Slot number, below [`PARAMS_SLOTS`].
     pub slot: u32,
     /// 1 = those parameters classify non-RoCE packets too. If 0, such packets do not read the parameters.
-    pub sorts_all: u32,
+    pub classifies_all: u32,
     /// When each slot became inactive, CLOCK_MONOTONIC; 0 = never. Used by the daemon only.
     pub left_ns: [u64; PARAMS_SLOTS as usize],
 }
@@ -238,7 +238,7 @@ pub struct Counters {
     /// Scratch space for the debt computation.
     pub debt: Debt,
     /// Scratch space for the flow identity of a lookup.
-    pub wanted: FlowId,
+    pub lookup_key: FlowId,
     /// Counter by [`Stat`].
     pub stat: [u64; Stat::COUNT],
     /// Counters by traffic class.
@@ -252,7 +252,7 @@ impl Counters {
     pub const ZERO: Self = Self {
         detour: 0,
         debt: Debt::NONE,
-        wanted: FlowId::NONE,
+        lookup_key: FlowId::NONE,
         stat: [0; Stat::COUNT],
         class: [ClassCounters { packets: 0, bytes: 0, ect_packets: 0, ecn_marked_packets: 0 }; CLASSES],
         pause: PauseCounters { frames: [0; CLASSES], held: [0; CLASSES] },

@@ -19,7 +19,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 use crate::lock::locked;
 use crate::maps::{
     BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE,
-    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, mode, sorts_all, test,
+    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, mode, classifies_all, test,
 };
 use crate::trace::PacketTrace;
 
@@ -103,8 +103,8 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn sorts_all(&self) -> bool {
-        sorts_all()
+    fn classifies_all(&self) -> bool {
+        classifies_all()
     }
 
     /// Constant after loading, so the verifier skips the code of pacing, most of its work.
@@ -240,7 +240,7 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn named(&self, id: &QpId) -> Option<u32> {
+    fn announced_qpn(&self, id: &QpId) -> Option<u32> {
         // SAFETY: only a number is copied out.
         unsafe { CM.get(id) }.copied()
     }
@@ -255,7 +255,7 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn set_named(&mut self, id: &QpId, qpn: u32) {
+    fn set_announced_qpn(&mut self, id: &QpId, qpn: u32) {
         // On failure the connection stays unknown, as if it had not been seen.
         let _ = CM.insert(id, qpn, 0);
     }
@@ -267,7 +267,7 @@ impl hooks::Env<'static> for Env {
         // Only integers are copied out of the tables. A concurrent replacement may yield another valid
         // pair, or a mix of two; the next packet corrects that.
         unsafe {
-            // Pairs configured by the controller apply to every VLAN.
+            // Pairs configured by the daemon apply to every VLAN.
             (*entry).0 = QpId { vlan: 0, ..*id };
             let key = &(*entry).0;
             let entered = PAIRS.get(key).copied();
@@ -308,7 +308,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
-        let id = &raw const self.counters().wanted;
+        let id = &raw const self.counters().lookup_key;
         // SAFETY: this CPU's key, which no interrupting program of this hook changes.
         let id = unsafe { &*id };
         let mut found = REQUESTERS.get_ptr_mut(id);
@@ -325,14 +325,14 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn announce_requester(&mut self) -> bool {
-        let id = &raw const self.counters().wanted;
-        // SAFETY: as in `requester`. A program under test has no controller.
+        let id = &raw const self.counters().lookup_key;
+        // SAFETY: as in `requester`. A program under test has no daemon.
         test().is_some() || REQUESTS.output::<FlowId>(unsafe { &*id }, 0).is_ok()
     }
 
     #[inline(always)]
     fn announce(&mut self, cut: Cut) {
-        // A program under test has no controller.
+        // A program under test has no daemon.
         if test().is_none() && CUTS.output::<Cut>(&cut, 0).is_err() {
             self.count(Stat::CutLost);
         }
@@ -343,7 +343,7 @@ impl hooks::Env<'static> for Env {
         let Some(log) = EVENTS.get_ptr_mut(0) else {
             return;
         };
-        // SAFETY: a map value; the controller accesses it only through the same function.
+        // SAFETY: a map value; the daemon accesses it only through the same function.
         if !unsafe { events::record::<Memory>(log, interval_ns, event) } {
             self.count(Stat::EventLost);
         }
@@ -361,8 +361,8 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn wanted(&mut self) -> &mut FlowId {
-        &mut self.counters().wanted
+    fn lookup_key(&mut self) -> &mut FlowId {
+        &mut self.counters().lookup_key
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! BPF maps, with the layout of `dcqcn_common::layout`. The controller sizes and pins them.
+//! BPF maps, with the layout of `dcqcn_common::layout`. User space sizes and pins them.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
@@ -21,28 +21,28 @@ pub static PARAMS: Array<Params> = Array::with_max_entries(PARAMS_SLOTS, 0);
 
 /// Parameter slot in use.
 ///
-/// Programs access it as a variable, without a lookup; for the controller it is a map, named after its
+/// Programs access it as a variable, without a lookup; for the daemon it is a map, named after its
 /// section.
 #[unsafe(link_section = ".bss.active")]
 #[unsafe(no_mangle)]
 static ACTIVE: Global<Active> =
-    Global::new(Active { slot: 0, sorts_all: 0, left_ns: [0; PARAMS_SLOTS as usize] });
+    Global::new(Active { slot: 0, classifies_all: 0, left_ns: [0; PARAMS_SLOTS as usize] });
 
 /// Index of the parameter slot in use.
 #[inline(always)]
 pub fn active_slot() -> u32 {
     let active = (&raw const ACTIVE).cast::<Active>();
-    // SAFETY: a variable of this type. The controller changes it concurrently: the field is read by a
+    // SAFETY: a variable of this type. The daemon changes it concurrently: the field is read by a
     // single load. It is part of the address of the parameters, which orders their loads after this one.
     unsafe { (&raw const (*active).slot).read_volatile() }
 }
 
-/// [`Active::sorts_all`].
+/// [`Active::classifies_all`].
 #[inline(always)]
-pub fn sorts_all() -> bool {
+pub fn classifies_all() -> bool {
     let active = (&raw const ACTIVE).cast::<Active>();
     // SAFETY: as above. Not ordered with the index: during a change one packet may be sorted by the old parameters.
-    unsafe { (&raw const (*active).sorts_all).read_volatile() != 0 }
+    unsafe { (&raw const (*active).classifies_all).read_volatile() != 0 }
 }
 
 /// Counters per hook.
@@ -61,12 +61,12 @@ pub static SHARES: PerCpuArray<Share> = PerCpuArray::with_max_entries(QUEUES, 0)
 #[map]
 pub static BACKLOG: Array<Backlog> = Array::with_max_entries(QUEUES, 0);
 
-/// Bytes received for each queue by ingress port; the controller adds the ports to distinguish.
+/// Bytes received for each queue by ingress port; the daemon adds the ports to distinguish.
 #[map]
 pub static INGRESS_BYTES: PerCpuHashMap<u32, IngressBytes> =
     PerCpuHashMap::with_max_entries(INGRESS_PORTS, BPF_F_NO_PREALLOC);
 
-/// QP to remote QPN, as configured by the controller. Not preallocated, because most hosts have few.
+/// QP to remote QPN, as configured by the daemon. Not preallocated, because most hosts have few.
 #[map]
 pub static PAIRS: HashMap<QpId, Pair> = HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
 
@@ -116,7 +116,7 @@ pub static REQUESTERS: HashMap<FlowId, Requester> =
 #[map]
 pub static REQUESTS: RingBuf = RingBuf::with_byte_size(REQUESTS_BYTES, 0);
 
-/// Event log, mapped by the controller.
+/// Event log, mapped by the daemon.
 #[map]
 pub static EVENTS: Array<EventLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 

@@ -28,7 +28,7 @@ pub fn dcqcn_egress(ctx: TcContext) -> i32 {
 
 /// Removes idle flows from one set of a flow table; returns how many.
 ///
-/// Not attached: the controller runs it, with the arguments in the context's `cb`.
+/// Not attached: the daemon runs it, with the arguments in the context's `cb`.
 #[classifier]
 #[inline(always)]
 pub fn dcqcn_expire(ctx: TcContext) -> i32 {

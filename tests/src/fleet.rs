@@ -49,7 +49,7 @@ pub struct Site {
     dir: TempDir,
     /// The etcd cluster.
     pub etcd: Etcd,
-    /// Controllers by host.
+    /// Daemons by host.
     pub daemons: BTreeMap<String, MockDaemon>,
     /// Agents by host.
     agents: BTreeMap<String, Child>,
@@ -162,9 +162,10 @@ impl Site {
         self.dir.path().join("log")
     }
 
-    /// Runs `dcqcn-fleet` with these arguments to completion.
+    /// Runs `dcqcn-fleet` with these arguments to completion. A rollout that does not end, such as one that is paused, is
+    /// interrupted after three minutes and reports its state.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
-        let mut command = self.command(words)?;
+        let mut command = self.command_under(&["timeout", "180"], words)?;
         Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?)
     }
 

@@ -7,13 +7,41 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-/// Prints a header for the next step.
+/// Prints a header for the next step, with the time since the first one.
 pub(crate) fn header(what: impl std::fmt::Display) {
-    eprintln!("== {what}");
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    match BEGAN.elapsed().as_secs() {
+        0..60 => eprintln!("== {what}"),
+        seconds => eprintln!("== {what}  (after {} min {} s)", seconds / 60, seconds % 60),
+    }
+}
+
+/// The processes that descend from the process `pid`, without it.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // proc_pid_stat(5): PID (NAME) STATE PARENT; the name may contain anything.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
 }
 
 /// Runs `command` with its output on the terminal.

@@ -6,8 +6,12 @@ use std::{
     io::{BufRead as _, BufReader, Read, Write},
     path::Path,
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -25,6 +29,9 @@ use crate::{
 
 /// Test programs that run `dcqcn-fleet`.
 const OF_FLEET: [&str; 3] = ["net_fleet", "net_image", "net_page"];
+
+/// Longest time a build or a test may print nothing: the slowest ones take two minutes on two cores.
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -142,12 +149,12 @@ fn unit(
     }
     // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
     command.args(["--", "--nocapture"]).args(harness);
-    counted(command, path, tally)?;
+    counted(command, path, SILENCE, tally)?;
 
     header("ring unit: across crates");
     let mut command = crate_tests(workspace, programs);
     command.args(["--lib", "--bins", "--", "--nocapture"]).args(harness);
-    counted(command, path, tally)
+    counted(command, path, SILENCE, tally)
 }
 
 fn privileged(
@@ -176,7 +183,7 @@ fn privileged(
     let mut command = crate_tests(workspace, programs);
     // Sequential: they share the kernel's interfaces, pins and clock. Uncaptured: shows which test hangs.
     command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
-    counted(command, path, tally)
+    counted(command, path, SILENCE, tally)
 }
 
 /// `cargo test` of programs in the `tests` crate, with the location of the release binaries.
@@ -215,8 +222,9 @@ fn test_programs(dir: &Path) -> Result<Vec<String>> {
     Ok(programs)
 }
 
-/// Runs `command`, passing its output on and counting the results in it.
-fn counted(mut command: Command, path: &OsStr, tally: &mut Tally) -> Result<()> {
+/// Runs `command`, passing its output on and counting the results in it. A test program that prints nothing for `limit`
+/// is killed and counts as failed; `cargo test --no-fail-fast` continues with the next one.
+fn counted(mut command: Command, path: &OsStr, limit: Duration, tally: &mut Tally) -> Result<()> {
     let failed_before = tally.failed();
     let mut child = command
         .env("PATH", path)
@@ -226,11 +234,17 @@ fn counted(mut command: Command, path: &OsStr, tally: &mut Tally) -> Result<()> 
         .with_context(|| run::not_started(&command))?;
     let stdout = child.stdout.take().context("no pipe from the tests' standard output")?;
     let stderr = child.stderr.take().context("no pipe from the tests' standard error")?;
-    let shared = Mutex::new(&mut *tally);
+    let progress = Mutex::new(Progress { tally, at: Instant::now(), line: String::new() });
+    let (pid, (running, ended)) = (child.id(), mpsc::channel::<()>());
     thread::scope(|scope| {
-        scope.spawn(|| forward(stderr, &mut std::io::stderr(), &shared));
-        forward(stdout, &mut std::io::stdout(), &shared);
+        scope.spawn(|| kill_silent(pid, limit, &ended, &progress));
+        let errors = scope.spawn(|| forward(stderr, &mut std::io::stderr(), &progress));
+        forward(stdout, &mut std::io::stdout(), &progress);
+        // A panic there is a bug, which `scope` passes on.
+        drop(errors.join());
+        drop(running);
     });
+    let tally = progress.into_inner().unwrap_or_else(PoisonError::into_inner).tally;
     let status = child.wait().with_context(|| format!("cannot wait for `{}`", line(&command)))?;
     if !status.success() && tally.failed() == failed_before {
         tally.broken(format!("`{}` ({status})", line(&command)));
@@ -238,8 +252,17 @@ fn counted(mut command: Command, path: &OsStr, tally: &mut Tally) -> Result<()> 
     Ok(())
 }
 
+/// What the test programs printed.
+struct Progress<'a> {
+    tally: &'a mut Tally,
+    /// Time of the last line.
+    at: Instant,
+    /// The last line with text.
+    line: String,
+}
+
 /// Copies `from` to `to` line by line, and passes each to the tally.
-fn forward(from: impl Read, to: &mut impl Write, tally: &Mutex<&mut Tally>) {
+fn forward(from: impl Read, to: &mut impl Write, progress: &Mutex<Progress<'_>>) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
     // A failed pipe means that its writer has exited; the exit status has the details.
@@ -247,8 +270,36 @@ fn forward(from: impl Read, to: &mut impl Write, tally: &Mutex<&mut Tally>) {
         // A closed output does not stop the tests.
         drop(to.write_all(&bytes));
         let text = String::from_utf8_lossy(&bytes);
-        tally.lock().unwrap_or_else(PoisonError::into_inner).line(text.trim_end_matches(['\r', '\n']));
+        let text = text.trim_end_matches(['\r', '\n']);
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.tally.line(text);
+        progress.at = Instant::now();
+        if !text.is_empty() {
+            text.clone_into(&mut progress.line);
+        }
         bytes.clear();
+    }
+}
+
+/// Until the sender of `ended` is dropped, kills what `cargo` (the process `pid`) runs whenever no line came for `limit`.
+fn kill_silent(pid: u32, limit: Duration, ended: &mpsc::Receiver<()>, progress: &Mutex<Progress<'_>>) {
+    loop {
+        let quiet = progress.lock().unwrap_or_else(PoisonError::into_inner).at.elapsed();
+        let rest = limit.saturating_sub(quiet);
+        if !rest.is_zero() {
+            match ended.recv_timeout(rest) {
+                Err(RecvTimeoutError::Timeout) => continue,
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let what = format!("no output for {} s, killed; last line: {}", limit.as_secs(), progress.line);
+        eprintln!("== {what}");
+        progress.tally.broken(what);
+        progress.at = Instant::now();
+        let pids: Vec<String> = run::descendants(pid).iter().map(u32::to_string).collect();
+        // Those that have exited meanwhile make it fail.
+        drop(Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status());
     }
 }
 
@@ -304,7 +355,9 @@ mod tests {
         let output = b"SKIPPED a: no fq\r\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\xff no newline";
         let mut tally = Tally::default();
         let mut copy = Vec::new();
-        forward(&output[..], &mut copy, &Mutex::new(&mut tally));
+        let progress = Mutex::new(Progress { tally: &mut tally, at: Instant::now(), line: String::new() });
+        forward(&output[..], &mut copy, &progress);
+        assert_eq!(progress.into_inner().unwrap().line, "\u{fffd} no newline");
         assert_eq!(copy, output);
         assert_eq!(tally.to_string(), "skipped a: no fq\n1 passed, 0 failed, 1 skipped");
     }
@@ -312,7 +365,18 @@ mod tests {
     #[test]
     fn failure_without_result_is_failure() {
         let mut tally = Tally::default();
-        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), &mut tally).unwrap();
+        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), SILENCE, &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
+    }
+
+    /// As `cargo test`, which runs the test programs one by one.
+    #[test]
+    fn silent_program_killed_others_continue() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'test a ... ok'; sh -c 'sleep 1000; true'; echo 'test b ... ok'; true"]);
+        let mut tally = Tally::default();
+        counted(command, OsStr::new("/usr/bin:/bin"), Duration::from_secs(1), &mut tally).unwrap();
+        let failure = "failed  no output for 1 s, killed; last line: test a ... ok";
+        assert_eq!(tally.to_string(), format!("{failure}\n0 passed, 1 failed, 0 skipped"));
     }
 }

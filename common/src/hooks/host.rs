@@ -22,7 +22,7 @@ pub trait Env<'p> {
     /// Read once per packet, so that a packet never sees two versions.
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
-    fn sorts_all(&self) -> bool;
+    fn classifies_all(&self) -> bool;
     /// Whether the programs are those of a host, which pace flows and follow requesters, whatever the parameters. TC egress only.
     fn paces(&self) -> bool {
         true
@@ -50,14 +50,14 @@ pub trait Env<'p> {
     /// Adds `bytes` received on interface `ingress_ifindex` to queue `queue`, below
     /// [`CLASSES`](crate::layout::CLASSES).
     fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64);
-    /// Backlog of queue `index` as last sampled by the controller, if ever.
+    /// Backlog of queue `index` as last sampled by the daemon, if ever.
     fn backlog(&self, index: u32) -> Option<Backlog>;
     /// Set `index` of the RP table.
     fn rp_set(&mut self, index: u32) -> Option<Shared>;
     /// Per-CPU scratch space for the debt computation (the BPF stack is 512 bytes).
     fn debt(&mut self) -> &mut Debt;
     /// Per-CPU scratch space for the key of an RP table search (the BPF stack is 512 bytes).
-    fn wanted(&mut self) -> &mut FlowId;
+    fn lookup_key(&mut self) -> &mut FlowId;
     /// Runs `f` on set `index` of the NP table under its lock; `None` if the lock is contended.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
     /// A timestamp shared by all CPUs; 0 before it is set.
@@ -67,10 +67,10 @@ pub trait Env<'p> {
     /// QPN that endpoint `id` of a connection being set up announced for itself.
     ///
     /// `id.qpn` is that endpoint's communication identifier, all 32 bits of it.
-    fn named(&self, id: &QpId) -> Option<u32>;
+    fn announced_qpn(&self, id: &QpId) -> Option<u32>;
     /// Stores the QPN that an endpoint announced.
-    fn set_named(&mut self, id: &QpId, qpn: u32);
-    /// Remote QP of `id`: as configured by the controller, otherwise as learned.
+    fn set_announced_qpn(&mut self, id: &QpId, qpn: u32);
+    /// Remote QP of `id`: as configured by the daemon, otherwise as learned.
     fn pair(&self, id: &QpId) -> Option<Pair>;
     /// Stores the learned remote QP of `id`; evicts the least recently used pair if the table is full.
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
@@ -80,11 +80,11 @@ pub trait Env<'p> {
     ///
     /// Queried once per CNP, by TC ingress.
     fn is_handed_on(&mut self) -> bool;
-    /// Runs `f` on the requester of the flow in [`wanted`](Self::wanted), entered first if absent and `enters`.
+    /// Runs `f` on the requester of the flow in [`lookup_key`](Self::lookup_key), entered first if absent and `enters`.
     ///
     /// `None` if it is absent, or the table is full.
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R>;
-    /// Announces the flow in [`wanted`](Self::wanted) as a sending requester; false if the ring is full.
+    /// Announces the flow in [`lookup_key`](Self::lookup_key) as a sending requester; false if the ring is full.
     fn announce_requester(&mut self) -> bool;
     /// Announces a rate cut to the HTB pacer in user space, if it is running.
     fn announce(&mut self, cut: Cut);

@@ -55,10 +55,10 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let (sender, receiver) =
         (QpId { addr: src, qpn: comm_ids.local, vlan }, QpId { addr: dst, qpn: comm_ids.remote, vlan });
     match attribute {
-        Attribute::REQ => h.env().set_named(&sender, qpn),
+        Attribute::REQ => h.env().set_announced_qpn(&sender, qpn),
         Attribute::REP => {
-            h.env().set_named(&sender, qpn);
-            if let Some(asked_qpn) = h.env().named(&receiver) {
+            h.env().set_announced_qpn(&sender, qpn);
+            if let Some(asked_qpn) = h.env().announced_qpn(&receiver) {
                 h.env().count(Stat::PairCm);
                 let source = PairSource::Cm as u32;
                 learn(h, p, &QpId { addr: src, qpn, vlan }, Pair { qpn: asked_qpn, source, addr: dst });
@@ -69,7 +69,7 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
         // These carry no QPN, only communication identifiers, and the sender of a REJ may not have
         // announced its QPN.
         Attribute::DREP | Attribute::REJ => {
-            if let Some(qpn) = h.env().named(&receiver) {
+            if let Some(qpn) = h.env().announced_qpn(&receiver) {
                 forget(h, &QpId { addr: dst, qpn, vlan }, src);
             }
         }

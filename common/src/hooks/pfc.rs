@@ -17,7 +17,7 @@ pub const HEARD: Limit = Limit::new(200_000, 2_000);
 
 /// Handles a received MAC control frame: updates the pauses if it is PFC.
 #[inline(always)]
-pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
+pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
     let Some(bytes) = read(h) else {
         return;
     };
@@ -48,7 +48,7 @@ pub(super) fn hear<'p, H: Host<'p>>(h: &mut H) {
 
 /// Counts a transmitted MAC control frame if it is PFC.
 #[inline(always)]
-pub(super) fn tell<'p, H: Host<'p>>(h: &mut H) {
+pub(super) fn transmit<'p, H: Host<'p>>(h: &mut H) {
     if let Some(bytes) = read(h) {
         count(h, Pfc::new(&bytes).priorities().into());
     }

@@ -31,7 +31,7 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
     let Some(id) = roce.flow(s) else {
         return;
     };
-    *s.env().wanted() = id;
+    *s.env().lookup_key() = id;
     let now_ns = s.env().now_ns();
     match s.env().requester(
         true,
@@ -89,7 +89,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
     let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else {
         return;
     };
-    *s.env().wanted() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
+    *s.env().lookup_key() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
     let Some(response) = response(s, roce) else {
         return;
     };

@@ -64,9 +64,9 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let mut way = set.way_of(fingerprint);
     if way == WAYS {
         // A CNP may return with another VLAN tag: look for a unique flow with the same addresses and QPN.
-        let wanted = h.env().wanted();
-        *wanted = id;
-        match flow::in_any_vlan(set, wanted) {
+        let lookup_key = h.env().lookup_key();
+        *lookup_key = id;
+        match flow::in_any_vlan(set, lookup_key) {
             // Hidden and bounded: otherwise the compiler indexes with a copy that Linux 6.1 does not know
             // to be bounded.
             Some(found) => way = h.env().opaque(found as u32) as usize % WAYS,
@@ -92,7 +92,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             if is_other_vlan {
                 h.env().count(Stat::RpCnpOtherVlan);
             }
-            // The controller sets the rates of HTB classes; fq needs no notification.
+            // The daemon sets the rates of HTB classes; fq needs no notification.
             if p.config.scalars.pacer == PACER_HTB {
                 h.env().announce(Cut { set: index, way: way as u32 });
             }
@@ -314,10 +314,10 @@ fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, finger
     let (now_ns, congests) = (s.env().now_ns(), roce.congests());
     let id = roce.flow(s)?;
     // In a map, because the BPF stack is only 512 bytes.
-    let wanted = s.env().wanted();
-    *wanted = id;
+    let lookup_key = s.env().lookup_key();
+    *lookup_key = id;
     // Flows with queued packets or a reduced rate are not evicted.
-    match flow::enter(set, wanted, fingerprint, &p.rp, if congests { now_ns } else { 0 }) {
+    match flow::enter(set, lookup_key, fingerprint, &p.rp, if congests { now_ns } else { 0 }) {
         Ok(Slot { way, silent_since_ns }) => {
             if let Some(silent_since_ns) = silent_since_ns {
                 s.env().count(Stat::RpFlowNew);

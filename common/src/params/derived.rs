@@ -12,7 +12,7 @@ use crate::wred::Wred;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// [`LAYOUT_VERSION`] of the maps, so that a controller of another version rejects them.
+    /// [`LAYOUT_VERSION`] of the maps, so that a daemon of another version rejects them.
     pub layout_version: u32,
     /// Interface indices; the second is 0 unless the programs are attached inline.
     pub ifindex: [u32; 2],
@@ -92,7 +92,7 @@ impl Params {
     /// Whether the port has queues, so that non-RoCE packets are classified too.
     #[inline(always)]
     #[must_use]
-    pub const fn sorts_all(&self) -> bool {
+    pub const fn classifies_all(&self) -> bool {
         self.config.scalars.queues != QUEUES_NONE
     }
 

@@ -145,14 +145,14 @@ impl fmt::Display for Invalid {
                     write!(f, "wred.{tc}.")?;
                 }
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
-                write!(f, "{key} = {value} is out of range: allowed is {min} to {max}")
+                write!(f, "{key} = {value} is out of range: {min} to {max}")
             }
             Self::RangeOrZero { key, tc, value, min, max, unit } => {
                 write!(f, "{}, or 0", Self::Range { key, tc, value, min, max, unit })
             }
             Self::RowRange { table, row, key, value, min, max, unit } => {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
-                write!(f, "{table}.{row}.{key} = {value} is out of range: allowed is {min} to {max}")
+                write!(f, "{table}.{row}.{key} = {value} is out of range: {min} to {max}")
             }
             Self::TwoQdiscs { priority_major } => write!(
                 f,
@@ -183,7 +183,7 @@ impl fmt::Display for Invalid {
                 )
             }
             Self::Table { table, index, value, max } => {
-                write!(f, "{table}.{index} = {value} is out of range: allowed is 0 to {max}")
+                write!(f, "{table}.{index} = {value} is out of range: 0 to {max}")
             }
             Self::FirstBelowMin { first_rate_bps, min_rate_bps } => {
                 let first = Quantity(first_rate_bps, Unit::BitsPerSecond);
@@ -194,7 +194,7 @@ impl fmt::Display for Invalid {
                 )
             }
             Self::AlphaBits { bits } => {
-                write!(f, "alpha_bits = {bits} is out of range: allowed are 10 and 31")
+                write!(f, "alpha_bits = {bits} is out of range: 10 or 31")
             }
             Self::XonAboveXoff { priority, xon_bytes, xoff_bytes } => {
                 let (xon, xoff) = (Quantity(xon_bytes, Unit::Bytes), Quantity(xoff_bytes, Unit::Bytes));
@@ -212,7 +212,7 @@ impl fmt::Display for Invalid {
             }
             Self::ByteResetTooSmall { bytes, min } => {
                 let (bytes, min) = (Quantity(bytes, Unit::Bytes), Quantity(min, Unit::Bytes));
-                write!(f, "rpg_byte_reset = {bytes} is too small: allowed is 0 (off) or {min} and more")
+                write!(f, "rpg_byte_reset = {bytes} is out of range: 0 (off), or at least {min}")
             }
         }
     }
@@ -300,7 +300,7 @@ mod tests {
             |tc| Invalid::Range { key: "kmax", tc, value: 2_000_000_000, min: 0, max: 1_000_000_000, unit };
         let rate = |key| Invalid::AboveLink { key, rate_bps: 40_000_000_000, link_rate_bps: 1_000_000_000 };
         for (invalid, message) in [
-            (range(None), "kmax = 2GB is out of range: allowed is 0B to 1GB"),
+            (range(None), "kmax = 2GB is out of range: 0B to 1GB"),
             (
                 Invalid::RangeOrZero {
                     key: "link_rate",
@@ -310,9 +310,9 @@ mod tests {
                     max: 800_000_000_000,
                     unit: Unit::BitsPerSecond,
                 },
-                "link_rate = 1kbit is out of range: allowed is 100kbit to 800gbit, or 0",
+                "link_rate = 1kbit is out of range: 100kbit to 800gbit, or 0",
             ),
-            (range(Some(3)), "wred.3.kmax = 2GB is out of range: allowed is 0B to 1GB"),
+            (range(Some(3)), "wred.3.kmax = 2GB is out of range: 0B to 1GB"),
             (
                 Invalid::KminAboveKmax { tc: 3, kmin_bytes: 400_000, kmax_bytes: 200_000 },
                 "wred.3.kmin = 400KB is above wred.3.kmax = 200KB: lower kmin or raise kmax",
@@ -327,13 +327,13 @@ mod tests {
             ),
             (
                 Invalid::Table { table: "dscp_to_tc", index: 26, value: 8, max: 7 },
-                "dscp_to_tc.26 = 8 is out of range: allowed is 0 to 7",
+                "dscp_to_tc.26 = 8 is out of range: 0 to 7",
             ),
             (
                 Invalid::FirstBelowMin { first_rate_bps: 1_000_000, min_rate_bps: 10_000_000 },
                 "rate_to_set_on_first_cnp = 1mbit is below rpg_min_rate = 10mbit: raise it, set it to 0 (off) or lower rpg_min_rate",
             ),
-            (Invalid::AlphaBits { bits: 20 }, "alpha_bits = 20 is out of range: allowed are 10 and 31"),
+            (Invalid::AlphaBits { bits: 20 }, "alpha_bits = 20 is out of range: 10 or 31"),
             (
                 Invalid::NoCutPeriod { period_ns: 0 },
                 "rate_reduce_monitor_period = 0ns is too short for rp_variant = firmware: set 1us or more",
@@ -344,7 +344,7 @@ mod tests {
             ),
             (
                 Invalid::ByteResetTooSmall { bytes: 64, min: 1_000 },
-                "rpg_byte_reset = 64B is too small: allowed is 0 (off) or 1KB and more",
+                "rpg_byte_reset = 64B is out of range: 0 (off), or at least 1KB",
             ),
         ] {
             assert_eq!(invalid.to_string(), message);

@@ -107,8 +107,8 @@ impl<'a> Env<'a> for View<'a> {
         self.params
     }
 
-    fn sorts_all(&self) -> bool {
-        self.params.is_some_and(Params::sorts_all)
+    fn classifies_all(&self) -> bool {
+        self.params.is_some_and(Params::classifies_all)
     }
 
     fn is_inline(&self, _p: &Params) -> bool {
@@ -167,8 +167,8 @@ impl<'a> Env<'a> for View<'a> {
         &mut self.world.debt
     }
 
-    fn wanted(&mut self) -> &mut FlowId {
-        &mut self.world.wanted
+    fn lookup_key(&mut self) -> &mut FlowId {
+        &mut self.world.lookup_key
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
@@ -183,11 +183,11 @@ impl<'a> Env<'a> for View<'a> {
         self.world.times_ns[which as usize] = at_ns;
     }
 
-    fn named(&self, id: &QpId) -> Option<u32> {
+    fn announced_qpn(&self, id: &QpId) -> Option<u32> {
         self.world.named.get(id).copied()
     }
 
-    fn set_named(&mut self, id: &QpId, qpn: u32) {
+    fn set_announced_qpn(&mut self, id: &QpId, qpn: u32) {
         self.world.named.insert(*id, qpn);
     }
 
@@ -209,15 +209,15 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
-        let World { requesters, wanted, .. } = self.world;
+        let World { requesters, lookup_key, .. } = self.world;
         if enters {
-            requesters.entry(*wanted).or_insert(Requester::NEW);
+            requesters.entry(*lookup_key).or_insert(Requester::NEW);
         }
-        requesters.get_mut(wanted).map(f)
+        requesters.get_mut(lookup_key).map(f)
     }
 
     fn announce_requester(&mut self) -> bool {
-        self.world.announced.push(self.world.wanted);
+        self.world.announced.push(self.world.lookup_key);
         true
     }
 

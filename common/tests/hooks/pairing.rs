@@ -38,7 +38,7 @@ fn rep() -> CmMessage {
     CmMessage::Rep(Rep { comm_ids: FROM_2, local_qpn: RECEIVER_QPN, starting_psn: 1 })
 }
 
-fn hear(w: &mut World, message: &CmMessage, is_back: bool) {
+fn receive(w: &mut World, message: &CmMessage, is_back: bool) {
     let frame = cm(message, is_back);
     w.ingress(&params(|_| {}), &frame, Around { linear_len: 14 + 20, ..Around::default() });
 }
@@ -57,32 +57,32 @@ fn known() -> [(QpId, Pair); 2] {
 
 fn connected() -> World {
     let mut w = World::new();
-    hear(&mut w, &req(), false);
-    hear(&mut w, &rep(), true);
+    receive(&mut w, &req(), false);
+    receive(&mut w, &rep(), true);
     w
 }
 
 #[test]
 fn req_and_rep_make_pair() {
     let mut w = World::new();
-    hear(&mut w, &req(), false);
+    receive(&mut w, &req(), false);
     assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN)].into());
     assert!(w.pairs.is_empty());
     assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-    hear(&mut w, &rep(), true);
+    receive(&mut w, &rep(), true);
     assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
     assert_eq!(w.pairs, known().into());
     assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
     assert_eq!(w.kinds(), [EventKind::FlowPaired as u32; 2]);
     // Again: nothing new.
-    hear(&mut w, &rep(), true);
+    receive(&mut w, &rep(), true);
     assert_eq!((w.pairs, w.events.len()), (known().into(), 2));
 }
 
 #[test]
 fn unsolicited_rep_reveals_sender_only() {
     let mut w = World::new();
-    hear(&mut w, &rep(), true);
+    receive(&mut w, &rep(), true);
     assert_eq!((w.named, w.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
 }
 
@@ -93,7 +93,7 @@ fn other_messages_change_nothing() {
     for message in others {
         let mut w = connected();
         w.counted();
-        hear(&mut w, &message, false);
+        receive(&mut w, &message, false);
         assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
         assert_eq!((w.pairs, w.named.len()), (known().into(), 2));
     }
@@ -133,13 +133,13 @@ fn dreq_removes_pair() {
     let rej = CmMessage::Rej(Rej { comm_ids: FROM_1, message: 1, reason: 28 });
     for message in [dreq, CmMessage::Drep(FROM_1), rej] {
         let mut w = connected();
-        hear(&mut w, &message, false);
+        receive(&mut w, &message, false);
         assert!(w.pairs.is_empty(), "{message:?}");
     }
     for message in [CmMessage::Drep(FROM_2), CmMessage::Rej(Rej { comm_ids: FROM_2, message: 1, reason: 28 })]
     {
         let mut w = connected();
-        hear(&mut w, &message, true);
+        receive(&mut w, &message, true);
         assert!(w.pairs.is_empty(), "{message:?}");
     }
 }
@@ -152,14 +152,14 @@ fn third_party_cannot_remove_pair() {
     for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
         let mut w = World::new();
         w.pairs.insert(own, kept);
-        hear(&mut w, &dreq, false);
+        receive(&mut w, &dreq, false);
         assert_eq!(w.pairs, [(own, kept)].into());
     }
     // The reverse pair has been replaced by now, or was not learned from messages.
     for kept in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
         let mut w = connected();
         w.pairs.insert(qp(1, SENDER_QPN), kept);
-        hear(&mut w, &dreq, false);
+        receive(&mut w, &dreq, false);
         assert_eq!(w.pairs, [(qp(1, SENDER_QPN), kept)].into());
     }
 }
@@ -170,8 +170,8 @@ fn more_trusted_pair_source_wins() {
     let told = |qpn, source| {
         let mut w = World::new();
         w.pairs.insert(id, pair(qpn, source, 2));
-        hear(&mut w, &req(), false);
-        hear(&mut w, &rep(), true);
+        receive(&mut w, &req(), false);
+        receive(&mut w, &rep(), true);
         (w.pairs[&id], w.count_of(Stat::PairConflict))
     };
     let heard = pair(RECEIVER_QPN, PairSource::Cm, 2);

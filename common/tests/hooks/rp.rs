@@ -158,7 +158,7 @@ fn priority_tag_is_no_vlan() {
     assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
-/// A learned pair applies to its VLAN; one added by the controller to every VLAN.
+/// A learned pair applies to its VLAN; one added by the daemon to every VLAN.
 #[test]
 fn learned_pair_is_of_one_vlan() {
     let p = paced(PACER_FQ);

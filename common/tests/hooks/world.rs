@@ -40,7 +40,7 @@ pub(crate) struct World {
     pub(crate) is_handed_on: bool,
     pub(crate) is_inline: bool,
     pub(crate) debt: Debt,
-    pub(crate) wanted: FlowId,
+    pub(crate) lookup_key: FlowId,
     pub(crate) requesters: HashMap<FlowId, Requester>,
     pub(crate) announced: Vec<FlowId>,
 }
@@ -75,7 +75,7 @@ impl World {
             is_handed_on: false,
             is_inline: false,
             debt: Debt::NONE,
-            wanted: FlowId::NONE,
+            lookup_key: FlowId::NONE,
             requesters: HashMap::new(),
             announced: Vec::new(),
         }

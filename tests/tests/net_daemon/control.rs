@@ -57,7 +57,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let client = ControlClient::new(Path::new(&socket), PATIENCE);
     wait(|| {
-        let status: Status = client.ask(Verb::Status {})?;
+        let status: Status = client.request(Verb::Status {})?;
         Ok(if status.is_ready { Ok(()) } else { Err(format!("{status:?}")) })
     })?;
     let status = run("health", 0)?;
@@ -73,7 +73,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
     fs::write(daemon.file(), &file)?;
     run("reload", 0)?;
     run("confirm", 6)?;
-    client.ask::<Applied>(Verb::Apply(Apply { confirm_within_s: Some(600), ..rate("1", "2gbit") }))?;
+    client.request::<Applied>(Verb::Apply(Apply { confirm_within_s: Some(600), ..rate("1", "2gbit") }))?;
     assert!(run("status", 0)?["status"]["confirm_within_s"].is_u64());
     run("confirm", 0)?;
     assert!(run("status", 0)?["status"]["confirm_within_s"].is_null());
@@ -98,14 +98,14 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
     assert_eq!(mode, 0o660);
     wait(|| {
-        let status: Status = control_client.ask(Verb::Status {})?;
+        let status: Status = control_client.request(Verb::Status {})?;
         Ok(if status.is_ready && status.interfaces.len() == 2 { Ok(()) } else { Err(format!("{status:?}")) })
     })?;
 
-    let applied: Applied = control_client.ask(Verb::Apply(rate("1", "2gbit")))?;
+    let applied: Applied = control_client.request(Verb::Apply(rate("1", "2gbit")))?;
     assert_eq!((applied.name.as_deref(), applied.changed), (Some("1"), true));
     both(2_000_000_000)?;
-    assert!(!control_client.ask::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
+    assert!(!control_client.request::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
 
     // Outside this host's bounds, not a configuration, no such interface, or not permitted: nothing changes.
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
@@ -114,7 +114,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let reasons =
         ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
-        let error = control_client.ask::<Applied>(Verb::Apply(apply)).unwrap_err();
+        let error = control_client.request::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
         both(2_000_000_000)?;
     }
@@ -124,10 +124,10 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
         one.text
     );
-    assert!(control_client.ask::<Applied>(Verb::Apply(one)).is_err());
+    assert!(control_client.request::<Applied>(Verb::Apply(one)).is_err());
     both(2_000_000_000)?;
 
-    let health: Health = control_client.ask(Verb::Health {})?;
+    let health: Health = control_client.request(Verb::Health {})?;
     assert!(health.failing.is_empty() && health.interfaces.len() == 2, "{health:?}");
     assert!(
         health.interfaces["a0"].attached_at_ns != 0 && health.interfaces["a0"].kmax_bytes == 200_000,
@@ -135,7 +135,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     );
 
     let request = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
-    let snapshot: Snapshot = control_client.ask(Verb::Snapshot(request))?;
+    let snapshot: Snapshot = control_client.request(Verb::Snapshot(request))?;
     let class = snapshot.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
     assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{snapshot:?}");
     assert_eq!(snapshot.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
@@ -147,13 +147,13 @@ fn override_survives_restart_within_bounds() -> Result<()> {
             data.send(&Roce::default().frame())?;
             cnp.send(&Roce::default().cnp(None, CNP_TOS))?;
         }
-        let health: Health = control_client.ask(Verb::Health {})?;
+        let health: Health = control_client.request(Verb::Health {})?;
         let counts = &health.interfaces["a0"];
         let samples: u64 = counts.queue_samples.iter().sum();
         let available = samples >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
         Ok(if available { Ok(()) } else { Err(format!("{counts:?}")) })
     })?;
-    let values: Values = control_client.ask(Verb::Parameters(Parameters { interface: "a0".into() }))?;
+    let values: Values = control_client.request(Verb::Parameters(Parameters { interface: "a0".into() }))?;
     let value = |name: &str| {
         let value = values.parameters.get(name).cloned().unwrap_or_default();
         (value.text, value.bounds.unwrap_or_default())
@@ -161,8 +161,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
     assert_eq!(value("cnp_dscp").1, "", "other clients must not set it");
-    assert!(control_client.ask::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
-    let Changes { changes } = control_client.ask(Verb::Changes {})?;
+    assert!(control_client.request::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
+    let Changes { changes } = control_client.request(Verb::Changes {})?;
     let is_logged = |kind: &str, what: &str| {
         changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
     };
@@ -178,7 +178,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.wait_for_log(&["persisted override applied", "\"name\":\"1\""])?;
     // The override is reported from the start, not only when all interfaces are attached.
     let held = wait(|| {
-        let held = control_client.ask::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
+        let held = control_client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
@@ -189,7 +189,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     both(2_000_000_000)?;
 
     let released: Applied =
-        control_client.ask(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
+        control_client.request(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
     assert_eq!((released.name, released.changed), (None, true));
     both(1_000_000_000)?;
     let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
@@ -210,9 +210,9 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
     let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(control_client.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    wait(|| Ok(control_client.request::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
-        control_client.ask::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
+        control_client.request::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
     };
     let has = |bps: u64| {
         wait(|| {
@@ -222,10 +222,10 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     };
     apply("1", "2gbit", Some(60))?;
     has(2_000_000_000)?;
-    control_client.ask::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
+    control_client.request::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
     assert!(
         control_client
-            .ask::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
+            .request::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: ClientError| error.is_refusal())
     );
     // A change based on an outdated configuration is rejected, and changes nothing.
@@ -234,26 +234,26 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         ("0", "2 was based on `0`, but `1` is active now"),
     ] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
-        let refused = control_client.ask::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
+        let refused = control_client.request::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(expected)), "{refused:?}");
     }
     has(2_000_000_000)?;
     let based_on = Some("1".into());
-    control_client.ask::<Applied>(Verb::Apply(Apply {
+    control_client.request::<Applied>(Verb::Apply(Apply {
         over: based_on,
         confirm_within_s: Some(60),
         ..rate("2", "4gbit")
     }))?;
     has(4_000_000_000)?;
     assert!(
-        control_client.ask::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
+        control_client.request::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
         "an undo without a pending change"
     );
-    let undone: Applied = control_client.ask(Verb::Undo(Confirm { name: "2".into() }))?;
+    let undone: Applied = control_client.request(Verb::Undo(Confirm { name: "2".into() }))?;
     assert_eq!(undone.name.as_deref(), Some("1"));
     has(2_000_000_000)?;
     assert!(
-        control_client.ask::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(),
+        control_client.request::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(),
         "the undo is complete"
     );
     apply("2", "3gbit", Some(1))?;
@@ -266,7 +266,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     daemon.write(&file(dir.path(), "'link_rate'"))?;
     daemon.wait_for_log(&["\"reloaded\""])?;
     wait(|| {
-        let held: Option<Override> = control_client.ask(Verb::Config {})?;
+        let held: Option<Override> = control_client.request(Verb::Config {})?;
         Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
     })?;
     has(1_000_000_000)?;
@@ -284,12 +284,12 @@ fn trial_revert_restores_everything() -> Result<()> {
     let own = file(dir.path(), "'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
     let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(control_client.ask::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    wait(|| Ok(control_client.request::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
 
     let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 8s")?;
     assert!(pair.a.run(|| trial.status())??.success());
-    let refused = control_client.ask::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
+    let refused = control_client.request::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
     daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
     daemon.wait_for_log(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
@@ -302,7 +302,7 @@ fn trial_revert_restores_everything() -> Result<()> {
     let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
     let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");
     let before = scalars()?;
-    control_client.ask::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
+    control_client.request::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
     assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
     daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     assert_eq!(scalars()?, before);

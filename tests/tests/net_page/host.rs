@@ -164,7 +164,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
     let control_client = ControlClient::new(Path::new(&site.control()), PATIENCE);
-    let held: Option<Override> = control_client.ask(Verb::Config {})?;
+    let held: Option<Override> = control_client.request(Verb::Config {})?;
     let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),
@@ -177,7 +177,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.eval(&format!("{button}.focus()"))?;
     browser.press("Enter", 13)?;
     browser.wait("document.activeElement.id === 'change-value'")?;
-    control_client.ask::<Applied>(Verb::Apply(theirs()))?;
+    control_client.request::<Applied>(Verb::Apply(theirs()))?;
     browser.type_text("60KB")?;
     browser.press("Enter", 13)?;
     wrong(&mut browser, "but `theirs` is active now")?;
@@ -204,7 +204,7 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
         json!({ "interface": "a0", "key": "wred.3.kmin", "value": "150KB", "within_s": 60 }).to_string();
     let post = |page: &Page, more: &str| {
         let length = body.len();
-        page.ask(&format!(
+        page.request(&format!(
             "POST /change HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{more}\r\n{body}"
         ))
     };
@@ -225,15 +225,15 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
         assert_eq!(site.kmin()?, 100_000, "{more}");
     }
     let foreign_host =
-        readable.ask("GET / HTTP/1.1\r\nConnection: close\r\nHost: evil.example.com\r\n\r\n")?;
+        readable.request("GET / HTTP/1.1\r\nConnection: close\r\nHost: evil.example.com\r\n\r\n")?;
     assert!(foreign_host.starts_with("HTTP/1.1 421 "), "{foreign_host}");
-    let own = readable.ask("GET / HTTP/1.1\r\nConnection: close\r\nHost: HOST\r\n\r\n")?;
+    let own = readable.request("GET / HTTP/1.1\r\nConnection: close\r\nHost: HOST\r\n\r\n")?;
     for word in ["default-src 'none'; script-src 'self'", "nosniff", "no-store", "frame-ancestors 'none'"] {
         assert!(own.contains(word), "{word}: {own}");
     }
     assert!(!own.contains("unsafe-inline") && !own.contains("access-control-allow"), "{own}");
     // An idle connection is closed to free its slot.
-    let kept = readable.ask("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
+    let kept = readable.request("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
     assert!(kept.starts_with("HTTP/1.1 200 "), "{kept}");
     let answer = post(&page, &format!("{host}{kind}{token}"))?;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

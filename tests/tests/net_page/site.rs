@@ -69,7 +69,7 @@ impl Page {
     }
 
     /// Reply to a request.
-    pub(crate) fn ask(&self, request: &str) -> Result<String> {
+    pub(crate) fn request(&self, request: &str) -> Result<String> {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;

@@ -13,6 +13,6 @@ pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
     verb: Verb,
 ) -> Result<T, ClientError> {
     let client = client.clone();
-    let result = spawn_blocking(move || client.ask(verb)).await;
+    let result = spawn_blocking(move || client.request(verb)).await;
     result.unwrap_or_else(|error| Err(ClientError::Answer(error.to_string())))
 }

@@ -89,9 +89,9 @@ fn every_parameter_has_range() {
 #[test]
 fn queue_parameter_rejected_by_name() {
     let refused = with(|c| c.queue[5].weight = 101).validate().unwrap_err().to_string();
-    assert_eq!(refused, "queue.5.weight = 101 is out of range: allowed is 1 to 100");
+    assert_eq!(refused, "queue.5.weight = 101 is out of range: 1 to 100");
     let refused = with(|c| c.queue[7].scheduler = 2).validate().unwrap_err().to_string();
-    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: allowed is strict to dwrr");
+    assert_eq!(refused, "queue.7.scheduler = 2 is out of range: strict to dwrr");
     let both = scalars(|s| (s.queues, s.priority_major) = (1, 1)).validate().unwrap_err().to_string();
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }

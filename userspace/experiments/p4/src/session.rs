@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Sends a command to the switch and returns the answer.
-    fn ask(&mut self, command: &impl Display) -> Result<String> {
+    fn request(&mut self, command: &impl Display) -> Result<String> {
         let command = command.to_string();
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{command}").and_then(|()| input.flush()),
@@ -99,7 +99,7 @@ impl Session {
     /// The switch has exited, or its program is unsupported.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
-        self.ask(&format_args!("write_config_to_file {}", file.path().display()))?;
+        self.request(&format_args!("write_config_to_file {}", file.path().display()))?;
         let json = std::fs::read_to_string(file.path())
             .map_err(|source| Error::File { path: file.path().to_owned(), source })?;
         Program::parse(&format!("the switch at Thrift port {}", self.port), &json)
@@ -176,24 +176,24 @@ fn version(text: &str) -> Option<[u32; 3]> {
 
 impl Control for Session {
     fn run(&mut self, command: &Command) -> Result<()> {
-        self.ask(command).map(drop)
+        self.request(command).map(drop)
     }
 
     fn table(&mut self, name: &str) -> Result<TableDump> {
         let command = format!("table_dump {name}");
-        let answer = self.ask(&command)?;
+        let answer = self.request(&command)?;
         dump::table(name, &answer).ok_or(Error::Answer { command, answer })
     }
 
     fn register(&mut self, name: &str) -> Result<Vec<u64>> {
         let command = format!("register_read {name}");
-        let answer = self.ask(&command)?;
+        let answer = self.request(&command)?;
         dump::register(&answer).ok_or(Error::Answer { command, answer })
     }
 
     fn register_at(&mut self, name: &str, index: u64) -> Result<u64> {
         let command = format!("register_read {name} {index}");
-        let answer = self.ask(&command)?;
+        let answer = self.request(&command)?;
         dump::register(&answer)
             .and_then(|values| values.first().copied())
             .ok_or(Error::Answer { command, answer })
@@ -201,13 +201,13 @@ impl Control for Session {
 
     fn counter(&mut self, name: &str, index: u64) -> Result<(u64, u64)> {
         let command = format!("counter_read {name} {index}");
-        let answer = self.ask(&command)?;
+        let answer = self.request(&command)?;
         dump::counter(&answer).ok_or(Error::Answer { command, answer })
     }
 
     fn now_ns(&mut self) -> Result<u64> {
         let command = "get_time_elapsed".to_owned();
-        let answer = self.ask(&command)?;
+        let answer = self.request(&command)?;
         let elapsed_us: Option<u64> = answer.trim().parse().ok();
         elapsed_us.map(|us| us.saturating_mul(1_000)).ok_or(Error::Answer { command, answer })
     }

@@ -132,7 +132,7 @@ impl TryFrom<String> for Bytes {
             return Ok(Self(bytes));
         }
         Err(format!(
-            "packet = {bytes}B is out of range: allowed is {}B to {}B",
+            "packet = {bytes}B is out of range: {}B to {}B",
             allowed.start(),
             allowed.end()
         ))
@@ -296,7 +296,7 @@ impl Switch {
     fn problem(&self) -> Option<String> {
         let mut numbers: Vec<u16> = self.port.iter().map(|port| port.number).collect();
         if let Some(number) = numbers.iter().find(|number| **number > MAX_PORT) {
-            return Some(format!("bmv2.port: number = {number} is out of range: allowed is 0 to {MAX_PORT}"));
+            return Some(format!("bmv2.port: number = {number} is out of range: 0 to {MAX_PORT}"));
         }
         numbers.sort_unstable();
         if let Some([number, _]) = numbers.array_windows().find(|[a, b]| a == b) {
@@ -309,7 +309,7 @@ impl Switch {
         }
         let qpns = self.pair.iter().flat_map(|pair| [pair.qpn, pair.peer_qpn]);
         let mut too_large = qpns.filter(|qpn| *qpn >= 1 << 24);
-        too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is not a QPN: allowed is 0 to 16777215"))
+        too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is not a QPN: 0 to 16777215"))
     }
 }
 
@@ -363,10 +363,10 @@ peer_qpn = 0x211
     fn errors_have_line_numbers() {
         for (from, to, says) in [
             ("'1082B'", "'1082X'", "a.toml:5: packet ="),
-            ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: allowed is 64B to 9216B"),
+            ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: 64B to 9216B"),
             ("'enqueue'", "'never'", "a.toml:6: unknown variant `never`"),
             ("number = 2", "number = 1", "number = 1 is given twice"),
-            ("number = 2", "number = 600", "number = 600 is out of range: allowed is 0 to 508"),
+            ("number = 2", "number = 600", "number = 600 is out of range: 0 to 508"),
             ("10.0.1.0/24", "10.0.1.1/24", "`10.0.1.1/24` has bits beyond its prefix of 24"),
             ("10.0.1.0/24", "10.0.1.0/33", "is not a prefix"),
             ("02:00:00:00:00:03", "02:00", "`02:00` is not an Ethernet address"),

@@ -165,8 +165,8 @@ impl<'a> Env<'a> for View<'a> {
         Some(self.params)
     }
 
-    fn sorts_all(&self) -> bool {
-        self.params.sorts_all()
+    fn classifies_all(&self) -> bool {
+        self.params.classifies_all()
     }
 
     fn is_inline(&self, p: &Params) -> bool {
@@ -276,7 +276,7 @@ impl<'a> Env<'a> for View<'a> {
         requesters.get_mut(wanted).map(f)
     }
 
-    /// An engine has no controller.
+    /// An engine has no daemon.
     fn announce_requester(&mut self) -> bool {
         true
     }

@@ -68,7 +68,7 @@ impl ControlClient {
     ///
     /// # Errors
     /// The daemon is unreachable or busy, rejects the request, or replies with malformed data.
-    pub fn ask<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
+    pub fn request<T: DeserializeOwned>(&self, verb: Verb) -> Result<T, ClientError> {
         let (request, until) = (Question { v: VERSION, verb }, Instant::now() + RETRY_LIMIT);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -139,7 +139,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             request
         });
-        let answer = ControlClient::new(&path, Duration::from_secs(5)).ask(Verb::Version {});
+        let answer = ControlClient::new(&path, Duration::from_secs(5)).request(Verb::Version {});
         assert_eq!(daemon.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
@@ -179,8 +179,8 @@ mod tests {
             }
         });
         let client = ControlClient::new(&path, Duration::from_secs(5));
-        assert_eq!(client.ask::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
-        let (began, busy) = (Instant::now(), client.ask::<VersionAnswer>(Verb::Version {}).unwrap_err());
+        assert_eq!(client.request::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
+        let (began, busy) = (Instant::now(), client.request::<VersionAnswer>(Verb::Version {}).unwrap_err());
         assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
         assert!((RETRY_LIMIT..RETRY_LIMIT * 3).contains(&began.elapsed()));
     }
@@ -190,13 +190,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let client = ControlClient::new(&path, Duration::from_secs(1));
-        let error = client.ask::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
+        let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("[control] in its file"), "{error}");
         let _listener = UnixListener::bind(&path).unwrap();
         let text = "x".repeat(LINE_BYTES);
         let [by, why] = [String::new(), String::new()];
         let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
-        let error = client.ask::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
+        let error = client.request::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
         assert!(error.contains("the limit is"), "{error}");
     }
 }

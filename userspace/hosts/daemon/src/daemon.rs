@@ -1,4 +1,4 @@
-//! The long-running controller: attaches the interfaces of its file, follows changes, and runs periodic tasks.
+//! The long-running process: attaches the interfaces of its file, follows changes, and runs periodic tasks.
 //!
 //! It has no state of its own. Programs, maps and links are pinned: killed, it leaves the data plane running, and takes
 //! it over when restarted.
@@ -95,7 +95,7 @@ pub enum Source {
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     descriptors::raise_limit();
     // Needs privileges to give the socket to a group.
-    let door = config.control.as_ref().map(control_socket::open).transpose()?;
+    let control_listener = config.control.as_ref().map(control_socket::open).transpose()?;
     // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;
@@ -143,8 +143,8 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
                 }
             }
         });
-        if let Some(door) = door {
-            tokio::spawn(control_socket::serve(door, Arc::clone(&shared), commands.clone(), PATIENCE)?);
+        if let Some(control_listener) = control_listener {
+            tokio::spawn(control_socket::serve(control_listener, Arc::clone(&shared), commands.clone(), PATIENCE)?);
         }
         let shared = Answering { shared, commands, has_file, detach_on_exit };
         let result = shared.serve(signals, ended).await;
@@ -211,7 +211,7 @@ impl Answering {
                     if !self.has_file {
                         break;
                     }
-                    self.ask(Command::Reload);
+                    self.request(Command::Reload);
                 }
                 _ = tick.tick() => self.tell_of_life(watchdog.unwrap_or(PATIENCE), &mut complained),
             }
@@ -219,7 +219,7 @@ impl Answering {
         notify(&[NotifyState::Stopping]);
         tracing::info!(detach = self.detach_on_exit, "ending");
         self.shared.end();
-        self.ask(Command::End { detach: self.detach_on_exit });
+        self.request(Command::End { detach: self.detach_on_exit });
         if self.detach_on_exit {
             tokio::select! {
                 result = ended => result.unwrap_or(Ok(())),
@@ -232,7 +232,7 @@ impl Answering {
         }
     }
 
-    fn ask(&self, command: Command) {
+    fn request(&self, command: Command) {
         // A worker that has ended needs no order.
         let _ = self.commands.send(command);
     }

@@ -1,4 +1,4 @@
-//! The daemon: the controller (`dcqcn run`) with its tasks, the metrics server, and RDMA QP pairs for the data plane.
+//! The daemon (`dcqcn run`) with its tasks, the metrics server, and RDMA QP pairs for the data plane.
 
 mod counts;
 pub mod daemon;

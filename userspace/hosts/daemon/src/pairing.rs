@@ -1,4 +1,4 @@
-//! Pairs added by the controller: the operator's, and those of the kernel's RDMA QPs.
+//! Pairs added by the daemon: the operator's, and those of the kernel's RDMA QPs.
 //!
 //! The data plane learns others itself (`dcqcn_common::hooks`). The most trusted source takes precedence: see
 //! [`PairSource`].
@@ -60,7 +60,7 @@ pub(crate) struct RdmaPairs {
 const LOOK_UP_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
-    /// Takes over the pairs of a previous controller.
+    /// Takes over the pairs of a previous daemon.
     ///
     /// # Errors
     /// The active pairs cannot be read.

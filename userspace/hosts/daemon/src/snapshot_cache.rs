@@ -56,7 +56,7 @@ impl SnapshotCache {
     ) -> Result<Snapshot, String> {
         let SnapshotRequest { busiest_of, most } = request;
         if *most > MOST_QPS {
-            return Err(format!("most = {most}: allowed is 0 to {MOST_QPS}"));
+            return Err(format!("most = {most} is out of range: 0 to {MOST_QPS}"));
         }
         let busiest = match busiest_of {
             Some(interface) => self.busiest(interface)?.iter().take(*most).cloned().collect(),
@@ -231,7 +231,7 @@ mod tests {
             SnapshotCache::default()
                 .snapshot(&SharedState::sample(), &request)
                 .unwrap_err()
-                .contains("allowed is 0 to 64")
+                .contains("is out of range: 0 to 64")
         );
     }
 

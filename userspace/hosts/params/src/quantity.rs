@@ -18,7 +18,7 @@ pub struct QuantityError {
 /// A quantity outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} = {} is out of range: allowed is {} to {}",
+    "{what} = {} is out of range: {} to {}",
     Quantity(*.value, *.unit), Quantity(*.allowed.start(), *.unit), Quantity(*.allowed.end(), *.unit)
 )]
 pub struct OutOfRange {

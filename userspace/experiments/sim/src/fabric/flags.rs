@@ -215,12 +215,12 @@ impl Traffic {
     /// The workload.
     pub(super) fn build(&self, terms: &Terms) -> Result<Workload> {
         let Terms { hosts, class, bytes, repeat, .. } = *terms;
-        ensure!(bytes != 0, "size = 0B is out of range: allowed is 1B and more");
+        ensure!(bytes != 0, "size = 0B is out of range: at least 1B");
         Ok(match self {
             Self::Incast(senders) => {
                 ensure!(
                     (1..hosts).contains(senders),
-                    "incast:{senders} is out of range: allowed is 1 to {}, as one of the {hosts} hosts receives",
+                    "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
                     hosts.saturating_sub(1)
                 );
                 Workload::incast(*senders, bytes, class)

@@ -243,7 +243,7 @@ impl FabricSetup {
             delay_ns: self.delay.unwrap_or(1_000),
         };
         let class = self.class();
-        ensure!(class <= 7, "class = {class} is out of range: allowed is 0 to 7");
+        ensure!(class <= 7, "class = {class} is out of range: 0 to 7");
         let topology = self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8])).build(cables)?;
         let seed = self.seed.unwrap_or(1);
         let terms = Terms {

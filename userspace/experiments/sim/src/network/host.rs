@@ -274,12 +274,12 @@ impl Host {
         match self.rules.changes.get(index).map(|change| change.what) {
             Some(What::Link { up, .. }) => {
                 self.wire.set_up(now_ns, up);
-                self.wire.ask(self.storm, true);
+                self.wire.request_pause(self.storm, true);
             }
-            Some(What::Storm { classes: 0, .. }) => self.wire.ask(std::mem::take(&mut self.storm), false),
+            Some(What::Storm { classes: 0, .. }) => self.wire.request_pause(std::mem::take(&mut self.storm), false),
             Some(What::Storm { classes, .. }) => {
                 self.storm |= classes;
-                self.wire.ask(classes, true);
+                self.wire.request_pause(classes, true);
             }
             Some(What::Routes { .. }) | None => {}
         }
@@ -403,7 +403,7 @@ impl Host {
         self.counters.timeouts += qp.timeouts - before;
         if let Some(again_ns) = again_ns {
             self.agenda.at(again_ns, Event::Timer, slot);
-            self.ask(now_ns, slot);
+            self.request_grant(now_ns, slot);
             self.wake(now_ns, slot, out);
             self.pump(now_ns, out);
         }
@@ -473,7 +473,7 @@ impl Host {
         let slot = self.sender(flow.qp, pair);
         self.senders[slot as usize].post(now_ns, number, flow.bytes, &rules.transport);
         if rules.transport.admission.is_some() {
-            self.ask(now_ns, slot);
+            self.request_grant(now_ns, slot);
             self.pump(now_ns, out);
         }
         self.wake(now_ns, slot, out);

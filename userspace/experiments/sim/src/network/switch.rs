@@ -295,7 +295,7 @@ impl Switch {
     fn leave(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
         if self.buffer.release(packet.ingress, packet.class, packet.frame_bytes.into()) {
             let ingress = packet.ingress;
-            self.ports[usize::from(ingress)].wire.ask(1 << packet.class, false);
+            self.ports[usize::from(ingress)].wire.request_pause(1 << packet.class, false);
             // The port that sends now is busy and does this next.
             if self.ports[usize::from(ingress)].wire.is_free(now_ns) {
                 self.begin(now_ns, ingress, out);
@@ -366,7 +366,7 @@ impl Switch {
             Admission::Pause => {
                 self.counters[class].pauses += 1;
                 let ingress = packet.ingress;
-                self.ports[usize::from(ingress)].wire.ask(1 << class, true);
+                self.ports[usize::from(ingress)].wire.request_pause(1 << class, true);
                 self.begin(now_ns, ingress, out);
             }
             Admission::Refused => {

@@ -203,7 +203,7 @@ mod tests {
             ((|t| t.hosts = 0) as fn(&mut Topology), "number of hosts = 0 is out of range"),
             (
                 |t| t.links[0].delay_ns = 9,
-                "delay of the link host0 - leaf0 = 9ns is out of range: allowed is 10ns to 1s",
+                "delay of the link host0 - leaf0 = 9ns is out of range: 10ns to 1s",
             ),
             (|t| t.links[0].rate_bps = 1, "rate of the link host0 - leaf0 = 1bit"),
             (|t| t.links[1].b = 0, "the link between host1 and host0 connects no switch"),

@@ -216,7 +216,7 @@ impl Wire {
     }
 
     /// Requests the peer to pause or resume the classes in `bits`.
-    pub(crate) const fn ask(&mut self, bits: u8, pause: bool) {
+    pub(crate) const fn request_pause(&mut self, bits: u8, pause: bool) {
         let [off, on] = self.pfc;
         self.pfc = if pause { [off | bits, on & !bits] } else { [off & !bits, on | bits] };
     }

@@ -96,7 +96,7 @@ pub enum WorkloadError {
         hosts: u32,
     },
     /// A length is out of range.
-    #[error("flow {flow}: {bytes} bytes are out of range: allowed is 1 to {MAX_FLOW_BYTES}")]
+    #[error("flow {flow}: {bytes} bytes are out of range: 1 to {MAX_FLOW_BYTES}")]
     Bytes {
         /// Number of the flow.
         flow: usize,
@@ -104,7 +104,7 @@ pub enum WorkloadError {
         bytes: u64,
     },
     /// A class is out of range.
-    #[error("flow {flow}: class {class} is out of range: allowed is 0 to 7")]
+    #[error("flow {flow}: class {class} is out of range: 0 to 7")]
     Class {
         /// Number of the flow.
         flow: usize,

@@ -49,7 +49,7 @@ impl<T> Knob<T> {
         let value = parsed.map_err(|source| SetupError(format!("{key} = {source}")))?;
         if !(self.min..=self.max).contains(&value) {
             let [value, min, max] = [value, self.min, self.max].map(|value| Quantity(value, self.unit));
-            return Err(SetupError(format!("{key} = {value} is out of range: allowed is {min} to {max}")));
+            return Err(SetupError(format!("{key} = {value} is out of range: {min} to {max}")));
         }
         (self.set)(target, value);
         Ok(())

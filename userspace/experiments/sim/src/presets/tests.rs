@@ -114,9 +114,9 @@ fn message_sizes_offer_their_load() {
 #[test]
 fn error_names_the_value_and_its_range() {
     for (key, text, says) in [
-        ("flows", "0", "flows = 0 is out of range: allowed is 1 to 100000"),
-        ("link", "1", "link = 1bit is out of range: allowed is 100kbit to 800gbit"),
-        ("delay", "5", "delay = 5s is out of range: allowed is 0ns to 1s"),
+        ("flows", "0", "flows = 0 is out of range: 1 to 100000"),
+        ("link", "1", "link = 1bit is out of range: 100kbit to 800gbit"),
+        ("delay", "5", "delay = 5s is out of range: 0ns to 1s"),
         (
             "marking",
             "middle",

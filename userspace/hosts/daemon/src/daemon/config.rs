@@ -371,7 +371,7 @@ fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
     text.parse().ok().filter(|flows| *flows <= TOP_QPS).unwrap_or_else(|| {
         reader.refuse(
             value.span(),
-            format_args!("top_qps = {text} is out of range: allowed is 0 to {TOP_QPS}"),
+            format_args!("top_qps = {text} is out of range: 0 to {TOP_QPS}"),
         );
         0
     })

@@ -57,7 +57,7 @@ pub(super) struct Opened {
 /// shown in `status`, and only root has access: the pacing must not depend on it.
 ///
 /// # Errors
-/// Another controller uses it, or it cannot be created.
+/// Another daemon uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
@@ -114,7 +114,7 @@ fn give(socket: &Path, name: &str) -> Result<()> {
 struct Handler {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
-    /// Time limit of a step of the controller.
+    /// Time limit of a step of the daemon.
     late: Duration,
     health: Fresh<Health>,
     snapshots: Arc<Mutex<SnapshotCache>>,
@@ -216,7 +216,7 @@ impl Handler {
             }
         };
         if v != VERSION {
-            let why = format!("v = {v}: this controller knows version {VERSION}");
+            let why = format!("v = {v}: this daemon knows version {VERSION}");
             return Answer::of::<Status>(Err(why));
         }
         match verb {
@@ -298,7 +298,7 @@ impl Handler {
     async fn order(&self, order: Order, peer: &str) -> Answer {
         let (reply, result) = oneshot::channel();
         let ordered = Ordered { order, peer: peer.to_owned(), reply };
-        let ending = || Answer::again("the controller is shutting down".to_owned());
+        let ending = || Answer::again("the daemon is shutting down".to_owned());
         if self.commands.send(Command::Order(Box::new(ordered))).is_err() {
             return ending();
         }

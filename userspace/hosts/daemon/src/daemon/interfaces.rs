@@ -1,6 +1,6 @@
 //! Managed interfaces: attach, take over, change and release.
 
-mod beneath;
+mod lower;
 mod bypass;
 mod reload;
 

@@ -45,7 +45,7 @@ impl Log {
         let (lines_layer, lines) = reload::Layer::new(lines_of(from_flag.or(from_file)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
         registry.try_init().map_err(|error| anyhow!("cannot initialise the log: {error}"))?;
-        tell(ignored);
+        warn_ignored(ignored);
         Ok(Self { filter, lines, from_flag })
     }
 
@@ -53,7 +53,7 @@ impl Log {
     pub(super) fn set(&self, from_file: Option<LogFormat>, filter: Option<&str>) {
         let (filter, ignored) = filter_of(filter);
         let set = self.filter.reload(filter);
-        tell(ignored);
+        warn_ignored(ignored);
         if let Err(error) = set.and_then(|()| self.lines.reload(lines_of(self.from_flag.or(from_file)))) {
             tracing::warn!(%error, "cannot change the log settings");
         }
@@ -87,7 +87,7 @@ fn filter_of(from_file: Option<&str>) -> (Targets, Option<String>) {
     }
 }
 
-fn tell(ignored: Option<String>) {
+fn warn_ignored(ignored: Option<String>) {
     if let Some(ignored) = ignored {
         tracing::warn!("{ignored}");
     }

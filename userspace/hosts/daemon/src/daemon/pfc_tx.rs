@@ -57,7 +57,7 @@ impl Work for PfcTask {
             self.sender.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
         }
         let looked = self.sender.look(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
-        Ok(if looked == PfcPoll::Unwanted { IDLE_PERIOD } else { PERIOD })
+        Ok(if looked == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
     }
 }
 

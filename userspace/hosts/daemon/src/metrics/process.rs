@@ -40,7 +40,7 @@ pub(super) fn process(text: &mut Exposition) {
 }
 
 /// Metrics of the daemon.
-pub(super) fn controller(text: &mut Exposition, shared: &SharedState) {
+pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     let snapshot = shared.snapshot();
     let mut family = text.family(
         "dcqcn_interface_served",

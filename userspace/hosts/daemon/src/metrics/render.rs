@@ -27,7 +27,7 @@ pub(super) fn whole(
     let mut text = Exposition::new(format);
     data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
     if let Some(shared) = shared {
-        process::controller(&mut text, shared);
+        process::daemon(&mut text, shared);
     }
     process::process(&mut text);
     process::duration(&mut text, began);

@@ -25,7 +25,7 @@ fn scrape() -> Scrape {
     }
 }
 
-/// All metrics of a process without a controller.
+/// All metrics of a process without a daemon.
 fn text_of(scrape: &Scrape, top_qps: usize) -> String {
     render::whole(scrape, top_qps, None, Instant::now(), Format::Text)
 }

@@ -183,8 +183,8 @@ impl DaemonCommand {
             }
         };
         let client = ControlClient::new(&socket.socket, PATIENCE);
-        let answered = action.map(|action| action.ask(&client)).transpose().and_then(|applied| {
-            let status: Status = client.ask(Verb::Status {})?;
+        let answered = action.map(|action| action.request(&client)).transpose().and_then(|applied| {
+            let status: Status = client.request(Verb::Status {})?;
             Ok((applied, status))
         });
         let report = match answered {
@@ -210,21 +210,21 @@ enum Action {
 }
 
 impl Action {
-    fn ask(self, client: &ControlClient) -> Result<Applied, ClientError> {
+    fn request(self, client: &ControlClient) -> Result<Applied, ClientError> {
         match self {
-            Self::Reload => client.ask(Verb::Reload {}),
+            Self::Reload => client.request(Verb::Reload {}),
             Self::Confirm { name, revert } => {
                 let name = match name {
                     Some(name) => name,
                     None => {
-                        let status: Status = client.ask(Verb::Status {})?;
+                        let status: Status = client.request(Verb::Status {})?;
                         let on_trial = status.config.filter(|_| status.confirm_within_s.is_some());
                         on_trial
                             .ok_or_else(|| ClientError::Refused("no configuration is unconfirmed".into()))?
                     }
                 };
                 let confirm = Confirm { name };
-                client.ask(if revert { Verb::Undo(confirm) } else { Verb::Confirm(confirm) })
+                client.request(if revert { Verb::Undo(confirm) } else { Verb::Confirm(confirm) })
             }
         }
     }

@@ -123,7 +123,7 @@ impl Maps {
         self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
         let now_ns = monotonic_ns();
         active.slot = new;
-        active.sorts_all = params.sorts_all().into();
+        active.classifies_all = params.classifies_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
             *left_ns = now_ns;
         }
@@ -141,7 +141,7 @@ impl Maps {
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
         self.params.get_mut()?.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
-        active.sorts_all = params.sorts_all().into();
+        active.classifies_all = params.classifies_all().into();
         self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
     }
 

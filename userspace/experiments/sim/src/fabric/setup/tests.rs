@@ -48,7 +48,7 @@ fn inconsistent_settings_rejected() {
     for (flags, says) in [
         (
             "--workload incast:32",
-            "incast:32 is out of range: allowed is 1 to 31, as one of the 32 hosts receives",
+            "incast:32 is out of range: 1 to 31, as one of the 32 hosts receives",
         ),
         ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: leaf0 and leaf1 have no common link"),
         (
@@ -62,7 +62,7 @@ fn inconsistent_settings_rejected() {
             "cannot simulate this fabric: rate of the link leaf0 - spine0 = 0bit is out of range",
         ),
         ("--until 1us --size 1GB", "no flow starts before --until"),
-        ("--size 0B", "size = 0B is out of range: allowed is 1B and more"),
+        ("--size 0B", "size = 0B is out of range: at least 1B"),
         (
             "--size 1B --until 1ms",
             "about 200000000 flows would start: the limit is 16000000; increase --size",

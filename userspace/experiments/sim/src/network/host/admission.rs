@@ -19,17 +19,17 @@ pub(super) struct Admitted {
 
 impl Host {
     /// Sends the receiver of the QP in `slot` a request, if needed.
-    pub(super) fn ask(&mut self, now_ns: u64, slot: u32) {
+    pub(super) fn request_grant(&mut self, now_ns: u64, slot: u32) {
         let Some(admission) = self.rules.transport.admission else { return };
         let qp = &mut self.senders[slot as usize];
-        let Some((end_psn, granted_psn)) = qp.question() else { return };
+        let Some((end_psn, granted_psn)) = qp.request() else { return };
         let address = qp.address;
         if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
             self.agenda.at(timer_ns, crate::network::agenda::Event::Timer, slot);
         }
-        let question = Answer::of(Kind::Request, end_psn, granted_psn);
+        let request = Answer::of(Kind::Request, end_psn, granted_psn);
         let class = self.class_of(admission);
-        self.answer(address.dst, address.at_dst, class, address.entropy, question);
+        self.answer(address.dst, address.at_dst, class, address.entropy, request);
     }
 
     fn class_of(&self, admission: Admission) -> u8 {
@@ -52,7 +52,7 @@ impl Host {
         }
         if packet.extra < self.receivers[slot as usize].granted_psn {
             // The grant was lost, or not sent yet.
-            self.tell(slot);
+            self.send_grant(slot);
         }
         self.admit();
         self.pump(now_ns, out);
@@ -84,12 +84,12 @@ impl Host {
             if qp.requested_psn > qp.granted_psn {
                 self.admitted.waiting.push_back(slot);
             }
-            self.tell(slot);
+            self.send_grant(slot);
         }
     }
 
     /// Sends the current grant to the sender of a QP.
-    fn tell(&mut self, slot: u32) {
+    fn send_grant(&mut self, slot: u32) {
         let Some(admission) = self.rules.transport.admission else { return };
         let qp = &self.receivers[slot as usize];
         let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);

@@ -327,7 +327,7 @@ impl SendQp {
     }
 
     /// A request to send to the receiver: the packets wanted, and those admitted already.
-    pub(crate) fn question(&mut self) -> Option<(u32, u32)> {
+    pub(crate) fn request(&mut self) -> Option<(u32, u32)> {
         std::mem::take(&mut self.asks).then_some((self.end_psn as u32, self.granted_psn as u32))
     }
 

@@ -146,10 +146,10 @@ impl Config {
     pub(crate) fn needs_restart(&self, new: &Self) -> Option<&'static str> {
         let state = |config: &Self| config.fleet.as_ref().map(|bounds| bounds.state.clone());
         if self.control != new.control {
-            return Some("[control] does not change while the controller runs: restart it");
+            return Some("[control] does not change while the daemon runs: restart it");
         }
         let moved = state(self).zip(state(new)).is_some_and(|(old, new)| old != new);
-        moved.then_some("state in [fleet] does not change while the controller runs: restart it")
+        moved.then_some("state in [fleet] does not change while the daemon runs: restart it")
     }
 }
 

@@ -60,7 +60,7 @@ fn errors_listed_with_lines() {
         ("[[interface]]\nname = 'a'\n[interface.parameters]\nrpg_gd = 99", "c:4: rpg_gd = 99"),
         ("[[interface]]\nname = 'a'\n[interface.wred.0]\nkmin='1MB'", "c:1: "),
         ("[[interface]]\nname = 'a'\n[metrics]\nlisten = '9310'", "c:4: listen = \"9310\" is not an address"),
-        ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: allowed is 0 to 1000"),
+        ("[metrics]\ntop_qps = -1", "c:2: top_qps = -1 is out of range: 0 to 1000"),
         ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
         ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),

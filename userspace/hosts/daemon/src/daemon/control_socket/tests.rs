@@ -115,7 +115,7 @@ fn missing_group_leaves_socket_to_root() {
 #[test]
 fn worker_rejection_reaches_client() {
     let served = Served::new();
-    let door = ControlClient::new(&served.path(), Duration::from_secs(20));
+    let client = ControlClient::new(&served.path(), Duration::from_secs(20));
     let apply = |name: &str| {
         let [by, why] = ["ada", "to try"].map(String::from);
         Verb::Apply(Apply {
@@ -127,13 +127,13 @@ fn worker_rejection_reaches_client() {
             over: None,
         })
     };
-    let applied: Applied = door.ask(apply("7")).unwrap();
+    let applied: Applied = client.request(apply("7")).unwrap();
     assert_eq!(applied.name.as_deref(), Some("Apply(A"));
-    let refused = door.ask::<Applied>(apply("bad")).unwrap_err();
+    let refused = client.request::<Applied>(apply("bad")).unwrap_err();
     assert!(refused.is_refusal() && refused.to_string() == "refused for a reason");
-    let passing = door.ask::<Applied>(apply("locked")).unwrap_err();
+    let passing = client.request::<Applied>(apply("locked")).unwrap_err();
     assert!(!passing.is_refusal() && passing.to_string().contains("refused for a reason"), "{passing}");
-    let confirmed: Applied = door.ask(Verb::Confirm(Confirm { name: "7".into() })).unwrap();
+    let confirmed: Applied = client.request(Verb::Confirm(Confirm { name: "7".into() })).unwrap();
     assert_eq!(confirmed.name.as_deref(), Some("Confirm"));
 }
 

@@ -302,7 +302,7 @@ fn check(apply: &Apply) -> Result<(), String> {
     }
     if let Some(within_s) = confirm_within_s.filter(|within_s| !CONFIRM_WITHIN_S.contains(within_s)) {
         let (low, high) = CONFIRM_WITHIN_S.into_inner();
-        return Err(format!("confirm_within_s = {within_s}: allowed is {low} to {high}"));
+        return Err(format!("confirm_within_s = {within_s} is out of range: {low} to {high}"));
     }
     Ok(())
 }
