@@ -425,13 +425,13 @@ impl Rollout {
         let is_watched = self.policy.soak_ms > 0 && self.policy.gate.limits.contains_key(THROUGHPUT);
         let may_wait = is_watched && forward.waited_ms < BASELINE_MS;
         for step in self.steps.iter_mut().filter(|step| is_next(step)) {
-            if sent >= ORDERS {
+            if sent >= ORDERS || capacity == 0 {
                 break;
             }
             match hosts.get(&step.host) {
-                // A host that was already away does not count towards `max_unavailable`.
+                // A host that was already away does not count towards `max_unavailable`, but is ordered to change only
+                // while another change is allowed: it may return at any time.
                 None => step.state = State::Away,
-                Some(_) if capacity == 0 => continue,
                 // Wait for samples: a loss of throughput is not detectable without a baseline.
                 Some(seen) if may_wait && !gate::has_baseline(&seen.report.rates) => {
                     waits = true;

@@ -49,6 +49,23 @@ fn canaries(hosts: usize) -> SimulatedFleet {
 }
 
 #[test]
+fn away_host_not_ordered_beyond_limit() {
+    let mut fleet = SimulatedFleet::new(healthy(4), policy(0, 4, 1));
+    fleet.step(0);
+    fleet.apply_orders();
+    fleet.step(0);
+    assert_eq!([fleet.ordered_at("a01"), fleet.ordered_at("a02")], [Some(0), Some(1)]);
+    // A changed host falls silent while another one changes; a third one that is away may return at any time.
+    (fleet.host("a01").is_away, fleet.host("b03").is_away) = (true, true);
+    fleet.step(0);
+    assert_eq!(fleet.ordered_at("b03"), None);
+    fleet.host("a01").is_away = false;
+    let outcome = fleet.run();
+    assert!(outcome.is_done && outcome.reason.starts_with("3 hosts changed, 1 are away"), "{outcome:?}");
+    assert!(fleet.ordered_at("b03").is_some());
+}
+
+#[test]
 fn silent_canary_is_harm_while_others_send() {
     let mut fleet = canaries(9);
     for _ in 0..4 {
