@@ -1,9 +1,10 @@
 //! Versions, rollouts, operators.
 
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_tests::fleet::{Etcd, Nature, Site};
+use dcqcn_tests::fleet::{Clock, Etcd, Nature, Site};
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -117,13 +118,37 @@ fn one_rollout_at_a_time() -> Result<()> {
     site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
     assert!(site.text(&["history"])?.contains(": a mistake"));
     assert!(site.run(&["abort"])?.status.code() == Some(1));
-    // Two concurrent operators: one of them creates a version.
-    let file = site.file(quick, "rpg_gd = 14")?;
-    let mut both = [site.command(&apply(&file, &[]))?.spawn()?, site.command(&apply(&file, &[]))?.spawn()?];
-    let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
-    assert!(codes.contains(&Some(0)), "{codes:?}");
     site.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
     site.settle("each host uses its own file", |_, daemon| daemon.name().is_none())?;
+    Ok(())
+}
+
+/// Two operators apply the same file in the same millisecond: their versions are equal, and one of them begins a rollout.
+#[test]
+fn simultaneous_applies_begin_one_rollout() -> Result<()> {
+    const NAME: &str = "simultaneous_applies_begin_one_rollout";
+    if !Etcd::available(NAME) || !Clock::available(NAME) {
+        return Ok(());
+    }
+    let site = Site::new(1, 3)?;
+    let clock = Clock::new()?;
+    let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
+    for (round, gd) in (1..=5).zip([11, 12, 13, 14, 15]) {
+        let file = site.file(quick, &format!("rpg_gd = {gd}"))?;
+        clock.set(&format!("2026-01-0{round} 12:00:00"))?;
+        let program = [&clock.program()[..], &["timeout", "60"]].concat();
+        let mut spawn = || Ok(site.command_under(&program, &apply(&file, &[]))?.spawn()?);
+        let mut both: [Child; 2] = [spawn()?, spawn()?];
+        let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
+        // The slower one finds the rollout in progress or over.
+        assert!(
+            codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(1)].contains(code)),
+            "{codes:?}"
+        );
+        site.settle("every host has the version", |_, daemon| {
+            daemon.text().is_some_and(|text| text.contains(&format!("rpg_gd = {gd}")))
+        })?;
+    }
     Ok(())
 }
 

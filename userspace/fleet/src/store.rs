@@ -168,14 +168,20 @@ impl Store {
         let is_new = Compare::version(self.version_key(version.version), CompareOp::Equal, 0);
         let is_whole = Compare::mod_revision(self.key("swept"), CompareOp::Equal, swept);
         let txn = Txn::new().when([self.unchanged(seen), is_new, is_whole]).and_then(puts);
-        // A retry after a lost response fails the comparison, but finds its own version.
-        let has_started = self.txn(txn).await?.succeeded()
-            || self.version(version.version).await.is_ok_and(|kept| kept == *version);
+        // A retry after a lost response fails the comparison, but finds its own rollout. Another operator's version may be
+        // equal to this one, in all fields.
+        let has_started = self.txn(txn).await?.succeeded() || self.is_current(&rollout.id).await?;
         match has_started {
             true => self.delete_other_steps(&rollout.id).await?,
             false => self.delete(&prefix).await?,
         }
         Ok(has_started)
+    }
+
+    /// Whether the current or last rollout is the one with this ID.
+    async fn is_current(&mut self, id: &str) -> Result<bool> {
+        let head = self.get(self.rollout_key(), None).await?;
+        Ok(head.kvs().first().is_some_and(|kv| read::<Rollout>(kv).is_ok_and(|rollout| rollout.id == id)))
     }
 
     /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
