@@ -43,7 +43,7 @@ pub struct PfcSender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PfcPoll {
     /// PFC transmission is not enabled.
-    Unwanted,
+    Disabled,
     /// Number of frames sent.
     Sent(usize),
 }
@@ -73,7 +73,7 @@ impl PfcSender {
         let enabled_priorities = enabled_priorities(&config);
         if enabled_priorities.is_empty() {
             let sent = self.give_up(ifindex, socket, now_ns);
-            return Ok(if sent == 0 { PfcPoll::Unwanted } else { PfcPoll::Sent(sent) });
+            return Ok(if sent == 0 { PfcPoll::Disabled } else { PfcPoll::Sent(sent) });
         }
         // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
         // the other order it would be attributed to an older packet of another port.
