@@ -237,9 +237,10 @@ fn counted(mut command: Command, path: &OsStr, limit: Duration, tally: &mut Tall
     let progress = Mutex::new(Progress { tally, at: Instant::now(), line: String::new() });
     let (pid, (running, ended)) = (child.id(), mpsc::channel::<()>());
     thread::scope(|scope| {
-        scope.spawn(|| kill_silent(pid, limit, &ended, &progress));
-        let errors = scope.spawn(|| forward(stderr, &mut std::io::stderr(), &progress));
-        forward(stdout, &mut std::io::stdout(), &progress);
+        let progress = &progress;
+        scope.spawn(move || kill_silent(pid, limit, &ended, progress));
+        let errors = scope.spawn(|| forward(stderr, &mut std::io::stderr(), progress));
+        forward(stdout, &mut std::io::stdout(), progress);
         // A panic there is a bug, which `scope` passes on.
         drop(errors.join());
         drop(running);
