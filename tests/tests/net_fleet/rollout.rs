@@ -137,8 +137,8 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
         let file = site.file(quick, &format!("rpg_gd = {gd}"))?;
         clock.set(&format!("2026-01-0{round} 12:00:00"))?;
         let program = [&clock.program()[..], &["timeout", "60"]].concat();
-        let mut spawn = || Ok(site.command_under(&program, &apply(&file, &[]))?.spawn()?);
-        let mut both: [Child; 2] = [spawn()?, spawn()?];
+        let spawn = || -> Result<Child> { Ok(site.command_under(&program, &apply(&file, &[]))?.spawn()?) };
+        let mut both = [spawn()?, spawn()?];
         let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
         // The slower one finds the rollout in progress or over.
         assert!(
