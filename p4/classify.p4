@@ -66,11 +66,13 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         meta.stat = STAT_UNKNOWN_BTH;
     }
 
-    action set_kind(bit<2> kind, bit<1> is_datagram, bit<1> is_sequenced, bit<1> stream) {
+    action set_kind(bit<2> kind, bit<1> is_datagram, bit<1> is_sequenced, bit<1> stream,
+                    bit<8> ext_bytes) {
         meta.kind = kind;
         meta.is_datagram = is_datagram;
         meta.is_sequenced = is_sequenced;
         meta.stream = stream;
+        meta.ext_bytes = ext_bytes;
     }
 
     table opcode_kind {
@@ -92,7 +94,7 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     // The IP length is that of headers and UDP, and the packet has it. In 32 bits nothing here overflows.
     bool is_length_right = false;
-    // Or it is cut behind its headers: trimmed.
+    // Or it is cut behind its headers, with or without an adjusted IP length: trimmed.
     bool is_cut = false;
 
     action check_lengths() {
@@ -109,8 +111,8 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         udp_end = udp_start + (bit<32>)hdr.udp.length;
         is_length_right = hdr.udp.length >= MIN_UDP_LEN && udp_end == ip_end
             && (bit<32>)meta.l3_bytes + ip_end <= standard_metadata.packet_length;
-        is_cut = hdr.udp.length >= MIN_UDP_LEN && udp_end > ip_end && ip_end >= udp_start + UDP_AND_BTH_LEN
-            && (bit<32>)meta.l3_bytes + ip_end <= standard_metadata.packet_length;
+        is_cut = !is_length_right && hdr.udp.length >= MIN_UDP_LEN && udp_end >= ip_end
+            && ip_end >= udp_start + UDP_AND_BTH_LEN;
     }
 
     apply {

@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 64;
+const bit<32> STATS = 66;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -66,6 +66,8 @@ const bit<32> STAT_TAIL_LOSS_PROBES = 60;
 const bit<32> STAT_TAIL_LOSS_PROBES_FAILED = 61;
 const bit<32> STAT_ACK_ICRC_ERRORS = 62;
 const bit<32> STAT_REQUESTERS_FULL = 63;
+const bit<32> STAT_CP_TRIMMED_PACKETS = 64;
+const bit<32> STAT_CP_TRIM_LIMITED = 65;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;
@@ -161,92 +163,92 @@ const bit<32> COARSE_CELLS = 2560;
     (254, _): state;
 
 // Entries of `opcode_kind`: what the hooks do with a packet, whether it is a datagram, whether it has a place among the
-// packets of its queue pair, and in which stream.
+// packets of its queue pair, in which stream, and the length of its extension headers.
 #define OPCODE_KINDS \
-    0x00: set_kind(KIND_DATA, 0, 1, 0); \
-    0x01: set_kind(KIND_DATA, 0, 1, 0); \
-    0x02: set_kind(KIND_DATA, 0, 1, 0); \
-    0x03: set_kind(KIND_DATA, 0, 1, 0); \
-    0x04: set_kind(KIND_DATA, 0, 1, 0); \
-    0x05: set_kind(KIND_DATA, 0, 1, 0); \
-    0x06: set_kind(KIND_DATA, 0, 1, 0); \
-    0x07: set_kind(KIND_DATA, 0, 1, 0); \
-    0x08: set_kind(KIND_DATA, 0, 1, 0); \
-    0x09: set_kind(KIND_DATA, 0, 1, 0); \
-    0x0a: set_kind(KIND_DATA, 0, 1, 0); \
-    0x0b: set_kind(KIND_DATA, 0, 1, 0); \
-    0x0c: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x0d: set_kind(KIND_DATA, 0, 1, 1); \
-    0x0e: set_kind(KIND_DATA, 0, 1, 1); \
-    0x0f: set_kind(KIND_DATA, 0, 1, 1); \
-    0x10: set_kind(KIND_DATA, 0, 1, 1); \
-    0x11: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0x12: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0x13: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x14: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x16: set_kind(KIND_DATA, 0, 1, 0); \
-    0x17: set_kind(KIND_DATA, 0, 1, 0); \
-    0x1c: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x1d: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x20: set_kind(KIND_DATA, 0, 1, 0); \
-    0x21: set_kind(KIND_DATA, 0, 1, 0); \
-    0x22: set_kind(KIND_DATA, 0, 1, 0); \
-    0x23: set_kind(KIND_DATA, 0, 1, 0); \
-    0x24: set_kind(KIND_DATA, 0, 1, 0); \
-    0x25: set_kind(KIND_DATA, 0, 1, 0); \
-    0x26: set_kind(KIND_DATA, 0, 1, 0); \
-    0x27: set_kind(KIND_DATA, 0, 1, 0); \
-    0x28: set_kind(KIND_DATA, 0, 1, 0); \
-    0x29: set_kind(KIND_DATA, 0, 1, 0); \
-    0x2a: set_kind(KIND_DATA, 0, 1, 0); \
-    0x2b: set_kind(KIND_DATA, 0, 1, 0); \
-    0x40: set_kind(KIND_DATA, 0, 1, 0); \
-    0x41: set_kind(KIND_DATA, 0, 1, 0); \
-    0x42: set_kind(KIND_DATA, 0, 1, 0); \
-    0x43: set_kind(KIND_DATA, 0, 1, 0); \
-    0x44: set_kind(KIND_DATA, 0, 1, 0); \
-    0x45: set_kind(KIND_DATA, 0, 1, 0); \
-    0x46: set_kind(KIND_DATA, 0, 1, 0); \
-    0x47: set_kind(KIND_DATA, 0, 1, 0); \
-    0x48: set_kind(KIND_DATA, 0, 1, 0); \
-    0x49: set_kind(KIND_DATA, 0, 1, 0); \
-    0x4a: set_kind(KIND_DATA, 0, 1, 0); \
-    0x4b: set_kind(KIND_DATA, 0, 1, 0); \
-    0x4c: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x4d: set_kind(KIND_DATA, 0, 1, 1); \
-    0x4e: set_kind(KIND_DATA, 0, 1, 1); \
-    0x4f: set_kind(KIND_DATA, 0, 1, 1); \
-    0x50: set_kind(KIND_DATA, 0, 1, 1); \
-    0x51: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0x52: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0x53: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x54: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x55: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x5c: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0x64: set_kind(KIND_DATA, 1, 1, 0); \
-    0x65: set_kind(KIND_DATA, 1, 1, 0); \
-    0x80: set_kind(KIND_CONTROL, 0, 0, 0); \
-    0x81: set_kind(KIND_CNP, 0, 0, 0); \
-    0xa0: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa1: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa2: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa3: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa4: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa5: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa6: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa7: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa8: set_kind(KIND_DATA, 0, 1, 0); \
-    0xa9: set_kind(KIND_DATA, 0, 1, 0); \
-    0xaa: set_kind(KIND_DATA, 0, 1, 0); \
-    0xab: set_kind(KIND_DATA, 0, 1, 0); \
-    0xac: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0xad: set_kind(KIND_DATA, 0, 1, 1); \
-    0xae: set_kind(KIND_DATA, 0, 1, 1); \
-    0xaf: set_kind(KIND_DATA, 0, 1, 1); \
-    0xb0: set_kind(KIND_DATA, 0, 1, 1); \
-    0xb1: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0xb2: set_kind(KIND_CONTROL, 0, 1, 1); \
-    0xb3: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0xb4: set_kind(KIND_CONTROL, 0, 1, 0); \
-    0xb6: set_kind(KIND_DATA, 0, 1, 0); \
-    0xb7: set_kind(KIND_DATA, 0, 1, 0);
+    0x00: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x01: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x02: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x03: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x04: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x05: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x06: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x07: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x08: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x09: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x0a: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x0b: set_kind(KIND_DATA, 0, 1, 0, 20); \
+    0x0c: set_kind(KIND_CONTROL, 0, 1, 0, 16); \
+    0x0d: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0x0e: set_kind(KIND_DATA, 0, 1, 1, 0); \
+    0x0f: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0x10: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0x11: set_kind(KIND_CONTROL, 0, 1, 1, 4); \
+    0x12: set_kind(KIND_CONTROL, 0, 1, 1, 12); \
+    0x13: set_kind(KIND_CONTROL, 0, 1, 0, 28); \
+    0x14: set_kind(KIND_CONTROL, 0, 1, 0, 28); \
+    0x16: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x17: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x1c: set_kind(KIND_CONTROL, 0, 1, 0, 20); \
+    0x1d: set_kind(KIND_CONTROL, 0, 1, 0, 16); \
+    0x20: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x21: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x22: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x23: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x24: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x25: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x26: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x27: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x28: set_kind(KIND_DATA, 0, 1, 0, 0); \
+    0x29: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0x2a: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x2b: set_kind(KIND_DATA, 0, 1, 0, 20); \
+    0x40: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x41: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x42: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x43: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x44: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x45: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x46: set_kind(KIND_DATA, 0, 1, 0, 28); \
+    0x47: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x48: set_kind(KIND_DATA, 0, 1, 0, 12); \
+    0x49: set_kind(KIND_DATA, 0, 1, 0, 16); \
+    0x4a: set_kind(KIND_DATA, 0, 1, 0, 28); \
+    0x4b: set_kind(KIND_DATA, 0, 1, 0, 32); \
+    0x4c: set_kind(KIND_CONTROL, 0, 1, 0, 28); \
+    0x4d: set_kind(KIND_DATA, 0, 1, 1, 8); \
+    0x4e: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0x4f: set_kind(KIND_DATA, 0, 1, 1, 8); \
+    0x50: set_kind(KIND_DATA, 0, 1, 1, 8); \
+    0x51: set_kind(KIND_CONTROL, 0, 1, 1, 8); \
+    0x52: set_kind(KIND_CONTROL, 0, 1, 1, 16); \
+    0x53: set_kind(KIND_CONTROL, 0, 1, 0, 40); \
+    0x54: set_kind(KIND_CONTROL, 0, 1, 0, 40); \
+    0x55: set_kind(KIND_CONTROL, 0, 1, 0, 12); \
+    0x5c: set_kind(KIND_CONTROL, 0, 1, 0, 32); \
+    0x64: set_kind(KIND_DATA, 1, 1, 0, 8); \
+    0x65: set_kind(KIND_DATA, 1, 1, 0, 12); \
+    0x80: set_kind(KIND_CONTROL, 0, 0, 0, 0); \
+    0x81: set_kind(KIND_CNP, 0, 0, 0, 0); \
+    0xa0: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa1: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa2: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa3: set_kind(KIND_DATA, 0, 1, 0, 8); \
+    0xa4: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa5: set_kind(KIND_DATA, 0, 1, 0, 8); \
+    0xa6: set_kind(KIND_DATA, 0, 1, 0, 20); \
+    0xa7: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa8: set_kind(KIND_DATA, 0, 1, 0, 4); \
+    0xa9: set_kind(KIND_DATA, 0, 1, 0, 8); \
+    0xaa: set_kind(KIND_DATA, 0, 1, 0, 20); \
+    0xab: set_kind(KIND_DATA, 0, 1, 0, 24); \
+    0xac: set_kind(KIND_CONTROL, 0, 1, 0, 20); \
+    0xad: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0xae: set_kind(KIND_DATA, 0, 1, 1, 0); \
+    0xaf: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0xb0: set_kind(KIND_DATA, 0, 1, 1, 4); \
+    0xb1: set_kind(KIND_CONTROL, 0, 1, 1, 4); \
+    0xb2: set_kind(KIND_CONTROL, 0, 1, 1, 12); \
+    0xb3: set_kind(KIND_CONTROL, 0, 1, 0, 32); \
+    0xb4: set_kind(KIND_CONTROL, 0, 1, 0, 32); \
+    0xb6: set_kind(KIND_DATA, 0, 1, 0, 8); \
+    0xb7: set_kind(KIND_DATA, 0, 1, 0, 8);

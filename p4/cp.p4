@@ -69,11 +69,15 @@ control CongestionPoint(inout headers_t hdr, inout metadata_t meta, inout standa
             bit<2> ecn = hdr.ipv6.isValid() ? hdr.ipv6.ecn : hdr.ipv4.ecn;
             bit<32> queue = (bit<32>)(standard_metadata.egress_port ++ meta.tc);
             class_packets.count(queue);
-            last_depth_packets.write(queue, (bit<32>)meta.depth_packets);
+            if (meta.trimmed_bytes == 0) {
+                last_depth_packets.write(queue, (bit<32>)meta.depth_packets);
+            }
             if (ecn != ECN_NOT_ECT) {
                 class_ect_packets.count(queue);
             }
-            if (meta.kind != KIND_CNP && is_chosen && ecn != ECN_CE) {
+            if (meta.trimmed_bytes != 0) {
+                meta.is_marked = 1;
+            } else if (meta.kind != KIND_CNP && is_chosen && ecn != ECN_CE) {
                 if (ecn != ECN_NOT_ECT) {
                     if (hdr.ipv6.isValid()) {
                         mark_ipv6();

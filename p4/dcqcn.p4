@@ -16,6 +16,7 @@ counter(STATS, CounterType.packets) stats;
 #include "classify.p4"
 #include "pairing.p4"
 #include "forward.p4"
+#include "trim.p4"
 #include "cp.p4"
 #include "np.p4"
 #include "pacing.p4"
@@ -39,6 +40,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     Forward() forward;
     ReactionPoint() rp;
     Rewrite() rewrite;
+    Trim() trim;
 
     apply {
         classify.apply(hdr, meta, standard_metadata);
@@ -46,6 +48,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         forward.apply(hdr, meta, standard_metadata);
         rp.apply(hdr, meta, standard_metadata);
         rewrite.apply(hdr, meta, standard_metadata);
+        trim.apply(hdr, meta, standard_metadata);
     }
 }
 
@@ -60,7 +63,17 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         recirculate_preserving_field_list(KEEP_RECIRCULATED);
     }
 
+    action cut() {
+        truncate(meta.trimmed_bytes);
+    }
+
+    action leave_queue() {
+        behind_packets.write((bit<32>)(standard_metadata.egress_port ++ standard_metadata.priority),
+                             (bit<32>)standard_metadata.deq_qdepth);
+    }
+
     apply {
+        leave_queue();
         if (standard_metadata.egress_port == WAIT_PORT) {
             wait_depth.write(0, (bit<32>)standard_metadata.deq_qdepth);
             go_round();
@@ -82,6 +95,9 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 limiter.apply(hdr, meta, standard_metadata, is_answered);
                 if (is_answered) {
                     clone_preserving_field_list(CloneType.E2E, CNP_SESSION, KEEP_CLONED);
+                }
+                if (meta.trimmed_bytes != 0) {
+                    cut();
                 }
             }
         }

@@ -235,6 +235,10 @@ struct metadata_t {
     bit<19>  depth_packets;
     bit<1>   is_marked;
 
+    // Trimming: length of the extension headers, and that of the trimmed packet; 0 = not trimmed.
+    bit<8>   ext_bytes;
+    bit<32>  trimmed_bytes;
+
     // Notification point: whether this CNP was made here; DSCP and priority of the clone's CNP.
     bit<1>   is_own_cnp;
     @field_list(KEEP_CLONED)

@@ -123,7 +123,8 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bit<2> ecn = hdr.ipv6.isValid() ? hdr.ipv6.ecn : hdr.ipv4.ecn;
         bit<64> pending_ns;
         np_pending_ns.read(pending_ns, 0);
-        is_marked = ecn == ECN_CE;
+        // A trimmed packet counts as marked.
+        is_marked = ecn == ECN_CE || meta.is_marked == 1;
         // The CNP has the packet's addresses, the other way round: it comes from one host and reaches one. An unknown host
         // answers on its own.
         bool is_from_host;

@@ -135,6 +135,13 @@ impl Roce {
         self.udp() + Udp::LEN
     }
 
+    /// End of the headers, as an offset: all that trimming retains.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn headers_end(&self) -> usize {
+        self.bth() + Bth::LEN + self.opcode.ext_len_from_table()
+    }
+
     /// Source and destination address; IPv4 addresses are mapped into IPv6.
     #[inline(always)]
     #[must_use]
@@ -488,11 +495,12 @@ fn transport<F: Frame>(
     is_roce(udp)?;
     let udp_len = udp.length() as usize;
     let too_short = udp_len < Udp::LEN + Bth::LEN + icrc::LEN;
-    if too_short || header_len + udp_len < ip_len || !frame.reaches(l3 + ip_len) {
+    if too_short || header_len + udp_len < ip_len {
         return Err(Stat::Malformed);
     }
-    // A switch that trims a packet must update the IP length, or the host drops it; it does not update the UDP length.
-    if header_len + udp_len != ip_len {
+    // A switch that trims a packet does not update the UDP length. Some update the IP length, without which a host drops
+    // the packet; SONiC's do not.
+    if header_len + udp_len != ip_len || !frame.reaches(l3 + ip_len) {
         let has_headers = ip_len >= header_len + TRANSPORT;
         return Err(if has_headers { Stat::Trimmed } else { Stat::Malformed });
     }

@@ -24,9 +24,9 @@ use crate::wire::bth::Opcode;
 use crate::wire::ecn::{Ecn, tos};
 use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
-pub use cp::deepest_bytes;
+pub use cp::{deepest_bytes, trim_above_bytes};
 use host::set_tos;
-pub use host::{Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce};
+pub use host::{CUT_HEADER, Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce, set_tos_and_len};
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
 pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;
@@ -56,7 +56,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
         let port = way_out(h, p) as u32;
         let class = class_of(p, roce.dscp());
         let marks = p.config.scalars.cp_enable != 0;
-        if marks && cp::congestion_point(h, p, &roce, class, port) == Marking::Drop {
+        if marks && cp::congestion_point(h, p, &roce, class, port, |_| false) == Marking::Drop {
             return XdpVerdict::Drop;
         }
     }
@@ -167,16 +167,25 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let class = class_of(p, roce.dscp());
     set_class(s, p, class);
     if p.config.scalars.cp_enable != 0 {
-        match cp::congestion_point(s, p, &roce, class, 0) {
+        // Trimming its own packets would only cost a host retransmissions. A locally generated packet also has
+        // no ingress port to send a fast CNP to; this host's own stack notifies the sender.
+        let is_forwarded = |s: &S| s.ingress_ifindex() != 0;
+        let marking = cp::congestion_point(s, p, &roce, class, 0, is_forwarded);
+        match marking {
             Marking::Drop => return TcVerdict::Drop,
-            // A locally generated packet has no ingress port to send a fast CNP to; this host's own stack
-            // notifies the sender.
-            Marking::Marked if p.config.scalars.fast_cnp != 0 && s.ingress_ifindex() != 0 => {
+            Marking::Marked | Marking::Trim if p.config.scalars.fast_cnp != 0 && is_forwarded(s) => {
                 if roce.congests() && is_between_hosts(s, &roce) {
                     np::notify(s, p, &roce, true, np::FAST);
                 }
             }
-            Marking::Marked | Marking::Unmarked => {}
+            Marking::Marked | Marking::Trim | Marking::Unmarked => {}
+        }
+        if marking == Marking::Trim && cp::trim(s, p, &roce) {
+            let priority = p.priority[class_of(p, p.config.scalars.trim_dscp_value as usize).tc()];
+            if priority != 0 {
+                s.set_priority(priority);
+            }
+            return TcVerdict::Pass;
         }
     }
     if s.env().paces() && p.config.scalars.rp_enable != 0 && roce.is_sequenced() {

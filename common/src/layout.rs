@@ -104,6 +104,8 @@ pub enum Time {
     PausedFor7 = 19,
     /// Priorities in a pause storm, with the time of that report: a [`Storms`](crate::pfc::Storms).
     Storms = 20,
+    /// State of the rate limit for trimmed packets, as in [`Limit`](crate::limit::Limit).
+    Trims = 21,
 }
 
 impl Time {
@@ -132,7 +134,7 @@ impl Time {
 }
 
 /// Number of timestamps.
-pub const TIMES: u32 = 21;
+pub const TIMES: u32 = 22;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
 #[repr(u32)]

@@ -131,7 +131,7 @@ stats! {
     PairLimited = "pairs_limited",
     /// RoCEv2 packets with a vendor opcode (0xc0 to 0xff), as in multipath transports: passed, not inspected.
     VendorBth = "vendor_bth",
-    /// RoCEv2 packets trimmed by a switch (IP length shorter than UDP length): passed, not inspected.
+    /// RoCEv2 packets trimmed by a switch: the IP length is shorter than the UDP length, or the packet ends after the BTH but before its IP length. Passed, not inspected.
     Trimmed = "trimmed_packets",
     /// Ultra Ethernet transport packets (UDP port 4793): passed, not inspected.
     Uet = "uet_packets",
@@ -159,6 +159,10 @@ stats! {
     AckInvalid = "ack_icrc_errors",
     /// Request packets of connections for which the table of requesters has no room (`tail_loss_probe`).
     RequestersFull = "requesters_full",
+    /// Data packets that this congestion point trimmed (`trim_dscp_value`).
+    CpTrimmed = "cp_trimmed_packets",
+    /// Data packets beyond `queue_limit` that passed untrimmed because of `trim_share`.
+    CpTrimLimited = "cp_trim_limited",
 }
 
 #[cfg(test)]

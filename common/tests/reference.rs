@@ -18,12 +18,13 @@ fn page(name: &str, text: &str) {
 }
 
 /// First parameter of each section, and its title.
-const SECTIONS: [(&str, &str); 5] = [
+const SECTIONS: [(&str, &str); 6] = [
     ("cp_enable", "Points of DCQCN, the link, and the congestion point"),
     ("min_time_between_cnps", "Notification point"),
     ("rp_variant", "Reaction point"),
     ("pacer", "Pacing"),
     ("event_rate", "Event log"),
+    ("trim_dscp_value", "Trimming"),
 ];
 
 /// A cell of a table, with bars escaped.

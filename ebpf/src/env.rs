@@ -19,7 +19,7 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 use crate::lock::locked;
 use crate::maps::{
     BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE,
-    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, mode, classifies_all, test,
+    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
 };
 use crate::trace::PacketTrace;
 

@@ -7,12 +7,12 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::{
     bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
-    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_pull_data, bpf_skb_set_tstamp,
-    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_load_bytes, bpf_skb_pull_data,
+    bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
-use dcqcn_common::hooks::{self, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
+use dcqcn_common::hooks::{self, CUT_HEADER, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::eth::Ethernet;
@@ -153,6 +153,68 @@ fn verdict(verdict: TcVerdict) -> i32 {
     }
 }
 
+/// Whether the kernel would forward the packet: its MAC address is this host's, its IP address is not. A subprogram: its
+/// part of the BPF stack is not the hook's.
+///
+/// False if forwarding is disabled, because then the FIB lookup does not report local addresses.
+#[inline(never)]
+fn is_forwarded(skb: *mut __sk_buff, l3: u32, v6: bool) -> bool {
+    let (at, len) = if v6 { (l3 + 8, 32) } else { (l3 + 12, 8) };
+    let mut addresses = [0u32; 8];
+    // SAFETY: the program's own context, a buffer of at least this length, and a structure of integers, valid if zeroed.
+    let (error, mut route, ifindex) = unsafe {
+        let error = bpf_skb_load_bytes(skb.cast(), at, addresses.as_mut_ptr().cast(), len);
+        (error, core::mem::zeroed::<bpf_fib_lookup>(), (*skb).ifindex)
+    };
+    if error != 0 {
+        return false;
+    }
+    let [a, b, c, d, e, f, g, h] = addresses;
+    route.ifindex = ifindex;
+    route.l4_protocol = udp::IP_PROTOCOL;
+    if v6 {
+        route.family = AF_INET6;
+        route.__bindgen_anon_3.ipv6_src = [a, b, c, d];
+        route.__bindgen_anon_4.ipv6_dst = [e, f, g, h];
+    } else {
+        route.family = AF_INET;
+        route.__bindgen_anon_3.ipv4_src = a;
+        route.__bindgen_anon_4.ipv4_dst = b;
+    }
+    let len = size_of::<bpf_fib_lookup>() as i32;
+    // SAFETY: the program's own context, and a structure of this length. Errors are negative.
+    let found = unsafe { lookup(skb.cast(), &raw mut route, len, 0) };
+    found >= 0
+        && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED)
+        && found != i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED)
+}
+
+/// [`Skb::cut`], as a subprogram: its part of the BPF stack is not the hook's. Returns 0 on success.
+#[inline(never)]
+fn cut(skb: *mut __sk_buff, l3: u32, v6: bool, tos: u32, len: u32) -> i64 {
+    let mut header = [0; CUT_HEADER];
+    let bytes = header.as_mut_ptr();
+    // SAFETY: the program's own context, and a buffer of this length.
+    let error = unsafe { bpf_skb_load_bytes(skb.cast(), l3, bytes.cast(), CUT_HEADER as u32) };
+    if error != 0 {
+        return error;
+    }
+    hooks::set_tos_and_len(&mut header, v6, tos as u8, len as u16);
+    // SAFETY: as above.
+    unsafe {
+        match bpf_skb_change_tail(skb, l3 + len, 0) {
+            0 => bpf_skb_store_bytes(
+                skb,
+                l3,
+                header.as_ptr().cast(),
+                CUT_HEADER as u32,
+                u64::from(BPF_F_RECOMPUTE_CSUM),
+            ),
+            error => error,
+        }
+    }
+}
+
 impl SkbHost<'_> {
     /// The raw context; `TcContext` has methods for few of its fields.
     #[inline(always)]
@@ -187,35 +249,6 @@ impl SkbHost<'_> {
         if *frame_len != self.ctx.len() && unsafe { bpf_skb_change_tail(self.raw(), *frame_len, 0) } != 0 {
             *frame_len = 0;
         }
-    }
-
-    /// Whether the kernel would forward the packet: its MAC address is this host's, its IP address is not.
-    ///
-    /// False if forwarding is disabled, because then the FIB lookup does not report local addresses.
-    #[inline(always)]
-    fn is_forwarded(&self, roce: &Roce) -> bool {
-        let Some((src, dst)) = roce.addresses(self) else {
-            return false;
-        };
-        // SAFETY: a structure of integers, valid if zeroed; and the program's own context.
-        let (mut route, ifindex) = unsafe { (core::mem::zeroed::<bpf_fib_lookup>(), (*self.raw()).ifindex) };
-        route.ifindex = ifindex;
-        route.l4_protocol = udp::IP_PROTOCOL;
-        if roce.v6 {
-            route.family = AF_INET6;
-            route.__bindgen_anon_3.ipv6_src = src;
-            route.__bindgen_anon_4.ipv6_dst = dst;
-        } else {
-            route.family = AF_INET;
-            route.__bindgen_anon_3.ipv4_src = src[3];
-            route.__bindgen_anon_4.ipv4_dst = dst[3];
-        }
-        let len = size_of::<bpf_fib_lookup>() as i32;
-        // SAFETY: the program's own context, and a structure of this length. Errors are negative.
-        let found = unsafe { lookup(self.raw().cast(), &raw mut route, len, 0) };
-        found >= 0
-            && found != i64::from(BPF_FIB_LKUP_RET_NOT_FWDED)
-            && found != i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED)
     }
 
     #[inline(always)]
@@ -379,7 +412,8 @@ impl Skb<'static> for SkbHost<'_> {
             return false;
         }
         // SAFETY: the program's own context.
-        (unsafe { (*self.raw()).pkt_type }) == PACKET_OTHERHOST || self.is_forwarded(roce)
+        (unsafe { (*self.raw()).pkt_type }) == PACKET_OTHERHOST
+            || is_forwarded(self.raw(), roce.l3 as u32, roce.v6)
     }
 
     #[inline(always)]
@@ -416,6 +450,11 @@ impl Skb<'static> for SkbHost<'_> {
         // SAFETY: the program's own context.
         let error = unsafe { bpf_skb_change_tail(self.raw(), (at + N) as u32, 0) };
         error == 0 && self.write(at, bytes)
+    }
+
+    #[inline(always)]
+    fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
+        cut(self.raw(), roce.l3 as u32, roce.v6, tos.into(), len.into()) == 0
     }
 
     #[inline(always)]

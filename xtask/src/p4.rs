@@ -290,7 +290,7 @@ fn constants() -> Result<String> {
     text += &lines("IPV6_EXTENSION_HEADERS(state)", extensions.map(|next| format!("({next}, _): state;")));
     text.push_str(
         "\n// Entries of `opcode_kind`: what the hooks do with a packet, whether it is a datagram, whether it has a place among \
-         the\n// packets of its queue pair, and in which stream.\n",
+         the\n// packets of its queue pair, in which stream, and the length of its extension headers.\n",
     );
     let kinds = opcodes.clone().map(|opcode| {
         let class = opcode.class();
@@ -303,7 +303,8 @@ fn constants() -> Result<String> {
         };
         let datagram = u8::from(opcode.transport() == Transport::Ud);
         let (sequenced, stream) = (u8::from(class.is_sequenced()), class.stream() as u8);
-        format!("{:#04x}: set_kind({kind}, {datagram}, {sequenced}, {stream});", opcode.0)
+        let ext_bytes = opcode.ext_len();
+        format!("{:#04x}: set_kind({kind}, {datagram}, {sequenced}, {stream}, {ext_bytes});", opcode.0)
     });
     text += &lines("OPCODE_KINDS", kinds);
     Ok(text)

@@ -1,11 +1,11 @@
 //! CP (congestion point): virtual queues and ECN marking by their depth.
 
-use super::{Env, Host};
-use crate::classify::{Roce, Segments};
-use crate::layout::{BACKLOG_AGE_NS, CLASSES};
+use super::{Env, Host, Skb, within};
+use crate::classify::{Frame, Roce, Segments};
+use crate::layout::{BACKLOG_AGE_NS, CLASSES, Time};
 use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
 use crate::stats::Stat;
-use crate::wire::ecn::Ecn;
+use crate::wire::ecn::{Ecn, tos};
 
 /// Result of the congestion point.
 #[derive(PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(super) enum Marking {
     Unmarked,
     Marked,
     Drop,
+    /// Does not fit the queue and must be trimmed.
+    Trim,
 }
 
 /// Depth above which a packet of class `tc` is dropped because it cannot be marked (`drop_not_ect`).
@@ -27,7 +29,38 @@ pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
     if is_unmarkable && wred.enabled != 0 { wred.kmax_bytes } else { u64::MAX }
 }
 
+/// Depth above which a packet of class `tc` that uses `wire_bytes` does not fit `queue_limit` and is trimmed.
+///
+/// `u64::MAX` = never: trimming is off, or the packet is not a single data packet with payload.
+#[inline(always)]
+#[must_use]
+pub fn trim_above_bytes<F: Frame>(frame: &F, p: &Params, roce: &Roce, tc: usize, wire_bytes: u64) -> u64 {
+    let limit_bytes = p.config.wred[tc % CLASSES].queue_limit_bytes;
+    if p.trims.gap_ns == 0
+        || limit_bytes == 0
+        || !roce.congests()
+        || frame.segment_bytes() != 0
+        || roce.end <= roce.headers_end()
+    {
+        return u64::MAX;
+    }
+    limit_bytes.saturating_sub(wire_bytes)
+}
+
+/// Cuts a packet to its headers and sets the DSCP of trimmed packets; false if the kernel refuses.
+///
+/// The UDP length stays, as the sign of a trimmed packet and as its original length. The ICRC is cut off.
+#[inline(always)]
+pub(super) fn trim<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+    let len = roce.headers_end().wrapping_sub(roce.l3) as u16;
+    let is_trimmed = s.cut(roce, tos(p.config.scalars.trim_dscp_value as u8, roce.ecn()), len);
+    s.env().count(if is_trimmed { Stat::CpTrimmed } else { Stat::WriteFailed });
+    is_trimmed
+}
+
 /// Adds the packet to its class's virtual queue and marks it according to the depth it met.
+///
+/// A packet that does not fit is trimmed instead if `trims`.
 #[inline(always)]
 pub(super) fn congestion_point<'p, H: Host<'p>>(
     h: &mut H,
@@ -35,6 +68,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     roce: &Roce,
     class: DscpClass,
     port: u32,
+    trims: impl Fn(&H) -> bool,
 ) -> Marking {
     // First, because reading the clock waits for all earlier instructions, and no later instruction waits
     // for it.
@@ -50,7 +84,9 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes.wrapping_mul(packets);
     let drain = &p.drain[tc];
     let queue = port * CLASSES as u32 + tc as u32;
-    let deepest_bytes = deepest_bytes(p, roce, tc);
+    let trim_above =
+        |h: &mut H| if trims(h) { trim_above_bytes(h, p, roce, tc, wire_bytes) } else { u64::MAX };
+    let unqueued_above_bytes = deepest_bytes(p, roce, tc).min(trim_above(h));
     let mut backlog_bytes = None;
     if p.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
         match h.env().backlog(queue) {
@@ -61,10 +97,10 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         }
     }
     let depth_bytes = match backlog_bytes {
-        // To be dropped, so not added to the virtual queue.
-        Some(bytes) if bytes > deepest_bytes => bytes,
+        // To be dropped or trimmed, so not added to the virtual queue.
+        Some(bytes) if bytes > unqueued_above_bytes => bytes,
         _ => {
-            let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { deepest_bytes };
+            let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { unqueued_above_bytes };
             let enqueue =
                 |shared, share| drain.enqueue_below(virtual_deepest, shared, share, now_ns, wire_bytes);
             let Some(virtual_bytes) = h.env().queue(queue, enqueue) else {
@@ -75,6 +111,12 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     };
     if roce.is_cnp() {
         return Marking::Unmarked;
+    }
+    if depth_bytes > unqueued_above_bytes && depth_bytes > trim_above(h) {
+        if within(h, Time::Trims, &p.trims) {
+            return Marking::Trim;
+        }
+        h.env().count(Stat::CpTrimLimited);
     }
     let wred = &p.wred[tc];
     let chosen = match wred.certain(depth_bytes) {
@@ -94,7 +136,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         return Marking::Marked;
     }
     h.env().count(Stat::CpNotEct);
-    if depth_bytes > deepest_bytes {
+    if depth_bytes > deepest_bytes(p, roce, tc) {
         h.env().count(Stat::CpNotEctDropped);
         return Marking::Drop;
     }

@@ -10,6 +10,7 @@ use crate::recovery::Requester;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
+use crate::wire::ipv6::Ipv6;
 use crate::wire::{cnp, ipv4, ipv6};
 
 /// Maximum number of bytes that [`Skb::rebuild`] writes.
@@ -140,6 +141,26 @@ pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool 
     h.write(roce.l3 + 1, &[tos]) && h.write(roce.l3 + ipv4::CHECKSUM_AT, &checksum.to_be_bytes())
 }
 
+/// First bytes of an IP header, with all that [`set_tos_and_len`] changes.
+pub const CUT_HEADER: usize = ipv4::CHECKSUM_AT + 2;
+
+/// Sets TOS or traffic class and the length of an IP packet, with the checksum of IPv4. `len` includes the header.
+#[inline(always)]
+pub fn set_tos_and_len(header: &mut [u8; CUT_HEADER], v6: bool, tos: u8, len: u16) {
+    let [first, second, high, low, .., sum_high, sum_low] = *header;
+    if v6 {
+        [header[0], header[1]] = ipv6::set_traffic_class([first, second], tos);
+        [header[4], header[5]] = len.wrapping_sub(Ipv6::LEN as u16).to_be_bytes();
+        return;
+    }
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    let sum = ipv4::checksum_update16(word(sum_high, sum_low), word(high, low), len);
+    let sum = ipv4::checksum_update16(sum, word(first, second), word(first, tos));
+    header[1] = tos;
+    [header[2], header[3]] = len.to_be_bytes();
+    [header[10], header[11]] = sum.to_be_bytes();
+}
+
 /// The socket buffer of a TC hook.
 pub trait Skb<'p>: Host<'p> {
     /// `skb->mark`.
@@ -173,6 +194,9 @@ pub trait Skb<'p>: Host<'p> {
     /// `build` runs before the packet is changed, and outside the 512-byte BPF stack.
     fn rebuild<const N: usize>(&mut self, at: usize, build: impl FnOnce(&Self, &mut [u8; N]) -> bool)
     -> bool;
+    /// Cuts the packet to `len` bytes from its IP header on, and changes that by [`set_tos_and_len`]; false if the kernel
+    /// fails.
+    fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool;
     /// Sets the priority of the VLAN tag that the kernel stores outside the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }

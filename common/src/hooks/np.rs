@@ -72,6 +72,10 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     is_recent
 }
 
+/// Results of the CNP limiter that are no time.
+const REFUSED: u64 = 0;
+const UNLIMITED: u64 = u64::MAX;
+
 /// Checks the CNP limiter and, if it admits the CNP, sends the clone that becomes it.
 ///
 /// An unmarked packet answers earlier marks of its flow only.
@@ -83,11 +87,13 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
     };
     // Checked before the flow's interval starts: a CNP that is not sent must not consume the interval.
     let cnps_used_up_to_ns = s.env().time(Time::Cnps);
-    let is_limited = p.cnps.gap_ns != 0;
-    let admitted = if is_limited { p.cnps.admit(cnps_used_up_to_ns, now_ns) } else { Some(0) };
+    // One number, as an `Option` needs two places on the BPF stack.
+    let cnps_used_up_to_ns = match p.cnps.gap_ns {
+        0 => UNLIMITED,
+        _ => p.cnps.admit(cnps_used_up_to_ns, now_ns).unwrap_or(REFUSED),
+    };
     let hash = id.hash(&p.port.hash_keys);
     let index = set_index(hash, p.port.np_set_mask);
-    let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let answer = s.env().np_set(
         index,
         #[inline(always)]
@@ -103,12 +109,14 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
             let way = set.place().way;
             let flow = &mut set.ways[way];
             let last_cnp_ns = flow.last_cnp_ns;
+            // Read here, as a value read before the lock needs a place on the BPF stack.
+            let interval_ns = p.config.scalars.min_time_between_cnps_ns;
             let answered = if is_marked {
                 flow.on_ecn_marked(now_ns, interval_ns)
             } else {
                 flow.on_window_end(now_ns, interval_ns)
             };
-            if answered && admitted.is_none() {
+            if answered && cnps_used_up_to_ns == REFUSED {
                 flow.restore_interval(last_cnp_ns);
             }
             (answered, silent_since_ns, way, last_cnp_ns)
@@ -127,12 +135,12 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         }
         return;
     }
-    let Some(cnps_used_up_to_ns) = admitted else {
+    if cnps_used_up_to_ns == REFUSED {
         s.env().count(Stat::NpCnpLimited);
         set_pending(s, now_ns);
         return;
-    };
-    if is_limited {
+    }
+    if cnps_used_up_to_ns != UNLIMITED {
         s.env().set_time(Time::Cnps, cnps_used_up_to_ns);
     }
     if s.clone_out(p.port.cnp_mark | kind) {
@@ -148,8 +156,8 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         #[inline(always)]
         |set| {
             let flow = &mut set.ways[way % WAYS];
-            // Another CPU may have evicted the flow since.
-            if flow.id == id && flow.last_cnp_ns == now_ns {
+            // Another CPU may have answered another mark since; a flow within its interval is not evicted.
+            if flow.last_cnp_ns == now_ns {
                 flow.restore_interval(last_cnp_ns);
             }
         },

@@ -74,6 +74,9 @@ pub(crate) const FINE_ALPHA_BITS: u64 = 31;
 /// `roce_dscp`: the application's DSCP is kept.
 pub const DSCP_UNCHANGED: u64 = DSCPS as u64;
 
+/// `trim_dscp_value`: packets are not trimmed.
+pub const TRIM_OFF: u64 = DSCPS as u64;
+
 parameters! {
     /// Everything but the per-class tables.
     Scalars {
@@ -180,6 +183,11 @@ parameters! {
 
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
         event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Fewer omitted events, a shorter history.";
+
+        /// DSCP of trimmed packets (SONiC: SWITCH_TRIMMING `dscp_value`): forwarded data beyond `queue_limit` is cut to its headers; 64 = off.
+        trim_dscp_value = TRIM_OFF, "trim_dscp_value", Unit::Count, 0, TRIM_OFF, "";
+        /// Maximum share of the link that trimmed packets use; data beyond it passes untrimmed.
+        trim_share_ppm = 250_000, "trim_share", Unit::PartsPerMillion, 1_000, 1_000_000, "More losses are reported, less room for data.";
     }
 }
 
@@ -258,6 +266,21 @@ impl Config {
         Limit::new(rate, rate.div_ceil(100))
     }
 
+    /// Rate limit of trimmed packets: `trim_share` of the link, with a burst of a hundredth of a second.
+    ///
+    /// A gap of 0 = not trimmed: off, or the rate of the link is unknown.
+    #[must_use]
+    pub const fn trims(&self) -> Limit {
+        let Scalars { link_rate_bps, trim_dscp_value, trim_share_ppm, .. } = self.scalars;
+        if trim_dscp_value >= TRIM_OFF || link_rate_bps == 0 {
+            return Limit::new(0, 0);
+        }
+        // 800 Gbit/s · 10^6 fits.
+        let rate = link_rate_bps * trim_share_ppm / (1_000_000 * 8 * TRIMMED_BYTES);
+        let rate = if rate == 0 { 1 } else { rate };
+        Limit::new(rate, rate.div_ceil(100))
+    }
+
     /// Drain rate of class `tc` (taken modulo 8): its own, or the link's; 0 = unknown.
     #[must_use]
     pub const fn drain_rate_bps(&self, tc: usize) -> u64 {
@@ -324,6 +347,12 @@ impl Config {
             }
         }
         let s = &self.scalars;
+        if s.trim_dscp_value < TRIM_OFF {
+            let tc = usize::from(self.dscp_to_tc[s.trim_dscp_value as usize % DSCPS]);
+            if self.wred[tc % CLASSES].queue_limit_bytes != 0 {
+                return Err(Invalid::TrimmedClass { dscp: s.trim_dscp_value, tc });
+            }
+        }
         if s.queues != QUEUES_NONE && s.priority_major != 0 {
             return Err(Invalid::TwoQdiscs { priority_major: s.priority_major });
         }
@@ -375,6 +404,9 @@ impl Config {
         Ok(())
     }
 }
+
+/// Assumed length of a trimmed packet on the wire, above that of the longest headers.
+const TRIMMED_BYTES: u64 = 128;
 
 /// Smallest `rpg_byte_reset` other than 0 (off).
 pub(crate) const MIN_BYTE_RESET: u64 = 1_000;

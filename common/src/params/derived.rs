@@ -78,6 +78,8 @@ pub struct Params {
     pub _pad: u32,
     /// Rate limit of CNPs at the notification point.
     pub cnps: Limit,
+    /// Rate limit of trimmed packets; a gap of 0 = not trimmed.
+    pub trims: Limit,
     /// Effect of the neighbour's pauses.
     pub pauses: Pauses,
     /// Parameters of the rate machine.
@@ -123,6 +125,7 @@ impl Params {
             control_priority: config.first_priority(),
             _pad: 0,
             cnps,
+            trims: config.trims(),
             pauses,
             rp,
             wred,

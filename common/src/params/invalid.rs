@@ -54,6 +54,9 @@ pub enum Invalid {
     /// The `firmware` variant without a period between its cuts.
     #[expect(missing_docs, reason = "the field is the parameter's own")]
     NoCutPeriod { period_ns: u64 },
+    /// Trimmed packets would queue behind the packets they replace.
+    #[expect(missing_docs, reason = "the fields are the parameters' own")]
+    TrimmedClass { dscp: u64, tc: usize },
 }
 
 impl Invalid {
@@ -210,6 +213,11 @@ impl fmt::Display for Invalid {
                     "rate_reduce_monitor_period = {period} is too short for rp_variant = firmware: set 1us or more"
                 )
             }
+            Self::TrimmedClass { dscp, tc } => write!(
+                f,
+                "trim_dscp_value = {dscp} belongs to class {tc}, whose packets are trimmed (wred.{tc}.queue_limit): set \
+                 dscp_to_tc.{dscp} to a class of its own"
+            ),
             Self::ByteResetTooSmall { bytes, min } => {
                 let (bytes, min) = (Quantity(bytes, Unit::Bytes), Quantity(min, Unit::Bytes));
                 write!(f, "rpg_byte_reset = {bytes} is out of range: 0 (off), or at least {min}")

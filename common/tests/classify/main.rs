@@ -351,8 +351,8 @@ fn odd_frames_counted_by_name() {
         // Lengths.
         ("Ethernet padding", padded(v4), Ok(DATA)),
         ("Ethernet padding, IPv6", padded(v6), Ok(DATA)),
-        ("IP longer than the frame", cut(v4), Err(Stat::Malformed)),
-        ("IP longer than the frame, IPv6", cut(v6), Err(Stat::Malformed)),
+        ("IP longer than the frame", cut(v4), Err(Stat::Trimmed)),
+        ("IP longer than the frame, IPv6", cut(v6), Err(Stat::Trimmed)),
         ("UDP longer than IP", udp_len(v4, 1), Err(Stat::Trimmed)),
         ("UDP longer than IP, IPv6", udp_len(v6, 1), Err(Stat::Trimmed)),
         ("UDP longer than IP, in padding", udp_len(&padded(v4), 10), Err(Stat::Trimmed)),
@@ -393,13 +393,19 @@ fn odd_frames_counted_by_name() {
 }
 
 #[test]
-fn truncated_frame_is_malformed() {
-    for frame in data()
-        .iter()
-        .flat_map(|frame| [&[][..], &[0x8100], &[0x88a8, 0x8100]].map(|tpids| tagged(frame, tpids)))
-    {
+fn truncated_frame_is_malformed_or_trimmed() {
+    for (frame, tags) in data().iter().flat_map(|frame| {
+        [&[][..], &[0x8100], &[0x88a8, 0x8100]].map(|tpids| (tagged(frame, tpids), tpids.len()))
+    }) {
+        // Untouched lengths and a complete BTH: trimmed as by SONiC.
+        let headers = classify(&mut Bytes(&frame)).unwrap().bth() + Bth::LEN;
+        assert!(headers > Ethernet::LEN + 4 * tags);
         for len in 0..frame.len() {
-            let expected = if len < Ethernet::LEN { Stat::NotRoce } else { Stat::Malformed };
+            let expected = match len {
+                _ if len < Ethernet::LEN => Stat::NotRoce,
+                _ if len < headers => Stat::Malformed,
+                _ => Stat::Trimmed,
+            };
             assert_eq!(kind(&frame[..len]), Err(expected), "{len} of {}", frame.len());
         }
     }

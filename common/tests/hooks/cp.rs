@@ -1,5 +1,6 @@
 //! The congestion point.
 
+use dcqcn_common::classify::classify;
 use dcqcn_common::hooks::TcVerdict;
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES};
 use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG};
@@ -7,8 +8,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
+use dcqcn_common::wire::ipv4::header_checksum;
 
-use super::host::{Around, Left};
+use super::host::{Around, Left, Packet};
 use super::packets::{DATA, MARKED, Roce};
 use super::world::{PORTS, World, params};
 
@@ -176,4 +178,142 @@ fn stale_backlog_ignored() {
     });
     let (_, _, counted) = met(2_001, &p, &DATA, Around::default());
     assert_eq!(counted, [(Stat::RoceData, 1)]);
+}
+
+/// DSCP of trimmed packets, of class 5.
+const TRIM_DSCP: u8 = 10;
+
+/// As `marks`, with room for 4,000 bytes in the queue of class 3.
+fn trims(config: &mut Config) {
+    marks(config);
+    config.scalars.trim_dscp_value = TRIM_DSCP.into();
+    config.dscp_to_tc[usize::from(TRIM_DSCP)] = 5;
+    config.wred[3].queue_limit_bytes = 4_000;
+}
+
+fn forwarded() -> Around {
+    Around { ingress_ifindex: PORTS[1], ..Around::default() }
+}
+
+/// The headers of a packet, with adjusted IP length and DSCP.
+fn trimmed(roce: &Roce) -> Vec<u8> {
+    let mut bytes = Roce { dscp: TRIM_DSCP, ..*roce }.frame();
+    bytes.truncate(bytes.len() - 4 - roce.payload);
+    let (l3, len) = (roce.l3(), bytes.len() - roce.l3());
+    if roce.v6 {
+        bytes[l3 + 4..l3 + 6].copy_from_slice(&(len as u16 - 40).to_be_bytes());
+    } else {
+        bytes[l3 + 2..l3 + 4].copy_from_slice(&(len as u16).to_be_bytes());
+        bytes[l3 + 10..l3 + 12].fill(0);
+        let sum = bytes[l3..].first_chunk().map_or(0, header_checksum);
+        bytes[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn data_beyond_limit_is_trimmed() {
+    let p = params(trims);
+    let opcodes = [
+        Opcode::RC_RDMA_WRITE_FIRST,
+        Opcode::RC_RDMA_WRITE_MIDDLE,
+        Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+        Opcode::UD_SEND_ONLY,
+    ];
+    for (opcode, v6, tag, ecn) in opcodes.into_iter().flat_map(|opcode| {
+        [(false, None, Ecn::ECT0), (true, Some(TAG), Ecn::NOT_ECT), (false, Some(TAG), Ecn::CE)]
+            .map(|(v6, tag, ecn)| (opcode, v6, tag, ecn))
+    }) {
+        let roce = Roce { opcode, v6, tag, ecn, ..DATA };
+        let frame = roce.frame();
+        let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
+        let (verdict, left, counted) = met(4_000 - wire_bytes + 1, &p, &roce, forwarded());
+        assert_eq!((verdict, &left.bytes), (TcVerdict::Pass, &trimmed(&roce)), "{opcode:?}");
+        assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
+        let mut w = World::new();
+        assert_eq!(classify(&mut Packet::new(&mut w, None, &left.bytes, forwarded())), Err(Stat::Trimmed));
+        let (_, left, _) = met(4_000 - wire_bytes, &p, &roce, forwarded());
+        assert_eq!(left.bytes.len(), frame.len(), "the last one that fits");
+    }
+}
+
+#[test]
+fn packets_without_payload_not_trimmed() {
+    let p = params(trims);
+    let deep = 1 << 20;
+    let passed = |roce: &Roce, around| {
+        let (_, left, counted) = met(deep, &p, roce, around);
+        assert_eq!(left.bytes.len(), roce.frame().len());
+        assert!(counted.iter().all(|(stat, _)| *stat != Stat::CpTrimmed), "{counted:?}");
+    };
+    passed(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA }, forwarded());
+    passed(&Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }, forwarded());
+    passed(&Roce { dest_qpn: 1, ..DATA }, forwarded());
+    passed(&DATA, Around { segment_bytes: 256, ..forwarded() });
+    passed(&DATA, Around { segment_bytes: 2_000, ..forwarded() });
+    // The host's own.
+    passed(&DATA, Around::default());
+}
+
+#[test]
+fn refused_trim_passes_packet() {
+    let (verdict, left, counted) =
+        met(1 << 20, &params(trims), &DATA, Around { no_rebuild: true, ..forwarded() });
+    assert_eq!((verdict, left.priority), (TcVerdict::Pass, None));
+    assert_eq!(counted, [(Stat::RoceData, 1), (Stat::WriteFailed, 1)]);
+}
+
+#[test]
+fn trimmed_packet_has_own_priority() {
+    let p = params(|config| {
+        trims(config);
+        config.scalars.priority_major = 1;
+        config.tc_to_queue[5] = 5;
+    });
+    assert_ne!(p.priority[3], p.priority[5]);
+    assert_eq!(met(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
+    assert_eq!(met(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
+}
+
+#[test]
+fn trim_triggers_fast_cnp() {
+    let p = params(|config| {
+        trims(config);
+        config.scalars.fast_cnp = 1;
+    });
+    let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
+    let (_, left, counted) = met(1 << 20, &p, &roce, forwarded());
+    assert!(left.clone_mark.is_some());
+    assert_eq!((left.bytes, counted), (trimmed(&roce), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]));
+}
+
+/// Four times the link's rate for a second, in packets of 256 bytes: trimmed packets use at most their share, and every CNP
+/// passes.
+#[test]
+fn overload_trims_within_share() {
+    let p = params(|config| {
+        trims(config);
+        config.scalars.queue_source = 0;
+        (config.scalars.link_rate_bps, config.scalars.trim_share_ppm) = (100_000_000, 100_000);
+    });
+    let frame = Roce { payload: 198, ..DATA }.frame();
+    let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
+    let gap_ns = wire_bytes * 8_000_000_000 / 400_000_000;
+    let mut w = World::new();
+    let (mut trimmed_bytes, mut limited) = (0, 0);
+    for packet in 0..1_000_000_000 / gap_ns {
+        w.now_ns += gap_ns;
+        let before = w.count_of(Stat::CpTrimmed);
+        let (_, left) = w.egress(&p, &frame, forwarded());
+        if w.count_of(Stat::CpTrimmed) != before {
+            trimmed_bytes += left.bytes.len() as u64 + p.config.scalars.wire_overhead_bytes;
+        }
+        limited = w.count_of(Stat::CpTrimLimited);
+        if packet % 50 == 0 {
+            let cnp = DATA.cnp(Some(1));
+            assert_eq!(w.egress(&p, &cnp, forwarded()).1.bytes, cnp);
+        }
+    }
+    assert!((500_000..=1_260_000).contains(&trimmed_bytes), "{trimmed_bytes} of 1.25 MB");
+    assert!(limited > 0);
 }

@@ -3,7 +3,7 @@
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
-use dcqcn_common::hooks::{Env, Host, Skb};
+use dcqcn_common::hooks::{Env, Host, Skb, set_tos_and_len};
 use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
@@ -308,6 +308,15 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.left.bytes.truncate(at);
         self.left.bytes.extend(bytes);
         true
+    }
+
+    fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
+        if self.around.no_rebuild {
+            return false;
+        }
+        self.left.bytes.truncate(roce.l3 + usize::from(len));
+        let header = self.left.bytes[roce.l3..].first_chunk_mut();
+        header.map(|header| set_tos_and_len(header, roce.v6, tos, len)).is_some()
     }
 
     fn set_tag_priority(&mut self, pcp: u8) {

@@ -23,7 +23,7 @@ const PER_SECOND: u32 = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
 // Each counter has a bit in `Packet::counted`.
-const _: () = assert!(Stat::COUNT <= 64);
+const _: () = assert!(Stat::COUNT <= 128);
 
 /// The record of the packet that a hook is processing on this CPU.
 #[repr(C)]
@@ -32,8 +32,8 @@ pub struct Packet {
     since_ns: u64,
     recorded: u32,
     hook: u32,
-    /// Incremented counters, one bit per [`Stat`].
-    counted: u64,
+    /// Incremented counters, one bit per [`Stat`]; the least significant half first.
+    counted: [u64; 2],
     /// Time until departure.
     delay_ns: u64,
     src: [u32; 4],
@@ -86,7 +86,7 @@ impl PacketTrace {
     #[inline(always)]
     pub fn counted(&mut self, stat: Stat) {
         // SAFETY: as in `begin`; the discarded record may hold anything.
-        unsafe { (*self.0).counted |= 1 << stat as u32 };
+        unsafe { (*self.0).counted[stat as usize / 64 % 2] |= 1 << (stat as u32 % 64) };
     }
 
     /// Completes the record with the departure time (0 = immediately) and the verdict, and logs it.
@@ -128,7 +128,7 @@ fn is_sampled(packet: &mut Packet) -> bool {
 
 #[inline(always)]
 fn describe<F: Frame>(packet: &mut Packet, frame: &mut F) {
-    packet.counted = 0;
+    packet.counted = [0; 2];
     packet.is_roce = 0;
     let Ok(roce) = classify(frame) else {
         return;
@@ -153,18 +153,38 @@ extern "C" fn dcqcn_trace_packet(packet: *mut Packet) -> u64 {
     let Some(packet) = (unsafe { packet.as_ref() }) else {
         return 0;
     };
-    let Packet { hook, counted, delay_ns, qpn, psn, opcode, bytes, verdict, is_roce, .. } = *packet;
+    let Packet {
+        hook,
+        counted: [counted, counted_high],
+        delay_ns,
+        qpn,
+        psn,
+        opcode,
+        bytes,
+        verdict,
+        is_roce,
+        ..
+    } = *packet;
     if is_roce == 0 {
-        aya_log_ebpf::info!((), "hook={} verdict={} counted={} bytes={}", hook, verdict, counted, bytes);
+        aya_log_ebpf::info!(
+            (),
+            "hook={} verdict={} counted={} counted_high={} bytes={}",
+            hook,
+            verdict,
+            counted,
+            counted_high,
+            bytes
+        );
         return 0;
     }
     let (src, dst) = (octets(&packet.src), octets(&packet.dst));
     aya_log_ebpf::info!(
         (),
-        "hook={} verdict={} counted={} bytes={} src={:i} dst={:i} qpn={} psn={} opcode={} delay_ns={}",
+        "hook={} verdict={} counted={} counted_high={} bytes={} src={:i} dst={:i} qpn={} psn={} opcode={} delay_ns={}",
         hook,
         verdict,
         counted,
+        counted_high,
         bytes,
         src,
         dst,

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::bth::{Bth, Opcode};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
 use dcqcn_common::wire::icrc;
@@ -51,6 +51,8 @@ pub fn scenarios() -> Vec<(&'static str, Vector)> {
         ("cnp-group", untrusted::cnp_group()),
         ("cnp-fast-group", untrusted::cnp_fast_group()),
         ("vlans", untrusted::vlans()),
+        ("trimming", trimming()),
+        ("trimming-share", trimming_share()),
     ]
 }
 
@@ -114,6 +116,7 @@ fn headers() -> Vector {
         let length = u16::from_be_bytes([trimmed[roce.bth() - 4], trimmed[roce.bth() - 3]]) + 1_024;
         trimmed[roce.bth() - 4..][..2].copy_from_slice(&length.to_be_bytes());
         add("trimmed", &trimmed);
+        add("trimmed, IP length unchanged", &roce.frame()[..roce.bth() + Bth::LEN]);
         for (udp_len, about) in [(23_u16, "UDP length 23"), (0, "UDP length 0"), (0xffff, "UDP length 65535")]
         {
             let mut lengths = roce.frame();
@@ -230,6 +233,47 @@ fn marking_always() -> Vector {
 fn not_ect_dropped() -> Vector {
     let settings = with(MARKS, &with(THRESHOLDS, &["wred.3.pmax=100%", "drop_not_ect=on"]));
     vector("Not-ECT packets are dropped above Kmax.", &settings, at_depths(&[8, 72, 73], &every_codepoint()))
+}
+
+/// Trimming above 80 packets; trimmed packets are of class 5.
+const TRIMS: &[&str] = &[
+    "wred.3.queue_limit=81920B",
+    "trim_dscp_value=10",
+    "dscp_to_tc.10=5",
+    "tc_to_queue.5=5",
+    "wire_overhead=0B",
+    "fast_cnp=on",
+];
+
+fn trimming() -> Vector {
+    let mut packets = every_codepoint();
+    for opcode in OPCODES.map(Opcode).filter(|opcode| opcode.is_data()) {
+        for (v6, dest_qpn) in [(false, 0x30), (true, QP_GSI)] {
+            let roce = Roce { opcode, v6, dest_qpn, ..short() };
+            packets.push((opcode.name().to_owned(), roce.frame()));
+        }
+    }
+    packets.push(("no payload".to_owned(), Roce { payload: 0, ..short() }.frame()));
+    let mut steps = at_depths(&[79, 80, 81], &packets);
+    for (n, step) in steps.iter_mut().enumerate() {
+        step.now_us += n as u64;
+        step.is_forwarded = true;
+    }
+    let own = named("the host's own", step("egress", START_US + 1_000_000, &short().frame()));
+    steps.push(Step { depth_packets: 81, ..own });
+    let settings = with(MARKS, &with(THRESHOLDS, &with(TRIMS, &["wred.3.pmax=0"])));
+    vector("Data that does not fit the queue is cut to its headers.", &settings, steps)
+}
+
+fn trimming_share() -> Vector {
+    // 976 a second, with a burst of ten.
+    let steps = (0..40).map(|n| {
+        let now_us = if n < 20 { START_US } else { START_US + n * 500 };
+        Step { is_forwarded: true, depth_packets: 90, ..step("egress", now_us, &short().frame()) }
+    });
+    let settings =
+        with(MARKS, &with(THRESHOLDS, &with(TRIMS, &["trim_share=0.1%", "fast_cnp=off", "wred.3.pmax=0"])));
+    vector("Trimmed packets use at most their share of the link.", &settings, steps.collect())
 }
 
 /// The CE-marked packet of a flow.

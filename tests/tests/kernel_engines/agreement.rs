@@ -349,6 +349,35 @@ fn engines_agree_on_horizon_and_drops() {
 }
 
 #[test]
+fn engines_agree_on_trimming() {
+    let mut config = everything();
+    (config.scalars.trim_dscp_value, config.scalars.trim_share_ppm) = (10, 1_000);
+    (config.scalars.rp_enable, config.scalars.fast_cnp) = (0, 1);
+    (config.dscp_to_tc[10], config.wred[3].queue_limit_bytes) = (5, 50_000);
+    let Some(mut both) = Both::load("engines_agree_on_trimming", 8, &config) else {
+        return;
+    };
+    let mut now_ns = START_NS;
+    for opcode in (0..=0xff).map(Opcode) {
+        for (tags, v6) in taggings().into_iter().flat_map(|tags| [(tags.clone(), false), (tags, true)]) {
+            // A burst that fills the queue.
+            for payload in [0, 4, 16, 9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 40, 4] {
+                let roce = Roce { tags: tags.clone(), v6, opcode, payload, ..Roce::default() };
+                for meta in [Meta::default(), received(), Meta { segment_bytes: 1_000, ..received() }] {
+                    both.process(Hook::Egress, now_ns, &roce.frame(), &meta);
+                }
+            }
+            now_ns += 10_000_000;
+        }
+        both.state();
+    }
+    let state = both.state();
+    for stat in [Stat::CpTrimmed, Stat::CpTrimLimited, Stat::NpCnpSuppressed] {
+        assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
+    }
+}
+
+#[test]
 fn engines_agree_on_ect_and_dscp() {
     let Some(mut both) = Both::load("engines_agree_on_ect_and_dscp", 8, &everything()) else {
         return;

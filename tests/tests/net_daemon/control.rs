@@ -161,7 +161,9 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
     assert_eq!(value("cnp_dscp").1, "", "other clients must not set it");
-    assert!(control_client.request::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
+    assert!(
+        control_client.request::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err()
+    );
     let Changes { changes } = control_client.request(Verb::Changes {})?;
     let is_logged = |kind: &str, what: &str| {
         changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
@@ -178,7 +180,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.wait_for_log(&["persisted override applied", "\"name\":\"1\""])?;
     // The override is reported from the start, not only when all interfaces are attached.
     let held = wait(|| {
-        let held = control_client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
+        let held =
+            control_client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
@@ -234,7 +237,8 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         ("0", "2 was based on `0`, but `1` is active now"),
     ] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
-        let refused = control_client.request::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
+        let refused =
+            control_client.request::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(expected)), "{refused:?}");
     }
     has(2_000_000_000)?;
@@ -302,7 +306,11 @@ fn trial_revert_restores_everything() -> Result<()> {
     let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
     let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");
     let before = scalars()?;
-    control_client.request::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
+    control_client.request::<Applied>(Verb::Apply(Apply {
+        text,
+        confirm_within_s: Some(1),
+        ..rate("2", "")
+    }))?;
     assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
     daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     assert_eq!(scalars()?, before);

@@ -96,6 +96,34 @@ fn queue_parameter_rejected_by_name() {
     assert!(both.starts_with("priority_major = 1 names the classes of another qdisc"), "{both}");
 }
 
+#[test]
+fn trimmed_packets_need_another_class() {
+    let trims = |dscp| {
+        with(|c| (c.scalars.trim_dscp_value, c.wred[3].queue_limit_bytes) = (dscp, 100_000)).validate()
+    };
+    let refused = trims(26).unwrap_err();
+    assert_eq!(refused, Invalid::TrimmedClass { dscp: 26, tc: 3 });
+    assert!(refused.to_string().ends_with("set dscp_to_tc.26 to a class of its own"), "{refused}");
+    assert_eq!([trims(48), trims(TRIM_OFF)], [Ok(()); 2]);
+}
+
+#[test]
+fn trims_limited_to_share_of_link() {
+    let trims = |link_rate_bps, trim_dscp_value, trim_share_ppm| {
+        scalars(|s| {
+            (s.link_rate_bps, s.trim_dscp_value, s.trim_share_ppm) =
+                (link_rate_bps, trim_dscp_value, trim_share_ppm);
+        })
+        .trims()
+    };
+    // 100 Mbit/s of 1,024 bits each; 1 Mbit/s of one a second would be less than one.
+    assert_eq!(trims(GBIT, 48, 100_000), Limit::new(97_656, 977));
+    assert_eq!(trims(100_000, 48, 1_000), Limit::new(1, 1));
+    assert_eq!(trims(0, 48, 100_000).gap_ns, 0, "an unknown rate has no share");
+    assert_eq!(trims(GBIT, TRIM_OFF, 100_000).gap_ns, 0);
+    assert!(trims(MAX_RATE_BPS, 0, 1_000_000).gap_ns > 0);
+}
+
 /// Where 0 means off or unknown, the range starts above it.
 #[test]
 fn next_to_0_is_too_small() {

@@ -95,7 +95,24 @@ impl Class {
     }
 }
 
+/// [`Opcode::ext_len`] by opcode.
+const EXT_LEN: [u8; 256] = {
+    let mut all = [0; 256];
+    let mut code = 0;
+    while code < all.len() {
+        all[code] = Opcode(code as u8).ext_len() as u8;
+        code += 1;
+    }
+    all
+};
+
 impl Opcode {
+    /// [`Self::ext_len`], by one table lookup.
+    #[inline(always)]
+    pub(crate) const fn ext_len_from_table(self) -> usize {
+        EXT_LEN[self.0 as usize] as usize
+    }
+
     /// The opcode's class.
     #[inline(always)]
     pub const fn class(self) -> Class {

@@ -32,7 +32,7 @@ const MAX_DEPTH_PACKETS: u64 = (1 << 19) - 1;
 /// Forwarding tables: entries are this command's only if the file has any.
 const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 /// Tables owned by this command.
-const OWN: [&str; 7] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "np", "np_pair"];
+const OWN: [&str; 8] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "trim", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
 const NOT_IN_P4: [&str; 8] = [
@@ -189,7 +189,7 @@ impl Planner<'_> {
             let Some(table) = self.program.tables.get(name) else { continue };
             if needed as u64 > table.size {
                 let (section, each) = match name.rsplit('.').next() {
-                    Some("wred") => {
+                    Some("wred" | "trim") => {
                         ("[[bmv2.port]] with `cp_enable`, each with an entry for every class", CLASSES)
                     }
                     Some("ipv4_route" | "ipv6_route") => ("[[bmv2.route]] of a family", 1),
@@ -218,6 +218,18 @@ impl Planner<'_> {
                 [wred.enabled, wred.kmin_bytes, wred.kmax_bytes, wred.slope_q48, config.scalars.drop_not_ect];
             let key = vec![Match::exact(port), Match::exact(tc as u64)];
             self.add("wred", key, "set_wred", params.map(Value::from).into())?;
+        }
+        let (trims, dscp) = (config.trims(), config.scalars.trim_dscp_value);
+        if trims.gap_ns == 0 {
+            return Ok(());
+        }
+        let class = config.dscp_to_tc.get(dscp as usize).copied().unwrap_or(0);
+        let queue = config.tc_to_queue.get(usize::from(class)).copied().unwrap_or(0);
+        for (tc, wred) in config.wred.iter().enumerate().filter(|(_, wred)| wred.queue_limit_bytes != 0) {
+            let limit_packets = switch.packets(wred.queue_limit_bytes).clamp(1, MAX_DEPTH_PACKETS);
+            let params = [limit_packets, dscp, queue.into(), trims.gap_ns, trims.burst_ns];
+            let key = vec![Match::exact(port), Match::exact(tc as u64)];
+            self.add("trim", key, "set_trim", params.map(Value::from).into())?;
         }
         Ok(())
     }
@@ -320,6 +332,8 @@ fn blind(config: &Config, switch: &Switch) -> Vec<Command> {
             }
             let limits = classes().filter_map(|tc| config.wred.get(tc)).map(|wred| wred.queue_limit_bytes);
             if let Some(bytes) = limits.max().filter(|bytes| *bytes != 0) {
+                // Trimming begins at the limit, by a depth as of the last departure: the queue itself is longer.
+                let bytes = if config.trims().gap_ns == 0 { bytes } else { bytes * 2 };
                 commands.push(Command::QueueDepth { port, queue, packets: switch.packets(bytes).max(1) });
             }
         }

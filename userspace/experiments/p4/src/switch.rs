@@ -131,11 +131,7 @@ impl TryFrom<String> for Bytes {
         if allowed.contains(&bytes) {
             return Ok(Self(bytes));
         }
-        Err(format!(
-            "packet = {bytes}B is out of range: {}B to {}B",
-            allowed.start(),
-            allowed.end()
-        ))
+        Err(format!("packet = {bytes}B is out of range: {}B to {}B", allowed.start(), allowed.end()))
     }
 }
 

@@ -269,7 +269,8 @@ pub trait Engine {
         let Run { mut outcome, clone_mark, .. } = self.run(hook, now_ns, packet, meta)?;
         if clone_mark != 0 {
             let clone = Meta { mark: clone_mark, priority: outcome.priority, ..*meta };
-            outcome.emitted.push(self.run(Hook::Egress, now_ns, &outcome.packet, &clone)?.outcome);
+            // Of the packet before the hook could trim it. The mark that it lacks is not part of a CNP.
+            outcome.emitted.push(self.run(Hook::Egress, now_ns, packet, &clone)?.outcome);
         }
         Ok(outcome)
     }

@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::QpId;
-use dcqcn_common::hooks::{deepest_bytes, is_between_hosts};
+use dcqcn_common::hooks::{deepest_bytes, is_between_hosts, trim_above_bytes};
 use dcqcn_common::layout::{Backlog, Pair, QUEUES};
-use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG, TRIM_OFF};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
 use dcqcn_common::wire::eth::Ethernet;
@@ -81,7 +81,7 @@ pub struct SwitchEngine<T> {
     params: Params,
     switch: Switch,
     target: RefCell<T>,
-    /// Current hook of the tables, and whether marked packets are answered directly.
+    /// Current hook of the tables, and whether packets arrived by another port.
     hook: Option<(Hook, bool)>,
     /// Current time and depth of the program.
     now_us: Option<u64>,
@@ -120,29 +120,31 @@ impl<T: Target> SwitchEngine<T> {
 
     /// Checks that the program supports the parameters.
     fn check(&self) -> Result<(), p4::Error> {
-        for (hook, is_fast) in [(Hook::Egress, true), (Hook::Ingress, false)] {
-            self.plan(hook, is_fast)?;
+        for (hook, is_forwarded) in [(Hook::Egress, true), (Hook::Ingress, false)] {
+            self.plan(hook, is_forwarded)?;
         }
         Ok(())
     }
 
-    /// The tables for a hook; `is_fast`: marked packets are answered directly, if the parameters enable it.
-    fn plan(&self, hook: Hook, is_fast: bool) -> Result<Plan, p4::Error> {
+    /// The tables for a hook. Only a packet that arrived by another port is answered directly and trimmed, if the
+    /// parameters enable it.
+    fn plan(&self, hook: Hook, is_forwarded: bool) -> Result<Plan, p4::Error> {
         let mut config = self.params.config;
         let s = &mut config.scalars;
         // An engine represents every host.
         s.np_other_host = 1;
-        if !is_fast {
-            s.fast_cnp = 0;
+        if !is_forwarded {
+            (s.fast_cnp, s.trim_dscp_value) = (0, TRIM_OFF);
         }
         s.np_enable &= u64::from(hook == Hook::Ingress);
         s.rp_enable &= u64::from(hook != Hook::Xdp);
         let mut plan = Plan::new(&self.program, &config, &self.switch)?;
         // Packets to other hosts meet the marking.
-        let wred = self.program.table("wred")?;
+        let of_cp = [self.program.table("wred")?, self.program.table("trim")?];
         let host = Match::exact(HOST);
         plan.entries.retain(|entry| {
-            entry.table != wred || entry.key.as_ref().is_none_or(|key| key.first() != Some(&host))
+            !of_cp.contains(&entry.table.as_str())
+                || entry.key.as_ref().is_none_or(|key| key.first() != Some(&host))
         });
         // No queue other than the given depth may delay a packet.
         plan.blind.retain(|command| match command {
@@ -162,7 +164,7 @@ impl<T: Target> SwitchEngine<T> {
     fn prepare(
         &mut self,
         hook: Hook,
-        is_fast: bool,
+        is_forwarded: bool,
         now_ns: u64,
         packet: &[u8],
         depth_bytes: u64,
@@ -170,19 +172,22 @@ impl<T: Target> SwitchEngine<T> {
         // The CNP returns to the port of the packet.
         let back = packet.get(6..12).and_then(|mac| <[u8; 6]>::try_from(mac).ok()).map(Mac);
         let port = if hook == Hook::Egress { HOST } else { NETWORK };
-        let mac = back.filter(|_| hook == Hook::Ingress || is_fast).map(|address| MacRoute { address, port });
+        let mac =
+            back.filter(|_| hook == Hook::Ingress || is_forwarded).map(|address| MacRoute { address, port });
         let mac: Vec<MacRoute> = mac.into_iter().collect();
-        if self.hook != Some((hook, is_fast)) || self.switch.mac != mac {
+        if self.hook != Some((hook, is_forwarded)) || self.switch.mac != mac {
             self.switch.mac = mac;
             self.hook = None;
-            let plan = self.plan(hook, is_fast)?;
+            let plan = self.plan(hook, is_forwarded)?;
             push(self.target.get_mut().control(), &plan)?;
-            self.hook = Some((hook, is_fast));
+            self.hook = Some((hook, is_forwarded));
         }
         self.set_clock(now_ns / 1_000)?;
         let packets = self.switch.packets(depth_bytes);
         if self.depth_packets != Some(packets) {
-            self.set_default("queue_depth", "fixed_depth", packets.min((1 << 19) - 1))?;
+            let packets_there = packets.min((1 << 19) - 1);
+            self.set_default("queue_depth", "fixed_depth", packets_there)?;
+            self.set_default("trim_depth", "fixed_trim_depth", packets_there)?;
             self.depth_packets = Some(packets);
         }
         Ok(())
@@ -204,15 +209,18 @@ impl<T: Target> SwitchEngine<T> {
         self.target.get_mut().control().run(&Command::Write(entry))
     }
 
-    /// Depth in front of the packet, bytes; adds the packet to the virtual queue.
-    fn enqueue(&mut self, roce: &Roce, now_ns: u64, frame_bytes: u64) -> u64 {
+    /// Depth in front of the packet, bytes; adds the packet to the virtual queue if it is queued.
+    fn enqueue(&mut self, frame: &Packet<'_>, roce: &Roce, is_forwarded: bool, now_ns: u64) -> u64 {
         let config = &self.params.config;
         let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
         let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
             return 0;
         };
-        let wire_bytes = frame_bytes + config.scalars.wire_overhead_bytes;
+        let wire_bytes = u64::from(frame.frame_len()) + config.scalars.wire_overhead_bytes;
         let mut deepest_bytes = deepest_bytes(&self.params, roce, tc);
+        if is_forwarded {
+            deepest_bytes = deepest_bytes.min(trim_above_bytes(frame, &self.params, roce, tc, wire_bytes));
+        }
         let mut backlog_bytes = None;
         if config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
             let bytes = self.backlogs.get(tc).map_or(0, |backlog| backlog.bytes);
@@ -254,8 +262,8 @@ impl<T: Target> SwitchEngine<T> {
             self.set_clock(now_ns / 1_000)?;
         }
         let after = self.fates()?;
-        let answers_immediately =
-            is_fast && out.as_deref().is_some_and(|out| is_answerable(out) && out != packet);
+        let answers_immediately = is_fast
+            && out.as_deref().is_some_and(|out| is_answerable(packet) && is_marked_since(packet, out));
         let marked = after.marked - before.marked + u64::from(answers_immediately);
         let mut extra = Vec::new();
         for _ in 0..marked.saturating_sub(after.unanswered - before.unanswered) {
@@ -292,11 +300,16 @@ impl<T: Target> SwitchEngine<T> {
     }
 }
 
-/// Whether the packet is CE-marked data from one host to another.
+/// Whether the packet is data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
     let mut packet = Packet(packet);
-    classify(&mut packet)
-        .is_ok_and(|roce| roce.congests() && roce.ecn().is_ce() && is_between_hosts(&packet, &roce))
+    classify(&mut packet).is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
+}
+
+/// Whether the congestion point marked or trimmed the packet.
+fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
+    out.len() < packet.len()
+        || out != packet && classify(&mut Packet(out)).is_ok_and(|roce| roce.ecn().is_ce())
 }
 
 /// Output of the switch.

@@ -38,7 +38,7 @@ struct Tables {
     events: Log,
     random: u64,
     debt: Debt,
-    wanted: FlowId,
+    lookup_key: FlowId,
     requesters: HashMap<FlowId, Requester>,
 }
 
@@ -58,7 +58,7 @@ impl Reference {
             events: Log::in_memory(),
             random: seed,
             debt: Debt::NONE,
-            wanted: FlowId::NONE,
+            lookup_key: FlowId::NONE,
             requesters: HashMap::new(),
         };
         Self { params: Box::new(*params), tables }
@@ -222,8 +222,8 @@ impl<'a> Env<'a> for View<'a> {
         &mut self.tables.debt
     }
 
-    fn wanted(&mut self) -> &mut FlowId {
-        &mut self.tables.wanted
+    fn lookup_key(&mut self) -> &mut FlowId {
+        &mut self.tables.lookup_key
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
@@ -242,7 +242,7 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.backlogs.get(index as usize).copied()
     }
 
-    fn named(&self, id: &QpId) -> Option<u32> {
+    fn announced_qpn(&self, id: &QpId) -> Option<u32> {
         self.tables.cm.get(id).copied()
     }
 
@@ -251,7 +251,7 @@ impl<'a> Env<'a> for View<'a> {
         false
     }
 
-    fn set_named(&mut self, id: &QpId, qpn: u32) {
+    fn set_announced_qpn(&mut self, id: &QpId, qpn: u32) {
         self.tables.cm.insert(*id, qpn);
     }
 
@@ -269,11 +269,11 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
-        let Tables { requesters, wanted, .. } = self.tables;
+        let Tables { requesters, lookup_key, .. } = self.tables;
         if enters {
-            requesters.entry(*wanted).or_insert(Requester::NEW);
+            requesters.entry(*lookup_key).or_insert(Requester::NEW);
         }
-        requesters.get_mut(wanted).map(f)
+        requesters.get_mut(lookup_key).map(f)
     }
 
     /// An engine has no daemon.
@@ -385,6 +385,12 @@ impl<'a> Skb<'a> for Packet<'a> {
     }
 
     /// Like `bpf_skb_change_tail`, which can also lengthen: the smallest data packets are shorter than a CNP.
+    fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
+        self.bytes.truncate(roce.l3 + usize::from(len));
+        let header = self.bytes.get_mut(roce.l3..).and_then(<[u8]>::first_chunk_mut);
+        header.map(|header| hooks::set_tos_and_len(header, roce.v6, tos, len)).is_some()
+    }
+
     fn rebuild<const N: usize>(
         &mut self,
         at: usize,

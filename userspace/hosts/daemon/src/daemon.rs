@@ -95,7 +95,7 @@ pub enum Source {
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     descriptors::raise_limit();
     // Needs privileges to give the socket to a group.
-    let control_listener = config.control.as_ref().map(control_socket::open).transpose()?;
+    let listener = config.control.as_ref().map(control_socket::open).transpose()?;
     // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
     privileges::give_up()?;
@@ -143,8 +143,8 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
                 }
             }
         });
-        if let Some(control_listener) = control_listener {
-            tokio::spawn(control_socket::serve(control_listener, Arc::clone(&shared), commands.clone(), PATIENCE)?);
+        if let Some(listener) = listener {
+            tokio::spawn(control_socket::serve(listener, Arc::clone(&shared), commands.clone(), PATIENCE)?);
         }
         let shared = Answering { shared, commands, has_file, detach_on_exit };
         let result = shared.serve(signals, ended).await;

@@ -21,7 +21,16 @@ pub enum Group {
 }
 
 /// Parameters of [`Group::Wred`] outside the tables.
-const WRED: [&str; 6] = ["cp_enable", "fast_cnp", "drop_not_ect", "priority_major", "queues", "queue_source"];
+const WRED: [&str; 8] = [
+    "cp_enable",
+    "fast_cnp",
+    "drop_not_ect",
+    "priority_major",
+    "queues",
+    "queue_source",
+    "trim_dscp_value",
+    "trim_share",
+];
 const NP: [&str; 8] = [
     "np_enable",
     "min_time_between_cnps",

@@ -56,7 +56,8 @@ impl PacketRow {
             pairs.get(name)?.parse().ok()
         }
         let hook: usize = value(&pairs, "hook")?;
-        let counted: u64 = value(&pairs, "counted")?;
+        let half = |name| value::<u64>(&pairs, name).map(u128::from);
+        let counted = half("counted")? | half("counted_high")? << 64;
         let address = |name| Some(value::<Ipv6Addr>(&pairs, name)?.to_canonical());
         let roce = || {
             Some(RoceRow {
@@ -117,18 +118,20 @@ mod tests {
 
     #[test]
     fn trace_lines_parsed_and_printed() {
-        let (data, paced) = (1u64 << Stat::RoceData as u32, 1u64 << Stat::RpPaced as u32);
+        let of = |stats: &[Stat]| stats.iter().fold(0u128, |bits, stat| bits | 1 << *stat as u32);
+        let counted = of(&[Stat::RoceData, Stat::RpPaced, Stat::CpTrimLimited]);
         let line = format!(
-            "hook=2 verdict=-1 counted={} bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=12000",
-            data | paced
+            "hook=2 verdict=-1 counted={} counted_high={} bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=12000",
+            counted as u64,
+            (counted >> 64) as u64
         );
         let row = PacketRow::read("eth0", &line).unwrap();
         assert_eq!(
             row.to_string(),
             "eth0 egress: RC_RDMA_WRITE_MIDDLE from 10.0.0.1 to 10.0.0.2 QP 0x11, PSN 5, 1082 bytes: \
-             roce_data_packets, rp_paced_packets, passed, leaves in 12.0 us\n"
+             roce_data_packets, rp_paced_packets, cp_trim_limited, passed, leaves in 12.0 us\n"
         );
-        let other = PacketRow::read("eth0", "hook=0 verdict=2 counted=1 bytes=60").unwrap();
+        let other = PacketRow::read("eth0", "hook=0 verdict=2 counted=1 counted_high=0 bytes=60").unwrap();
         assert_eq!((other.hook, other.roce, other.verdict), ("xdp", None, "passed"));
         assert_eq!(other.counted, ["not_roce"]);
         assert_eq!(PacketRow::read("eth0", "hook=9 counted=1 bytes=60 verdict=0"), None);

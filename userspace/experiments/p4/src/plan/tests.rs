@@ -89,11 +89,22 @@ fn rates_and_buffers_become_those_of_queues() {
     assert!(!commands.iter().any(|command| command.starts_with("set_queue_depth 64 1 0")));
 }
 
+/// 2,441 trimmed packets a second, with a burst of 25; the buffer is longer than the limit.
+#[test]
+fn trimming_becomes_entries_and_buffers() {
+    let plan = plan(&FILE.replace("fast_cnp = true", "trim_dscp_value = 48")).unwrap();
+    let trim = ["set_trim 1 3 => 64 48 6 409668 9832032", "set_trim 2 3 => 64 48 6 409668 9832032"];
+    assert_eq!(lines(&plan, "trim"), trim);
+    assert_eq!(plan.not_in_p4, []);
+    let depth = |packets| Command::QueueDepth { port: 1, queue: Some(3), packets };
+    assert!(plan.blind.contains(&depth(128)) && !plan.blind.contains(&depth(64)));
+}
+
 #[test]
 fn disabled_points_have_no_entries() {
     let off = FILE.replace("_enable = true", "_enable = false");
     let off = plan(&off).unwrap();
-    for table in ["wred", "np", "rp_rate", "rp_cut"] {
+    for table in ["wred", "trim", "np", "rp_rate", "rp_cut"] {
         assert!(lines(&off, table).is_empty(), "{table}");
         assert!(off.tables.iter().any(|name| name.ends_with(table)), "existing entries are removed: {table}");
     }

@@ -38,13 +38,14 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let frame = Packet(packet);
         let roce = classify(&mut Packet(packet)).ok();
         let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
+        let is_forwarded = hook == Hook::Egress && meta.ingress_ifindex != 0;
         let depth_bytes = match &roce {
-            Some(roce) if marks => self.enqueue(roce, now_ns, packet.len() as u64),
+            Some(roce) if marks => self.enqueue(&frame, roce, is_forwarded, now_ns),
             _ => 0,
         };
         // A packet sent by the host itself has no port to return to.
-        let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && meta.ingress_ifindex != 0;
-        self.prepare(hook, is_fast, now_ns, packet, depth_bytes)?;
+        let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && is_forwarded;
+        self.prepare(hook, is_forwarded, now_ns, packet, depth_bytes)?;
         let Passed { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),

@@ -391,10 +391,7 @@ fn inconsistent_settings_rejected() {
         run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
     };
     for (change, said) in [
-        (
-            (|s| s.duration_ns = 0) as fn(&mut Scenario),
-            "duration = 0ns is out of range: 1us to 3600s",
-        ),
+        ((|s| s.duration_ns = 0) as fn(&mut Scenario), "duration = 0ns is out of range: 1us to 3600s"),
         (|s| s.stats_from_ns = s.duration_ns, "stats_from = 4ms is out of range: 0ns to"),
         (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: 100kbit to 800gbit"),
         (|s| s.sender_rate_bps = 801 * GBIT, "sender rate = 801gbit"),

@@ -276,7 +276,9 @@ impl Host {
                 self.wire.set_up(now_ns, up);
                 self.wire.request_pause(self.storm, true);
             }
-            Some(What::Storm { classes: 0, .. }) => self.wire.request_pause(std::mem::take(&mut self.storm), false),
+            Some(What::Storm { classes: 0, .. }) => {
+                self.wire.request_pause(std::mem::take(&mut self.storm), false)
+            }
             Some(What::Storm { classes, .. }) => {
                 self.storm |= classes;
                 self.wire.request_pause(classes, true);

@@ -1,7 +1,7 @@
 //! Managed interfaces: attach, take over, change and release.
 
-mod lower;
 mod bypass;
+mod lower;
 mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};

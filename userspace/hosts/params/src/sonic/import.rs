@@ -63,7 +63,10 @@ const OTHER_TABLES: [(&str, &str); 12] = [
     ("DOT1P_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
     ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED_BUFFERS),
     ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority group N belongs to priority N here"),
-    ("SWITCH_TRIMMING", "not supported by import: set the trimming parameters"),
+    (
+        "SWITCH_TRIMMING",
+        "not supported by import: set trim_dscp_value, and queue_limit of the trimmed classes",
+    ),
     ("TC_TO_DSCP_MAP", "not supported: DSCPs are not rewritten"),
     ("TC_TO_PRIORITY_GROUP_MAP", "priority group N belongs to priority N here"),
 ];

@@ -46,10 +46,7 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
 #[test]
 fn inconsistent_settings_rejected() {
     for (flags, says) in [
-        (
-            "--workload incast:32",
-            "incast:32 is out of range: 1 to 31, as one of the 32 hosts receives",
-        ),
+        ("--workload incast:32", "incast:32 is out of range: 1 to 31, as one of the 32 hosts receives"),
         ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: leaf0 and leaf1 have no common link"),
         (
             "--fault 1ms,down,leaf0,core",
