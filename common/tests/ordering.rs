@@ -52,7 +52,7 @@ impl Flow {
 
 /// `Shared::look` and `hold` against `put`, which reuses the slot.
 #[test]
-fn held_flow_is_the_looked_up_one() {
+fn locked_flow_is_the_flow_looked_up() {
     loom::model(|| {
         let flow = Arc::new(Flow::new());
         let other = flow.clone();

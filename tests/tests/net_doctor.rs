@@ -170,8 +170,8 @@ fn missing_parts_reported() -> Result<()> {
 }
 
 #[test]
-fn broken_recordings_are_refused() -> Result<()> {
-    if !runnable("broken_recordings_are_refused", &[])? {
+fn broken_recordings_are_rejected() -> Result<()> {
+    if !runnable("broken_recordings_are_rejected", &[])? {
         return Ok(());
     }
     let host = Host::new("doctor-from", "a")?;

@@ -88,7 +88,7 @@ fn missing_or_broken_tools_reported() -> Result<()> {
 }
 
 #[test]
-fn switch_with_inverted_queues_refused() -> Result<()> {
+fn switch_with_inverted_queues_rejected() -> Result<()> {
     let fixture = Fixture::new()?;
     let push = "p4 push --config switch.toml --thrift-port 9190";
     fixture.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;

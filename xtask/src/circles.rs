@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_circles() {
+    fn no_module_cycles() {
         check(&Workspace::locate().unwrap()).unwrap();
     }
 }

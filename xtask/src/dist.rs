@@ -536,9 +536,9 @@ mod tests {
     }
 
     #[test]
-    fn units_are_right_where_systemd_can_say() {
+    fn units_pass_systemd_analyze() {
         if find_program("systemd-analyze").is_none() {
-            eprintln!("SKIPPED units_are_right_where_systemd_can_say: systemd-analyze is not installed");
+            eprintln!("SKIPPED units_pass_systemd_analyze: systemd-analyze is not installed");
             return;
         }
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("dist/systemd");

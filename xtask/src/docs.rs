@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_somewhere() {
+    fn links_have_targets() {
         let mut broken = Vec::new();
         for (path, text) in pages() {
             for target in links(&text) {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_without_a_place_are_in_target_only() {
+    fn tables_without_markers_only_in_target() {
         let mut measured = Measured::new("p");
         measured.add("x", "| 1 |\n\n```sh\ndcqcn-lab sim\n```\n");
         measured.add_with("y", "| 2 |\n", "\nchecks\n");

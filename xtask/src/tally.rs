@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_several_programs_add_up() {
+    fn results_of_programs_are_summed() {
         let counted = tally(
             "running 3 tests\ntest a ... ok\n\n\
              test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_tests_are_not_passed_ones() {
+    fn skipped_tests_not_counted_as_passed() {
         let counted = tally(
             "SKIPPED xdp_native: kernel 5.4 has no XDP frags (needs 5.18): upgrade\n\
              SKIPPED xdp_native: again\n\

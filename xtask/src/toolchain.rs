@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn nightlies_are_picked_from_rustup_s_list() {
+    fn nightlies_found_in_rustup_list() {
         let list = "stable-x86_64-unknown-linux-gnu (active, default)\nnightly-x86_64-unknown-linux-gnu\n\
                     nightly-2026-05-19-x86_64-unknown-linux-gnu (override)\n1.95.0-x86_64-unknown-linux-gnu\n";
         let names: Vec<_> = nightly_names(list).collect();

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_meant_by_parts_of_their_names() {
+    fn tests_selected_by_part_of_name() {
         let arguments = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert!(is_wanted("vm::incast", &[]) && is_wanted("vm::incast", &arguments(&["--exact"])));
         assert!(is_wanted("vm::incast", &arguments(&["net", "inca"])));

@@ -237,7 +237,7 @@ mod tests {
     use std::string::{String, ToString};
 
     #[test]
-    fn quantities_are_written_as_people_do() {
+    fn quantities_have_readable_units() {
         for (value, unit, text) in [
             (0, Unit::Bytes, "0B"),
             (999, Unit::Bytes, "999B"),
@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantities_lose_nothing(value: u64, shift in 0u32..64, zeros in 0u32..12) {
+        fn quantities_round_trip_exactly(value: u64, shift in 0u32..64, zeros in 0u32..12) {
             let value = (value >> shift) / 10u64.pow(zeros) * 10u64.pow(zeros);
             for (unit, suffixes) in [
                 (Unit::Bytes, &[("B", 0), ("KB", 3), ("MB", 6), ("GB", 9)][..]),

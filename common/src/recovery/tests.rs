@@ -61,7 +61,7 @@ fn lost_last_packet_is_probed_after_the_floor() {
 }
 
 #[test]
-fn nothing_is_probed_before_a_verified_ack() {
+fn no_probe_before_a_verified_ack() {
     let mut requester = Requester::NEW;
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), MS);
     assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle);
@@ -72,7 +72,7 @@ fn nothing_is_probed_before_a_verified_ack() {
 }
 
 #[test]
-fn lost_read_response_is_probed_beyond_the_read() {
+fn lost_read_response_probed_beyond_the_read() {
     let mut requester = acknowledged(9);
     // Two READs of four responses, each followed by a SEND, show the path MTU.
     for first in [10, 15] {
@@ -122,14 +122,14 @@ fn write_before_a_read_is_not_acknowledged() {
 }
 
 #[test]
-fn unseen_packets_count_as_sends() {
+fn unseen_packets_counted_as_sent() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 100), 10 * MS);
     assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
 #[test]
-fn busy_or_ended_queue_pair_is_left_alone() {
+fn busy_or_ended_qp_probed_later() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
     let mut busy = requester;
@@ -160,7 +160,7 @@ fn lost_retransmission_is_probed_by_rnr_nak() {
 }
 
 #[test]
-fn reused_numbers_start_again() {
+fn reused_psns_or_qpns_reset_requester() {
     let mut requester = acknowledged(1_000);
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 500, 0), 10 * MS);
     assert_eq!(requester.acknowledged(), None);
@@ -171,7 +171,7 @@ fn reused_numbers_start_again() {
 }
 
 #[test]
-fn round_trips_lengthen_the_silence() {
+fn probe_delay_grows_with_round_trip() {
     let mut requester = acknowledged(9);
     for psn in 10..60 {
         let at_ns = u64::from(psn) * 1_000 * MS;
@@ -311,7 +311,7 @@ proptest! {
     /// Whatever is lost, and whenever probes are sent: no SEND completes that the responder has not accepted, no READ
     /// without all of its responses, and everything completes in the end.
     #[test]
-    fn nothing_completes_that_was_not_accepted(
+    fn only_accepted_messages_complete(
         start in any::<u32>(),
         kinds in proptest::collection::vec((any::<bool>(), 1u64..6), 1..40),
         lost in proptest::collection::vec(0u8..6, 0..600),

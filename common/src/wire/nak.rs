@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tags_are_refused() {
+    fn two_tags_are_rejected() {
         let flow = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 9, vlan: 0x00_1002 } };
         assert_eq!(emit(&mut [0; MAX_LEN], &flow, [2; 6], &NAK), None);
     }

@@ -266,7 +266,7 @@ fn only_datagrams_name_their_sender() {
 
 /// One frame of each kind that is not a plain RoCEv2 packet, and next to them those that still are.
 #[test]
-fn odd_frames_counted_by_name() {
+fn unusual_frames_counted_by_kind() {
     let [v4, v6] = &data();
     let tcp = [patched(v4, L3 + 9, &[6]), patched(v6, L3 + 6, &[6])];
     // Four bytes of option between header and UDP; the segment's lengths hold.
@@ -430,12 +430,12 @@ fn check_anything(frame: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_are_no_trouble(frame in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_classified_within_bounds(frame in prop::collection::vec(any::<u8>(), 0..200)) {
         check_anything(&frame)?;
     }
 
     #[test]
-    fn damaged_packets_are_no_trouble(
+    fn damaged_packets_classified_within_bounds(
         v6: bool, tags in 0usize..4, opcode: u8, body in 0usize..40, keep in 0.5f64..=1.0, padding in 0usize..20,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {

@@ -111,7 +111,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
 }
 
 #[test]
-fn refused_mark_not_counted() {
+fn failed_mark_not_counted() {
     let p = params(marks);
     let v6 = Roce { v6: true, ..DATA };
     // The field itself; the checksum behind it.

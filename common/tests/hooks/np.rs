@@ -207,7 +207,7 @@ fn events_recorded_only_if_enabled() {
 }
 
 #[test]
-fn cnp_limit_and_failed_clone() {
+fn limited_and_failed_cnps_counted() {
     let p = params(|_| {});
     let mut w = World::new();
     w.times_ns[Time::Cnps as usize] = w.now_ns + p.cnps.burst_ns + 1;

@@ -186,7 +186,7 @@ fn more_trusted_pair_source_wins() {
 }
 
 #[test]
-fn pairs_are_learned_so_fast_and_no_faster() {
+fn pair_learning_is_rate_limited() {
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA }.frame();
     for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
         let mut w = World::new();

@@ -262,7 +262,7 @@ fn locked_flow_is_not_cut() {
 }
 
 #[test]
-fn no_line_rate_keeps_no_flow() {
+fn flow_not_stored_without_line_rate() {
     let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
     let mut w = World::new();
     assert_eq!(send(&mut w, &p, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
@@ -365,7 +365,7 @@ fn cut_flow_without_htb_class_counted() {
 }
 
 #[test]
-fn classes_of_htb_end_where_their_numbers_do() {
+fn htb_classes_end_with_their_handles() {
     let last = 0xffff - 1 - HTB_FIRST_FLOW;
     assert_eq!(htb_minor(0, 0), Some(HTB_FIRST_FLOW));
     assert_eq!(htb_minor(last / 8, (last % 8) as usize), Some(0xfffe));

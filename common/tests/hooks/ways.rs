@@ -85,7 +85,7 @@ fn inline_redirects_to_peer_port() {
 }
 
 #[test]
-fn in_line_packets_are_marked_and_dropped() {
+fn inline_packets_marked_and_dropped() {
     let p = params(|config: &mut Config| {
         let s = &mut config.scalars;
         (s.cp_enable, s.drop_not_ect, s.queue_source) = (1, 1, QUEUE_SOURCE_BACKLOG);
@@ -137,7 +137,7 @@ fn packet_queued_by_class() {
 
 /// Pauses, LACP, STP, ARP and control packets marked by a daemon leave first; forwarded frames do not.
 #[test]
-fn own_link_control_goes_to_the_first_band() {
+fn link_control_uses_the_first_band() {
     let p = params(|config| {
         config.scalars.queues = QUEUES_ETS;
         config.pfc[0].tx = 1;

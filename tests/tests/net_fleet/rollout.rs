@@ -153,8 +153,8 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
 }
 
 #[test]
-fn refused_rollback_is_retried() -> Result<()> {
-    if !Etcd::available("refused_rollback_is_retried") {
+fn rejected_rollback_is_retried() -> Result<()> {
+    if !Etcd::available("rejected_rollback_is_retried") {
         return Ok(());
     }
     let site = Site::new(1, 3)?;

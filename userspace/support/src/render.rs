@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn column_width_is_that_of_widest_cell() {
         let mut table = Table::new(&["NAME", ">VALUE", "NOTE"]);
         assert!(table.is_empty());
         table.row(["µ".into(), "1".into(), String::new()]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn other_starts_are_other_flows() {
+    fn flows_differ_by_start_time() {
         let flow = |start_ns| Flow { src: 1, dst: 0, bytes: 10, start_ns };
         let flows = Flows::of(&[vec![flow(1), flow(2)]]);
         assert_eq!(flows, Flows::of(&[vec![flow(2), flow(1)]]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_within_no_bound() {
+    fn missing_number_is_out_of_bounds() {
         assert_eq!(difference(104.0, 100.0, 0.05), ("+4.0 %".to_owned(), false));
         assert!(difference(94.0, 100.0, 0.05).1);
         for (ours, theirs) in [(f64::NAN, 1.0), (1.0, f64::NAN), (0.0, 0.0), (1.0, 0.0)] {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_stand_out() {
+    fn failures_are_marked_in_the_table() {
         let (table, checks) = measurements(&finished("incast", Series::V6_1, false)).unwrap();
         assert!(
             table.contains(", 0 of 1 checks passed. Made by `x`") && table.ends_with("| off |\n"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_not_run_stay() {
+    fn sections_not_run_are_unchanged() {
         let before = "| scenario | 6.1.0-test | 6.12.1-other |\n| --- | --- | --- |\n| read | 9 of 9, 9 s | 8 of 8, 8 s |\n\
                       | incast | 7 of 7, 7 s | not run |\n";
         let text =

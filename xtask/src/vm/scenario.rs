@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_are_chosen_by_name() {
+    fn scenarios_selected_by_name() {
         let all = || vec![named("verifier"), named("incast")];
         assert_eq!(choose(all(), &[]).unwrap().len(), 2);
         let one = choose(all(), &["incast".into()]).unwrap();

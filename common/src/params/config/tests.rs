@@ -126,7 +126,7 @@ fn trims_limited_to_share_of_link() {
 
 /// Where 0 means off or unknown, the range starts above it.
 #[test]
-fn next_to_0_is_too_small() {
+fn nonzero_below_range_rejected() {
     let refused = |config: Config, wanted: &str, min: u64| match config.validate() {
         Err(Invalid::RangeOrZero { key, min: allowed, .. }) => assert_eq!((key, allowed), (wanted, min)),
         other => panic!("{wanted}: {other:?}"),

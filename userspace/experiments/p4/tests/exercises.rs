@@ -170,21 +170,21 @@ fn slows_down(json: &str) -> Result<bool> {
 }
 
 #[test]
-fn solution_marks_by_depth_and_start_does_not() -> Result<()> {
+fn only_solution_marks_by_depth() -> Result<()> {
     let [start, solution] = exercise!("mark");
     assert_eq!([marks_by_depth(start)?, marks_by_depth(solution)?], [false, true]);
     Ok(())
 }
 
 #[test]
-fn solution_answers_marks_and_start_does_not() -> Result<()> {
+fn only_solution_answers_marks() -> Result<()> {
     let [start, solution] = exercise!("answer");
     assert_eq!([answers_marks(start)?, answers_marks(solution)?], [false, true]);
     Ok(())
 }
 
 #[test]
-fn solution_slows_down_and_start_does_not() -> Result<()> {
+fn only_solution_slows_down() -> Result<()> {
     let [start, solution] = exercise!("slow");
     assert_eq!([slows_down(start)?, slows_down(solution)?], [false, true]);
     Ok(())

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_multiply_and_the_last_changes_fastest() {
+    fn last_sweep_axis_changes_fastest() {
         let axes: Vec<Axis> =
             ["flows=2,4", "kmax=200KB, 1MB"].iter().map(|text| text.parse().unwrap()).collect();
         let all: Vec<String> = combinations(&axes)

@@ -80,7 +80,7 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
 }
 
 #[tokio::test]
-async fn refused_version_is_retried_and_reported() {
+async fn rejected_version_retried_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let daemon = MockDaemon::listen(&path);

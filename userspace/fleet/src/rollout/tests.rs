@@ -356,7 +356,7 @@ fn rejection_rolls_back() {
 }
 
 #[test]
-fn away_hosts_are_ordered_fifty_at_a_time() {
+fn absent_hosts_ordered_fifty_at_a_time() {
     let away = || Host { is_away: true, ..Host::default() };
     let mut fleet = SimulatedFleet::new(std::iter::repeat_with(away).take(120).collect(), policy(1, 200, 2));
     for ordered in [50, 100, 120] {
@@ -368,7 +368,7 @@ fn away_hosts_are_ordered_fifty_at_a_time() {
 }
 
 #[test]
-fn away_host_is_ordered_for_its_return() {
+fn absent_host_gets_order_for_its_return() {
     let mut hosts = healthy(6);
     hosts[4].is_away = true;
     let mut fleet = SimulatedFleet::new(hosts, policy(1, 2, 1));

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_interface_differs_from_idle_one() {
+    fn unsampled_interface_is_not_idle() {
         let mut track = Track::default();
         for t in [1.0, 2.0, 3.0] {
             track.add(Point { t, values: vec![(Column::Marks, None)] }, GAP_S);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn event_line_has_time_place_and_flow() {
+    fn event_line_has_time_interface_flow() {
         let lines = [
             row(EventKind::FlowPaired, [0x12, PairSource::Cm as u64], 0),
             row(EventKind::RateCut, [500_000_000, 1_000_000_000], 7),

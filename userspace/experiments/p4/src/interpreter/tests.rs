@@ -45,7 +45,7 @@ fn write_route(interpreter: &mut Interpreter, to: [u8; 4], len: u32, port: u64) 
 }
 
 #[test]
-fn unknown_parts_are_refused_by_name() {
+fn unknown_parts_rejected_by_name() {
     let start = "/parsers/0/parse_states/0";
     for (pointer, value, says) in [
         ("/actions/4/primitives/0/op", json!("resubmit"), "the primitive `resubmit`"),
@@ -73,7 +73,7 @@ fn unknown_parts_are_refused_by_name() {
 }
 
 #[test]
-fn jump_back_is_refused() {
+fn backward_jump_is_rejected() {
     let actions: Value = serde_json::from_str(JSON).unwrap();
     let has_jump = |action: &Value| {
         action["primitives"].as_array().unwrap().iter().position(|call| call["op"] == "_jump")

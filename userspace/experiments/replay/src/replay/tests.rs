@@ -202,7 +202,7 @@ fn packet_below_link_header_is_not_roce() {
 }
 
 #[test]
-fn unknown_link_types_are_refused_by_name() {
+fn unknown_link_types_rejected_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let frames = frames("rc_write.pcap", 1);
     let link_type = DataLink::IEEE802_11;

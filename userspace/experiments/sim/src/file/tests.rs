@@ -89,7 +89,7 @@ fn flow_size_file_error_names_line() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(
+    fn any_text_parsed_or_rejected(
         text in "\\PC{0,40}", key in "[a-z_.0-9]{1,12}", value in "[0-9a-z\"'\\[\\]{}.,=]{0,12}",
     ) {
         let _ = parse_here(&text);

@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buffer_releases_all_it_admits(
+        fn buffer_releases_all_admitted_bytes(
             steps in proptest::collection::vec((any::<bool>(), 0u16..3, prop_oneof![Just(0u8), Just(3u8)], 64u64..3_000), 1..300),
         ) {
             let pfc = Pfc { xoff: Threshold::Alpha(0.25), ..PFC };

@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lists_keep_their_order_in_one_pool(steps in proptest::collection::vec((any::<bool>(), 0usize..3), 0..200)) {
+        fn lists_share_a_pool_in_order(steps in proptest::collection::vec((any::<bool>(), 0usize..3), 0..200)) {
             let mut pool = Pool::default();
             let mut lists = [List::default(); 3];
             let mut expected: [VecDeque<u32>; 3] = Default::default();

@@ -579,7 +579,7 @@ fn timed_cnps_precede_packet_driven_ones() {
 }
 
 #[test]
-fn flow_ending_in_window_leaves_marks() {
+fn pending_marks_survive_end_of_flow() {
     // All packets arrive before the first window of 50 us ends.
     let (of_flow, _) = ended_by(WindowEnd::NextOfFlow, 4, 60_000);
     assert_eq!((of_flow.cnps, of_flow.unanswered), (0, 4));

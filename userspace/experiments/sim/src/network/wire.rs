@@ -333,7 +333,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_back_to_back_lose_nothing(
+        fn back_to_back_frames_have_no_gap(
             rate_bps in 100_000u64..=800_000_000_000, lengths in proptest::collection::vec(64u64..9_300, 1..50),
         ) {
             let mut link = Transmitter::new(rate_bps);

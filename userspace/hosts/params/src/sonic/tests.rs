@@ -272,7 +272,7 @@ fn dynamic_buffer_group_is_lossless() {
 }
 
 #[test]
-fn buffer_group_contradiction_is_refused() {
+fn contradicting_buffer_groups_rejected() {
     let mut db = with_dynamic_buffers(json!({}));
     db["BUFFER_PG"]["Ethernet4|3"] = json!({ "profile": "ingress_lossy_profile" });
     let refused = import_of(&db).unwrap_err().to_string();

@@ -36,7 +36,7 @@ fn window_doubles_in_slow_start() {
 
 /// RFC 9438 §4.2: K = ∛(W_max (1 − β) / C) after a loss at W_max the window is W_max again.
 #[test]
-fn cubic_is_back_at_its_window_after_k() {
+fn cubic_regains_its_window_after_k() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
     tcp.window = 1_000.0;
     tcp.reduce(true);
@@ -65,7 +65,7 @@ fn dctcp_cuts_by_half_the_mark_share() {
 }
 
 #[test]
-fn third_later_ack_is_loss_timeout_is_all() {
+fn third_later_ack_or_timeout_is_loss() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
     let sent: Vec<_> = std::iter::from_fn(|| tcp.next_packet(0, 0)).collect();
     assert_eq!(sent.len(), 10);

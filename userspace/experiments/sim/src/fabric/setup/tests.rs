@@ -76,7 +76,7 @@ fn inconsistent_settings_rejected() {
 }
 
 #[test]
-fn ranks_are_on_hosts_in_order_or_by_chance() {
+fn ranks_placed_in_order_or_randomly() {
     let first = |flags: &str| {
         let scenario =
             setup(&format!("--workload all-gather --topology leaf-spine:2x1x8 {flags}")).scenario().unwrap();

@@ -36,7 +36,7 @@ fn place() -> Place {
 
 /// The file has the user's settings, even if a preset without them is better.
 #[test]
-fn given_settings_are_kept() {
+fn specified_settings_are_not_searched() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
     let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
     let first = &report.rows[0];

@@ -323,7 +323,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bound_is_read_or_refused(text in "[a-z_.*=0-9KM \\[\\]]{0,24}") {
+        fn any_bound_parsed_or_rejected(text in "[a-z_.*=0-9KM \\[\\]]{0,24}") {
             let _ = allowed(&text);
         }
     }

@@ -90,7 +90,7 @@ fn unnamed_interface_gets_no_peer() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(
+    fn any_text_parsed_or_rejected(
         text in "\\PC{0,40}", table in "(interface|metrics|age|log|x)", key in "[a-z_]{1,8}",
         value in "[0-9a-z\"'\\[\\]{}.,=:*]{0,12}",
     ) {

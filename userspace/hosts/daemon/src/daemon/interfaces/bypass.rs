@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_counters_begin_again() {
+    fn reset_counters_restart_comparison() {
         let mut watch = ChainWatch::default();
         assert_eq!(watch.unseen(0, 5_000, 0), None);
         assert_eq!(watch.unseen(0, 10, 0), None, "the interface was recreated");

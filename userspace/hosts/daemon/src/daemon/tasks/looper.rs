@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_rests_end_together() {
+    fn long_intervals_end_together() {
         let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         let next = |now, ms| next_run(began, at(now), Duration::from_millis(ms));

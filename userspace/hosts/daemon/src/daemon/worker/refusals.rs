@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_logged_then_summarised() {
+    fn rejections_logged_then_summarised() {
         let began = Instant::now();
         let mut refusals = Refusals::new(began);
         let entered = (0..1_000).filter_map(|_| refusals.entry("no".into(), began)).count();
