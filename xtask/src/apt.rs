@@ -63,7 +63,7 @@ impl Apt {
         run::header("apt-get update");
         // One unreachable archive fails the whole update; whether the others suffice shows when packages are searched.
         if let Err(error) = run::stream(Command::new("apt-get").args(["-q", "update"]).envs(ENVIRONMENT)) {
-            eprintln!("   continuing with the present package lists: {error:#}");
+            eprintln!("   continuing with the existing package lists: {error:#}");
         }
         true
     }

@@ -26,7 +26,7 @@ const ATTACKS: build::Binary = ("dcqcn-attacks", "dcqcn-tests");
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),
-        "this makes network namespaces and loads programs, which needs root; run `cargo xtask attacks` as root"
+        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask attacks` as root"
     );
     build::release(workspace, &[ATTACKS])?;
     toolchain::require_runtime_tools()?;

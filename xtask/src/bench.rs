@@ -40,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),
-        "measuring loads eBPF programs, which needs root; run `cargo xtask bench` as root"
+        "loading eBPF programs needs root; run `cargo xtask bench` as root"
     );
     build::release(workspace, &[build::COMMAND])?;
     toolchain::require_runtime_tools()?;

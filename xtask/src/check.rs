@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
-    build, circles, p4, prose, public,
+    build, cycles, p4, prose, public,
     run::{capture, header, stream},
     toolchain, web,
     workspace::Workspace,
@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
 
     prose::check(workspace)?;
-    circles::check(workspace)?;
+    cycles::check(workspace)?;
     public::check(workspace)?;
     p4::check(workspace)?;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     header(if without.is_empty() {
         "every check passed"
     } else {
-        "every check passed but of dcqcn-fleet, which was left out"
+        "every check passed; dcqcn-fleet was skipped"
     });
     Ok(())
 }
@@ -69,5 +69,5 @@ fn ensure_components(workspace: &Workspace) -> Result<()> {
     }
     header(format_args!("rustup component add {}", missing.join(" ")));
     stream(Command::new("rustup").args(["component", "add"]).args(missing))
-        .context("cargo has no clippy or no rustfmt; install them")
+        .context("cargo lacks clippy or rustfmt; install them")
 }

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         run::is_root(),
-        "the demo makes network namespaces and loads eBPF programs, which needs root; run `cargo xtask demo` as root"
+        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask demo` as root"
     );
     build::release(workspace, &[build::LAB])?;
     toolchain::require_runtime_tools()?;

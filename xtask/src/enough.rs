@@ -155,7 +155,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
     let spray = "--profile nvidia --balance spray --recovery selective";
     for (name, flags) in ANSWERS.iter().chain(&[("DCQCN, sprayed", spray)]) {
         let run = lab.json(&format!("{command} {flags}"))?;
-        let collective = run.pointer("/collectives/0").context("the collective did not end")?;
+        let collective = run.pointer("/collectives/0").context("the collective did not complete")?;
         let ms =
             |figure: &str| number(collective, &format!("/{figure}")).map(|ns| format!("{:.2}", ns / 1e6));
         rows.push(vec![

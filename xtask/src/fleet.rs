@@ -85,7 +85,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         print!("{table}");
-        ensure!(output.status.success(), "it did not end as it should; nothing was written");
+        ensure!(output.status.success(), "the run did not complete as expected; nothing was written");
         measured.add(place, &format!("{made}{machine}.\n\n```text\n{table}```\n"));
     }
     if args.report { measured.write(workspace) } else { Ok(()) }

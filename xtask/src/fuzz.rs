@@ -55,7 +55,7 @@ struct Figures {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let all = targets(workspace)?;
     if let Some(unknown) = args.targets.iter().find(|name| !all.contains(name)) {
-        bail!("no target {unknown:?}; targets are {}", all.join(", "));
+        bail!("unknown target {unknown:?}; targets are {}", all.join(", "));
     }
     let programs = build(workspace)?;
     let limit = match args.runs {
@@ -153,14 +153,14 @@ fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[
     let mut figures = Figures::default();
     let output = BufReader::new(child.stderr.take().context("no standard error")?);
     for text in output.lines() {
-        let text = text.context("reading what the fuzzer prints")?;
+        let text = text.context("cannot read the fuzzer's output")?;
         figures.take(&text);
         // Thousands of new inputs have a line each.
         if !text.contains("\tNEW ") && !text.contains("\tREDUCE ") {
             eprintln!("{text}");
         }
     }
-    let status = child.wait().context("waiting for the fuzzer")?;
+    let status = child.wait().context("cannot wait for the fuzzer")?;
     ensure!(
         status.success(),
         "{name}: {status}\n  {}\nthe input is in {}; run it again with `cargo xtask fuzz {name} -- FILE`",

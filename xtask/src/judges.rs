@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let names = || JUDGES.iter().map(|(name, _)| *name);
     ensure!(
         names().any(asked),
-        "no comparison starts with `{}`; comparisons are {}",
+        "no comparison has a name that starts with `{}`; comparisons are {}",
         args.only.as_deref().unwrap_or_default(),
         names().collect::<Vec<_>>().join(", ")
     );

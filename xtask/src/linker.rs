@@ -34,7 +34,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
         return Ok(bin);
     }
 
-    header(format_args!("bpf-linker {VERSION} for LLVM {}: built once, takes a minute or two", llvm.version));
+    header(format_args!("bpf-linker {VERSION} for LLVM {}: built once, in one or two minutes", llvm.version));
     let build = root.join("build");
     stream(
         workspace
@@ -48,7 +48,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
             .envs(CHEAP)
             .env("CARGO_TARGET_DIR", &build),
     )
-    .context("bpf-linker could not be built; the first set-up needs the network")?;
+    .context("cannot build bpf-linker; the first setup needs the network")?;
     fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
     fs::write(&stamp, stamp_text(llvm)).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(bin)

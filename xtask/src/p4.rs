@@ -54,14 +54,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.check {
         check_sums(&program)?;
         check_constants(&program)?;
-        header(format_args!("{} is what dcqcn-common says", workspace.shown(&path)));
+        header(format_args!("{} matches dcqcn-common", workspace.shown(&path)));
     } else {
         fs::write(&path, constants()?).with_context(|| format!("cannot write {}", path.display()))?;
         header(format_args!("wrote {}", workspace.shown(&path)));
     }
     let Some(compiler) = find_program(COMPILER) else {
         header(format_args!(
-            "not compiled: no {COMPILER} on PATH (it is in the p4lang package {COMPILER_PACKAGE})"
+            "not compiled: {COMPILER} is not on PATH; install the p4lang package {COMPILER_PACKAGE}"
         ));
         return Ok(());
     };
@@ -77,11 +77,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     for name in exercises.iter().map(|exercise| compiled(exercise)).chain([JSON, P4INFO].map(str::to_owned)) {
         if read(&build.join(&name))? != read(&fresh.join(&name))? {
             bail!(
-                "p4/build/{name} is not what {COMPILER} makes of p4/; run `cargo xtask p4` with the same version of it"
+                "p4/build/{name} differs from the output of {COMPILER}; run `cargo xtask p4` with the same compiler version"
             );
         }
     }
-    header("p4/build is what the compiler makes of p4");
+    header("p4/build matches the compiler's output");
     Ok(())
 }
 
@@ -137,8 +137,8 @@ fn check_sums(program: &Path) -> Result<()> {
     if let Some(line) = differs.or_else(|| committed.lines().find(|line| !is_in(&actual, line))) {
         let file = line.split_whitespace().last().unwrap_or(line);
         bail!(
-            "p4/{file} is not the file that p4/{SUMS} was written for: the compiled program does not belong to the \
-             sources; `cargo xtask p4` with {COMPILER} on PATH compiles them ({COMPILER_PACKAGE} has it)"
+            "p4/{file} differs from its hash in p4/{SUMS}: the compiled program does not match the sources; run \
+             `cargo xtask p4` with {COMPILER} on PATH (package {COMPILER_PACKAGE})"
         );
     }
     Ok(())
@@ -356,16 +356,16 @@ mod tests {
         };
         check_sums(&directory).unwrap();
         let source = refusal(&|| fs::write(directory.join("b.p4"), "changed").unwrap());
-        assert!(source.contains("p4/b.p4 is not the file"), "{source}");
+        assert!(source.contains("p4/b.p4 differs from its hash"), "{source}");
         fs::write(directory.join("b.p4"), "b.p4").unwrap();
         let added = refusal(&|| fs::write(directory.join("c.p4"), "").unwrap());
-        assert!(added.contains("p4/c.p4 is not the file"), "{added}");
+        assert!(added.contains("p4/c.p4 differs from its hash"), "{added}");
         fs::remove_file(directory.join("c.p4")).unwrap();
         let compiled = refusal(&|| fs::write(directory.join("build/dcqcn.json"), "{}").unwrap());
-        assert!(compiled.contains("p4/build/dcqcn.json is not the file"), "{compiled}");
+        assert!(compiled.contains("p4/build/dcqcn.json differs from its hash"), "{compiled}");
         fs::write(directory.join("build/dcqcn.json"), "build/dcqcn.json").unwrap();
         let exercise = refusal(&|| fs::write(directory.join("build/start-e.json"), "{}").unwrap());
-        assert!(exercise.contains("p4/build/start-e.json is not the file"), "{exercise}");
+        assert!(exercise.contains("p4/build/start-e.json differs from its hash"), "{exercise}");
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -146,7 +146,7 @@ pub(crate) fn assert_places_are(page: &str, names: &[&str]) -> String {
     let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let unknown: Vec<&str> = places(&text).filter(|place| !names.contains(place)).collect();
-    assert!(unknown.is_empty() && places(&text).count() > 0, "{page}: no table is called {unknown:?}");
+    assert!(unknown.is_empty() && places(&text).count() > 0, "{page} has no table {unknown:?}");
     for name in places(&text) {
         replace(page, &text, name, "").unwrap();
     }

@@ -17,7 +17,7 @@ const NUMBERED: std::ops::RangeInclusive<u32> = 14..=23;
 /// Builds it, next to the other objects of the bench. If that fails, the bench runs without it and reports so.
 pub(crate) fn ensure(workspace: &Workspace) {
     if let Err(error) = build(workspace) {
-        eprintln!("   the bench goes without its peer in C: {error:#}");
+        eprintln!("   the bench skips its peer in C: {error:#}");
     }
 }
 
@@ -27,7 +27,7 @@ fn build(workspace: &Workspace) -> Result<()> {
         Some(clang) => clang,
         None => {
             install()?;
-            find().context("clang was installed, and is not in the search path")?
+            find().context("clang was installed, but is not on PATH")?
         }
     };
     let object = workspace.ebpf_target().join("dcqcn-peer");
@@ -61,7 +61,7 @@ fn find() -> Option<PathBuf> {
 
 fn install() -> Result<()> {
     header("clang, for the bench's peer in C");
-    let mut apt = Apt::detect().context("no clang, and not Debian or Ubuntu: install one")?;
+    let mut apt = Apt::detect().context("clang is missing, and this is not Debian or Ubuntu: install it")?;
     if !apt.has_lists() {
         apt.refresh();
     }

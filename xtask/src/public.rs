@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::circles::words;
+use crate::cycles::words;
 use crate::run::header;
 use crate::workspace::Workspace;
 
 /// Rejects public items of `common` or a crate of user space that are used only there.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    header("nothing public that no one outside uses");
+    header("unused public items");
     let root = workspace.root();
     let mut libraries = vec![root.join("common")];
     libraries.extend(workspace.userspace()?);
@@ -41,7 +41,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     }
     ensure!(
         unused.is_empty(),
-        "public, and no other crate names it; make it pub(crate), or private:\n{}",
+        "public items that no other crate uses; make them pub(crate) or private:\n{}",
         unused.join("\n")
     );
     Ok(())

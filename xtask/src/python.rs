@@ -23,7 +23,7 @@ pub(crate) fn ensure(workspace: &Workspace, name: &str, packages: &[&str]) -> Re
         apt::install_if_root(&["python3-venv"])?;
     }
     capture(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))
-        .context("cannot make a Python environment; install python3-venv")?;
+        .context("cannot create a Python environment; install python3-venv")?;
     let pip = ["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"];
     capture(Command::new(bin.join("pip")).args(pip).args(packages)).with_context(|| {
         format!("cannot install {}; the first run needs the network", packages.join(", "))

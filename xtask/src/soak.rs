@@ -42,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     ensure!(
         run::is_root(),
-        "this makes network namespaces and loads programs, which needs root; run `cargo xtask soak` as root"
+        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask soak` as root"
     );
     build::release(workspace, &[build::COMMAND, SOAK])?;
     toolchain::require_runtime_tools()?;
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     writeln!(log, "load of the last 15 minutes {load}, {cpus} CPUs")?;
     let status = child.wait()?;
-    ensure!(status.success(), "not all faults were without harm ({status}); the table is above");
+    ensure!(status.success(), "some faults did harm ({status}); the table is above");
     Ok(())
 }
 
@@ -81,10 +81,10 @@ fn log(workspace: &Workspace) -> PathBuf {
 
 fn report(workspace: &Workspace) -> Result<()> {
     let log = log(workspace);
-    let log = fs::read_to_string(&log).with_context(|| format!("no run is kept in {}", log.display()))?;
+    let log = fs::read_to_string(&log).with_context(|| format!("{} has no stored run", log.display()))?;
     let made = log.lines().next().unwrap_or_default();
     let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
-    ensure!(!table.is_empty(), "the last run did not come to its end");
+    ensure!(!table.is_empty(), "the last run did not complete");
     let mut measured = Measured::new(PAGE);
     measured.add(TABLE, &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")));
     measured.write(workspace)

@@ -97,7 +97,7 @@ impl fmt::Display for Tally {
             writeln!(f, "skipped {test}: {reason}")?;
         }
         for (test, how) in &self.again {
-            writeln!(f, "again   {test}: passed at its second run; at its first: {how}")?;
+            writeln!(f, "retried {test}: passed in the second run; the first failed: {how}")?;
         }
         for test in &self.failures {
             writeln!(f, "failed  {test}")?;
@@ -206,7 +206,7 @@ mod tests {
         counted.failed_before("vm::verifier", "5 of 6, 60 s".into());
         assert_eq!(
             counted.to_string(),
-            "skipped vm::pacing: no mmdebstrap\nagain   vm::verifier: passed at its second run; at its first: 5 of 6, 60 s\n\
+            "skipped vm::pacing: no mmdebstrap\nretried vm::verifier: passed in the second run; the first failed: 5 of 6, 60 s\n\
              failed  vm::incast\n2 passed, 1 failed, 1 skipped"
         );
     }

@@ -1,4 +1,4 @@
-//! The compiler for the BPF target, and the set-up as a whole.
+//! Setup, and the compiler for the BPF target.
 //!
 //! BPF is a tier-3 target: `core` is built from source (`-Z build-std`), which requires a nightly, or a stable compiler
 //! with `RUSTC_BOOTSTRAP=1`, and the sources of the standard library. Searched in this order: a rustup nightly with
@@ -68,11 +68,11 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
 
     header("eBPF toolchain");
     for reason in passed_over {
-        eprintln!("   passed over  {reason}");
+        eprintln!("   skipped      {reason}");
     }
     eprintln!("   compiler     rustc {} from {}", compiler.rustc.release, compiler.source);
     eprintln!(
-        "   LLVM         {} writes, {} in {} reads",
+        "   LLVM         {} of the compiler, {} in {} for the linker",
         compiler.rustc.llvm,
         llvm.version,
         llvm.prefix.display()
@@ -127,7 +127,7 @@ impl Toolchain {
                 run::stream(Command::new("rustup").args(["component", "add", "clippy", "--toolchain", name]))
             }
             Source::Debian => {
-                Apt::detect().context("this is no Debian or Ubuntu")?.install(&[DEBIAN_CLIPPY.to_owned()])
+                Apt::detect().context("this is not Debian or Ubuntu")?.install(&[DEBIAN_CLIPPY.to_owned()])
             }
         }
     }
@@ -205,13 +205,13 @@ fn choose(mut apt: Option<&mut Apt>, passed_over: &mut Vec<String>) -> Result<(C
     }
     let debian = match apt {
         Some(apt) => debian(apt),
-        None => Err(anyhow::anyhow!("this is no Debian or Ubuntu with apt-get")),
+        None => Err(anyhow::anyhow!("this is not Debian or Ubuntu with apt-get")),
     };
     debian.map_err(|reason| {
         anyhow::anyhow!(
             "no compiler for the BPF target:\n  {}\n  Debian's packages: {reason:#}\nInstall one and run `cargo xtask \
              setup` again, either\n  rustup toolchain install nightly --component rust-src\n  and the development files of \
-             the LLVM it names in `rustc +nightly -vV` (major {} to {}), their llvm-config in PATH or their directory in \
+             the LLVM that `rustc +nightly -vV` reports (major {} to {}), with llvm-config in PATH or their directory in \
              LLVM_PREFIX;\nor, on Debian and Ubuntu, as root\n  apt-get update\n  apt-get install {} llvm-22-dev libpolly-22-dev",
             passed_over.join("\n  "),
             llvm::SUPPORTED_MAJORS.start(),
@@ -227,7 +227,7 @@ fn nightlies() -> Result<Vec<(String, Result<Compiler>)>> {
     Ok(nightly_names(&list)
         .map(|name| {
             let compiler = run::rustup(["run", name, "rustc", "--print", "sysroot"])
-                .and_then(|sysroot| sysroot.context("rustup is gone"))
+                .and_then(|sysroot| sysroot.context("rustup was removed"))
                 .and_then(|sysroot| {
                     Compiler::probe(Source::Nightly(name.to_owned()), Path::new(sysroot.trim()).join("bin"))
                 });
@@ -286,7 +286,7 @@ fn with_llvm(apt: Option<&mut Apt>, compiler: Compiler) -> Result<(Compiler, Llv
             apt.refresh();
         }
         let unavailable = apt.unavailable(&packages)?;
-        ensure!(unavailable.is_empty(), "{}; apt offers no {}", no_llvm(wanted), unavailable.join(", "));
+        ensure!(unavailable.is_empty(), "{}; apt does not offer {}", no_llvm(wanted), unavailable.join(", "));
     }
     if !packages.is_empty() {
         apt.install(&packages)?;
@@ -327,7 +327,7 @@ fn debian(apt: &mut Apt) -> Result<(Compiler, Llvm)> {
         unavailable = apt.unavailable(&debian_packages(apt))?;
     }
     if !unavailable.is_empty() {
-        bail!("apt offers no {}", unavailable.join(", "));
+        bail!("apt does not offer {}", unavailable.join(", "));
     }
     let packages = debian_packages(apt);
     let mut wanted = apt.missing(&packages);

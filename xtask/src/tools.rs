@@ -106,7 +106,7 @@ fn unpack(to: &Path, package: &str) -> Result<()> {
     let archive = fs::read_dir(to)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("no package in {}", to.display()))?;
+        .with_context(|| format!("{} has no package", to.display()))?;
     capture(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(to))?;
     fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
 }

@@ -115,7 +115,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     ensure!(
         run::is_root(),
-        "the guest's file system has files of root's and is shared with it, which needs root; run `cargo xtask vm` as root"
+        "sharing the guest's file system, whose files belong to root, needs root; run `cargo xtask vm` as root"
     );
     if let Some(Verb::Shell { kernel }) = args.verb {
         return shell(workspace, kernel);
@@ -222,7 +222,7 @@ fn is_wanted(test: &str, harness: &[String]) -> bool {
 /// Installs the programs for guests, if possible: only `vm` and its ring of tests need them.
 pub(crate) fn setup() {
     if let Err(error) = tree::install_mmdebstrap() {
-        eprintln!("   `cargo xtask vm` will not run here: {error:#}");
+        eprintln!("   `cargo xtask vm` cannot run here: {error:#}");
     }
 }
 

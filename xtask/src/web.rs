@@ -72,10 +72,10 @@ fn get(to: &Path, package: &Package) -> Result<()> {
         return Ok(());
     }
     header(format_args!("{name} {version}, from npm"));
-    apt::require(&[("npm", "npm")]).context("dcqcn-fleet needs npm once, to be built")?;
+    apt::require(&[("npm", "npm")]).context("building dcqcn-fleet needs npm once")?;
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     capture(Command::new("npm").args(["pack", "--silent", &format!("{name}@{version}")]).current_dir(to))
-        .with_context(|| format!("npm does not give {name} {version}"))?;
+        .with_context(|| format!("npm cannot fetch {name} {version}"))?;
     let tarball = to.join(format!("{name}-{version}.tgz"));
     let taken = take(&tarball, to, sha512, files);
     fs::remove_file(&tarball).with_context(|| format!("cannot remove {}", tarball.display()))?;

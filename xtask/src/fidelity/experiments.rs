@@ -100,7 +100,7 @@ pub(super) fn fixed_point(lab: &Lab) -> Result<String> {
             flows.join(",")
         );
         let runs = lab.sweep(&command)?;
-        ensure!(runs.len() == 2 * published.len(), "`dcqcn-lab sim {command}` made {} runs", runs.len());
+        ensure!(runs.len() == 2 * published.len(), "`dcqcn-lab sim {command}` reported {} runs", runs.len());
         for (runs, (flows, published_kb)) in runs.chunks(2).zip(*published) {
             let [run, both] = runs else { anyhow::bail!("a pair of runs is incomplete") };
             let measured = queue(run, "mean_bytes")?;

@@ -66,7 +66,7 @@ fn row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(Vec<Stri
 fn rows(lab: &Lab, name: &str, options: &str) -> Result<Vec<Vec<String>>> {
     let (one, report) = row(lab, name, options, 1)?;
     let (all, other) = row(lab, name, options, cores())?;
-    ensure!(report == other, "{} cores have another result than one: {options}", cores());
+    ensure!(report == other, "the result on {} cores differs from that on one: {options}", cores());
     Ok(vec![one, all])
 }
 
@@ -86,9 +86,9 @@ pub(super) fn websearch(lab: &Lab, sizes: &Path) -> Result<String> {
             "fabric --topology leaf-spine:32x32x32 --sizes {sizes} --load 50% --until 100ms --duration 100ms"
         )
     };
-    let path = sizes.to_str().context("the file's name is no UTF-8")?;
+    let path = sizes.to_str().context("the file's name is not UTF-8")?;
     let (row, report) = row(lab, "1,024 hosts, 64 switches", &command(path), cores())?;
     let [flows, left] = ["/flows", "/unfinished_flows"].map(|figure| number(&report, figure));
-    let note = format!("\n{} flows, {} of them not complete.\n", flows?, left?);
+    let note = format!("\n{} flows, {} of them incomplete.\n", flows?, left?);
     Ok(table(&[&command("WebSearch_distribution.txt")], &FABRIC_HEADING, &[row]) + &note + &processor())
 }

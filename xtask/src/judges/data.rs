@@ -34,13 +34,13 @@ impl Figures {
 /// `case,variant,flows,starts,mean_us,p50_us,p99_us,last_us,cnps,max_queue_bytes`. Lines that start with `#` are
 /// comments.
 pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Figures)> {
-    let missing = || format!("no figures of `{variant}` for `{case}` are kept");
+    let missing = || format!("no stored results of `{variant}` for `{case}`");
     let line = csv
         .lines()
         .filter(|line| !line.starts_with('#'))
         .find_map(|line| line.strip_prefix(case)?.strip_prefix(',')?.strip_prefix(variant)?.strip_prefix(','))
         .with_context(missing)?;
-    let wrong = || format!("{case},{variant},{line}: flows, their checksum and six numbers are expected");
+    let wrong = || format!("{case},{variant},{line}: expected flows, their checksum and six numbers");
     let mut cells = line.split(',');
     let flows = cells.next().zip(cells.next()).and_then(|(count, starts)| Flows::kept(count, starts));
     let numbers = cells.map(str::parse).collect::<Result<Vec<f64>, _>>().with_context(wrong)?;

@@ -48,7 +48,7 @@ impl Flows {
     pub(super) fn ensure_same(self, theirs: Self, case: &str) -> Result<()> {
         ensure!(
             self == theirs,
-            "{case}: ours completed {} flows ({:016x}) and theirs {} ({:016x}): run theirs again on the files in target/judges",
+            "{case}: ours completed {} flows ({:016x}) and theirs {} ({:016x}): rerun theirs on the files in target/judges",
             self.count,
             self.starts,
             theirs.count,
@@ -71,9 +71,9 @@ fn completed(csv: &str) -> Result<Vec<Flow>> {
     for line in csv.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let &[_, src, dst, bytes, start_ns, fct_ns, _] = cells.as_slice() else {
-            anyhow::bail!("{line}: seven columns are expected");
+            anyhow::bail!("{line}: expected seven columns");
         };
-        ensure!(!fct_ns.is_empty(), "flow {line} is not complete: give it a longer --duration");
+        ensure!(!fct_ns.is_empty(), "flow {line} is incomplete: increase --duration");
         flows.push(Flow {
             src: src.parse()?,
             dst: dst.parse()?,

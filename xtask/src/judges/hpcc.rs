@@ -130,8 +130,8 @@ impl Band {
 fn kept(set: u64, band: usize) -> Result<(Flows, Band)> {
     let start = format!("{set},{band},");
     let line = KEPT.lines().find_map(|line| line.strip_prefix(&start));
-    let line = line.with_context(|| format!("no figures of band {band} of set {set} are kept"))?;
-    let wrong = || format!("{start}{line}: flows, their checksum and four numbers are expected");
+    let line = line.with_context(|| format!("no stored results of band {band} of set {set}"))?;
+    let wrong = || format!("{start}{line}: expected flows, their checksum and four numbers");
     let mut cells = line.split(',');
     let flows = cells.next().zip(cells.next()).and_then(|(count, starts)| Flows::kept(count, starts));
     let numbers = cells.map(str::parse).collect::<Result<Vec<f64>, _>>().with_context(wrong)?;
@@ -151,7 +151,7 @@ fn ours(lab: &Lab, set: u64) -> Result<Vec<Band>> {
         Band::of(band.pointer("/fct").context("no completion times")?, (min? * max?).sqrt())
     };
     let mut bands = bands.iter().map(band).collect::<Result<Vec<_>>>()?;
-    ensure!(bands.len() == 10, "{} bands of sizes: 10 are expected", bands.len());
+    ensure!(bands.len() == 10, "{} size bands, expected 10", bands.len());
     bands.push(Band::of(all, 0.0)?);
     Ok(bands)
 }

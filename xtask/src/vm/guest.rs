@@ -81,7 +81,7 @@ impl Guest {
         let lock = cache.join("lock");
         let lock = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
         if lock.try_lock().is_err() {
-            header("another `cargo xtask vm` uses the guest's files; waiting for its end");
+            header("another `cargo xtask vm` is using the guest's files; waiting for it");
             lock.lock().context("cannot lock the guest's files")?;
         }
         let needed_mb =

@@ -47,7 +47,7 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
         let Some((path, needs)) = line.and_then(|line| line.split_once(':')) else {
             ensure!(
                 builtin.lines().any(|path| name(path) == module),
-                "the kernel has no module `{module}`; its package is not the one expected"
+                "the kernel's package lacks module `{module}`"
             );
             continue;
         };

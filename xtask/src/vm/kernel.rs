@@ -248,7 +248,7 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
         fs::create_dir_all(dir.join("boot"))?;
         fs::rename(&beside, &image).with_context(|| format!("cannot move {}", beside.display()))?;
     }
-    ensure!(image.is_file(), "the packages of kernel {series} have no {}", image.display());
+    ensure!(image.is_file(), "the packages of kernel {series} lack {}", image.display());
     run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;
     initramfs::build(&dir.join(MODULES).join(&release), tree, &dir.join(INITRAMFS))
 }
@@ -256,8 +256,8 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
 /// The name of the only entry of `dir`.
 fn only_entry(dir: &Path) -> Result<String> {
     let mut entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    let first = entries.next().with_context(|| format!("nothing is in {}", dir.display()))??;
-    ensure!(entries.next().is_none(), "more than one kernel is in {}", dir.display());
+    let first = entries.next().with_context(|| format!("{} is empty", dir.display()))??;
+    ensure!(entries.next().is_none(), "{} has more than one kernel", dir.display());
     Ok(first.file_name().to_string_lossy().into_owned())
 }
 

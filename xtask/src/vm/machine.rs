@@ -140,7 +140,7 @@ pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, 
     thread::spawn(move || read_lines(output, |line| sender.send(line).is_ok()));
     Ok(match lines.recv_timeout(KVM_PATIENCE) {
         Ok(_) => (Accelerator::Kvm, "/dev/kvm starts guests".into()),
-        Err(_) => (Accelerator::Tcg, "/dev/kvm is there but starts no guest".into()),
+        Err(_) => (Accelerator::Tcg, "/dev/kvm exists but cannot start a guest".into()),
     })
 }
 
@@ -209,8 +209,8 @@ impl End {
         match self {
             Self::Pass => Ok(()),
             Self::Fail => bail!("a check failed"),
-            Self::Limit(limit) => bail!("no end after {} s, its limit; QEMU was stopped", limit.as_secs()),
-            Self::Silent => bail!("the guest ended without a verdict: its kernel or its driver gave up"),
+            Self::Limit(limit) => bail!("not completed within the limit of {} s; QEMU was stopped", limit.as_secs()),
+            Self::Silent => bail!("the guest exited without a result: its kernel or its driver crashed"),
         }
     }
 }

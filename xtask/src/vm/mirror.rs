@@ -30,7 +30,7 @@ impl Mirror {
             "Created-By: Packages",
         ]))
         .context(
-            "the guest is Debian, and its packages come from where apt gets them on a Debian 12 machine",
+            "cannot find Debian's mirrors: the guest's packages come from apt's sources on a Debian 12 machine",
         )?;
         Ok(Self { main: repository(&targets, SUITE)?, security: repository(&targets, SECURITY)? })
     }

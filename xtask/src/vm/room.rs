@@ -12,10 +12,10 @@ use crate::run;
 pub(super) fn require(dir: &Path, need_mb: u64, what: &str) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let table = run::capture(Command::new("df").args(["--block-size=1M", "--output=avail"]).arg(dir))?;
-    let left_mb = available(&table).with_context(|| format!("`df` prints no number: {}", table.trim()))?;
+    let left_mb = available(&table).with_context(|| format!("cannot parse the output of `df`: {}", table.trim()))?;
     ensure!(
         left_mb >= need_mb,
-        "{what} needs {need_mb} MB in {}, and {left_mb} MB are left; make room, or set CARGO_TARGET_DIR",
+        "{what} needs {need_mb} MB in {}, and {left_mb} MB are free; free disk space, or set CARGO_TARGET_DIR",
         dir.display()
     );
     Ok(())
@@ -34,9 +34,9 @@ mod tests {
         assert_eq!(available(" Avail\n 78112\n"), Some(78_112));
         let dir = std::env::temp_dir();
         require(&dir, 0, "nothing").unwrap();
-        let error = require(&dir, u64::MAX, "the moon").unwrap_err().to_string();
+        let error = require(&dir, u64::MAX, "the image").unwrap_err().to_string();
         assert!(
-            error.starts_with("the moon needs 18446744073709551615 MB in ") && error.contains("are left"),
+            error.starts_with("the image needs 18446744073709551615 MB in ") && error.contains("are free"),
             "{error}"
         );
     }

@@ -74,7 +74,7 @@ impl Driver {
 
     pub(super) fn scenarios(&self) -> Result<Vec<Scenario>> {
         let list = run::capture(Command::new(&self.path).arg("list"))?;
-        serde_json::from_str(&list).context("the driver's list of scenarios cannot be read")
+        serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenari
     }
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|scenario| scenario.name == **name)) {
         let known: Vec<_> = all.iter().map(|scenario| scenario.name.as_str()).collect();
-        bail!("no scenario `{unknown}`; scenarios are: {}", known.join(", "));
+        bail!("unknown scenario `{unknown}`; scenarios are: {}", known.join(", "));
     }
     Ok(all.into_iter().filter(|scenario| names.contains(&scenario.name)).collect())
 }
@@ -95,7 +95,7 @@ pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
-            .with_context(|| format!("{} is not what the driver writes", path.display())),
+            .with_context(|| format!("cannot parse the driver's result {}", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }

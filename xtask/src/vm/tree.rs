@@ -97,7 +97,7 @@ impl Tree {
         command.arg(Mirror::source(&mirror.main, mirror::SUITE));
         command.arg(Mirror::source(&mirror.security, &format!("{}-security", mirror::SUITE)));
         stream(&mut command).with_context(|| {
-            format!("the guest's packages could not be installed; can {} be reached?", mirror.main)
+            format!("cannot install the guest's packages; check that {} is reachable", mirror.main)
         })?;
         fs::rename(&partial, &root).with_context(|| format!("cannot rename {}", partial.display()))?;
         let list = cache.join(LIST);
@@ -154,7 +154,7 @@ fn c_library_version(text: &str) -> Result<(u32, u32)> {
     text.split([' ', '\n'])
         .filter_map(|word| word.trim_end_matches('.').split_once('.'))
         .find_map(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
-        .with_context(|| format!("no version of a C library in `{}`", text.trim()))
+        .with_context(|| format!("cannot find the version of the C library in `{}`", text.trim()))
 }
 
 /// Installs mmdebstrap, if possible.
@@ -162,12 +162,12 @@ pub(super) fn install_mmdebstrap() -> Result<()> {
     if run::find_program(MMDEBSTRAP).is_some() {
         return Ok(());
     }
-    let mut apt = Apt::detect().context("the guest is made by `mmdebstrap`, a Debian package; install it")?;
+    let mut apt = Apt::detect().context("cannot create the guest without mmdebstrap; install the Debian package")?;
     if !apt.has_lists() {
         apt.refresh();
     }
     apt.install(&[MMDEBSTRAP.to_owned()])?;
-    ensure!(run::find_program(MMDEBSTRAP).is_some(), "{MMDEBSTRAP} was installed and is not in PATH");
+    ensure!(run::find_program(MMDEBSTRAP).is_some(), "{MMDEBSTRAP} was installed, but is not on PATH");
     Ok(())
 }
 

@@ -113,7 +113,7 @@ pub enum WorkloadError {
     },
     /// Flows wait for each other in a cycle, or for an unknown flow.
     #[error("{0} flows can never start: they wait for each other in a cycle")]
-    Circle(usize),
+    Cycle(usize),
     /// The workload is empty.
     #[error("the workload has no flows")]
     Empty,
@@ -216,7 +216,7 @@ impl Workload {
         }
         match self.never_started() {
             0 => Ok(()),
-            count => Err(WorkloadError::Circle(count)),
+            count => Err(WorkloadError::Cycle(count)),
         }
     }
 
@@ -261,9 +261,9 @@ mod tests {
             good.validate(1).unwrap_err().to_string(),
             "flow 0: host 1 does not exist: the fabric has hosts 0 to 0"
         );
-        let mut circle = good.clone();
-        circle.after(first, second, Wait::Acknowledged);
-        assert_eq!(circle.validate(2), Err(WorkloadError::Circle(2)));
+        let mut cycle = good.clone();
+        cycle.after(first, second, Wait::Acknowledged);
+        assert_eq!(cycle.validate(2), Err(WorkloadError::Cycle(2)));
         let mut empty = good.clone();
         empty.flow(0, 1, 3, 0, 0);
         assert_eq!(empty.validate(2), Err(WorkloadError::Bytes { flow: 2, bytes: 0 }));

@@ -34,7 +34,7 @@ struct Module {
 
 /// Rejects cycles in any crate.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    header("circles of modules");
+    header("module cycles");
     let root = workspace.root();
     let mut crates = vec![root.join("common"), root.join("ebpf"), root.join("tests"), root.join("xtask")];
     crates.extend(workspace.userspace()?);
@@ -43,11 +43,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         let mut modules = Modules::new();
         read(&path.join("src"), &[], &mut modules)?;
         let name = workspace.shown(path);
-        found.extend(circles(&modules).into_iter().map(|circle| format!("{name}: {circle}")));
+        found.extend(cycles(&modules).into_iter().map(|cycle| format!("{name}: {cycle}")));
     }
     ensure!(
         found.is_empty(),
-        "modules use each other in a circle; move what both need into a third:\n{}",
+        "modules use each other in a cycle; move the shared items into a third module:\n{}",
         found.join("\n")
     );
     Ok(())
@@ -239,7 +239,7 @@ fn home(modules: &Modules, path: &[String], left: u32) -> Names {
 }
 
 /// Each cycle, as its edges.
-fn circles(modules: &Modules) -> Vec<String> {
+fn cycles(modules: &Modules) -> Vec<String> {
     let mut levels: BTreeMap<Names, Arrows> = BTreeMap::new();
     for (module, said) in modules {
         for path in said.imports.iter().map(|(_, path)| path).chain(&said.paths) {
@@ -255,11 +255,11 @@ fn circles(modules: &Modules) -> Vec<String> {
             }
         }
     }
-    levels.values().flat_map(circles_at).collect()
+    levels.values().flat_map(cycles_at).collect()
 }
 
 /// The cycles of one level.
-fn circles_at(arrows: &Arrows) -> Vec<String> {
+fn cycles_at(arrows: &Arrows) -> Vec<String> {
     let reached = |start: &str| {
         let mut seen = BTreeSet::new();
         let mut next = vec![start.to_owned()];
@@ -277,17 +277,17 @@ fn circles_at(arrows: &Arrows) -> Vec<String> {
     let both = |a: &str, b: &str| {
         reach.get(a).is_some_and(|of_a| of_a.contains(b)) && reach.get(b).is_some_and(|of_b| of_b.contains(a))
     };
-    let mut told: BTreeSet<&str> = BTreeSet::new();
-    let mut circles = Vec::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut cycles = Vec::new();
     for start in reach.keys().filter(|start| both(start, start)) {
-        if told.contains(start) {
+        if seen.contains(start) {
             continue;
         }
-        told.extend(reach.keys().filter(|other| both(start, other)));
+        seen.extend(reach.keys().filter(|other| both(start, other)));
         let whys = arrows.iter().filter(|((from, to), _)| both(start, from) && both(start, to));
-        circles.push(whys.map(|(_, why)| why.as_str()).collect::<Vec<_>>().join("; "));
+        cycles.push(whys.map(|(_, why)| why.as_str()).collect::<Vec<_>>().join("; "));
     }
-    circles
+    cycles
 }
 
 #[cfg(test)]
@@ -305,19 +305,19 @@ mod tests {
 
     #[test]
     fn cycle_found_through_reexport() {
-        let found = circles(&crate_of(&[
+        let found = cycles(&crate_of(&[
             ("", "mod a; mod b; pub use b::{Thing, Other as Another};"),
             ("a", "use crate::{Another, x};"),
             ("b", "fn f() { crate::a::g() }"),
         ]));
         assert_eq!(found, ["a uses crate::Another; b uses crate::a::g"]);
-        let deep = circles(&crate_of(&[
+        let deep = cycles(&crate_of(&[
             ("m", ""),
             ("m::a", "use super::b::{self, c::{D}};"),
             ("m::b", "use super::a;"),
         ]));
         assert_eq!(deep.len(), 1, "{deep:?}");
-        let all = circles(&crate_of(&[
+        let all = cycles(&crate_of(&[
             ("", "pub use a::*; pub use b::Thing;"),
             ("a", "use super::Thing; pub const LIMIT: u8 = 1;"),
             ("b", "use super::LIMIT;"),
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn one_way_use_is_not_a_cycle() {
-        let found = circles(&crate_of(&[
+        let found = cycles(&crate_of(&[
             ("", "mod a; mod b; pub struct Mine;"),
             ("a", "use crate::b::c; use crate::Mine; // crate::d::x\nconst T: &str = \"crate::a::\\\"x\";"),
             (
