@@ -41,14 +41,14 @@ pub(crate) fn run(bytes: &[u8]) {
                 let outcome = engine.process(hook, cursor.now_ns, &frame, &meta);
                 let outcome = outcome.expect("the reference engine never fails");
                 nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &in_force);
-                bytes_are_those_that_came(hook, &frame, &meta, &outcome);
+                bytes_are_unchanged(hook, &frame, &meta, &outcome);
                 for cnp in &outcome.emitted {
                     a_cnp_is_right(cnp);
                 }
                 if lost_flows(&engine) != lost {
                     last.clear();
                 } else if hook == Hook::Egress && in_force.scalars.pacer == PACER_FQ {
-                    order_is_kept(&mut last, cursor.now_ns, &outcome);
+                    order_is_preserved(&mut last, cursor.now_ns, &outcome);
                 }
             }
         }
@@ -79,7 +79,7 @@ fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &O
 }
 
 /// A packet leaves unchanged, except for its ECN field and IPv4's checksum, which stays correct if it was.
-fn bytes_are_those_that_came(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
+fn bytes_are_unchanged(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
     let becomes_a_cnp = meta.mark | 1 == 0x0dcc_0a01 && hook == Hook::Egress;
     if becomes_a_cnp || outcome.packet == frame {
         return;
@@ -110,7 +110,7 @@ fn a_cnp_is_right(cnp: &Outcome) {
 }
 
 /// No packet of a sequence departs before one that was sent earlier.
-fn order_is_kept(last: &mut Last, now_ns: u64, outcome: &Outcome) {
+fn order_is_preserved(last: &mut Last, now_ns: u64, outcome: &Outcome) {
     let frame = Whole(&outcome.packet);
     let Ok(roce) = classify(&mut Whole(&outcome.packet)) else {
         return;

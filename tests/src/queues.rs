@@ -20,7 +20,7 @@ use crate::socket::PATIENCE;
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
 /// Rate of the port, and bytes that all queues together must send before shares are computed.
 const RATE: &str = "20mbit";
-const ENOUGH_BYTES: u64 = 4_000_000;
+const MEASURED_BYTES: u64 = 4_000_000;
 /// Bytes to skip before that, while turns under previous weights end.
 const SETTLING_BYTES: u64 = 1_000_000;
 /// Senders per queue: enough backlog to last while a busy machine runs none of them.
@@ -130,6 +130,6 @@ fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
         ensure!(Instant::now() < until, "the port does not send: {sent:?}");
     };
     let (settled, _) = sent_since(&filled, SETTLING_BYTES)?;
-    let (_, sent) = sent_since(&settled, ENOUGH_BYTES)?;
+    let (_, sent) = sent_since(&settled, MEASURED_BYTES)?;
     Ok(sent)
 }

@@ -7,7 +7,7 @@ use dcqcn_tests::skip::runnable;
 
 /// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels process up to
 /// twice as many as this one.
-const MOST: u32 = 400_000;
+const MAX_INSNS: u32 = 400_000;
 
 #[test]
 fn programs_verify_with_a_margin() -> Result<()> {
@@ -27,7 +27,10 @@ fn programs_verify_with_a_margin() -> Result<()> {
                 let info = ebpf.program(name).context("no such program")?.info()?;
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");
-                ensure!(walked <= MOST, "{programs:?} {mode:?} {name}: {walked} instructions, limit {MOST}");
+                ensure!(
+                    walked <= MAX_INSNS,
+                    "{programs:?} {mode:?} {name}: {walked} instructions, limit {MAX_INSNS}"
+                );
             }
         }
     }

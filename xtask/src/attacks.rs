@@ -38,8 +38,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let table = capture(&mut command)?;
     print!("{table}");
-    let made = page::made(workspace, "cargo xtask attacks --report")?;
+    let origin = page::origin(workspace, "cargo xtask attacks --report")?;
     let mut measured = Measured::new("attacks");
-    measured.add("attacks", &format!("{made}\n```text\n{table}```\n"));
+    measured.add("attacks", &format!("{origin}\n```text\n{table}```\n"));
     measured.write(workspace)
 }

@@ -69,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return Ok(());
     }
     let mut measured = Measured::new(PAGE);
-    measured.add(page::MADE, &page::made(workspace, "cargo xtask bench --report")?);
+    measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask bench --report")?);
     for name in SECTIONS {
         let file = pages.join(format!("{name}.md"));
         let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn page_has_markers_of_sections_only() {
-        let text = page::assert_places_are(PAGE, &[&SECTIONS[..], &[page::MADE]].concat());
+        let text = page::assert_places_are(PAGE, &[&SECTIONS[..], &[page::ORIGIN]].concat());
         assert!(text.contains(PLOT));
     }
 }

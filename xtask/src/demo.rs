@@ -58,9 +58,9 @@ const TABLE: &str = "demo";
 fn report(workspace: &Workspace, printed: &str, plots: &Path) -> Result<()> {
     print!("{printed}");
     let (table, _) = printed.split_once("\nplots are in ").context("the lab printed no table")?;
-    let made = page::made(workspace, "cargo xtask demo --report")?;
+    let origin = page::origin(workspace, "cargo xtask demo --report")?;
     let mut measured = Measured::new(PAGE);
-    measured.add(TABLE, &format!("{made}\n```text\n{}\n```\n", table.trim_end()));
+    measured.add(TABLE, &format!("{origin}\n```text\n{}\n```\n", table.trim_end()));
     measured.write(workspace)?;
     let (from, to) = (plots.join(PICTURE), workspace.root().join("docs/measured").join(PICTURE));
     fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;

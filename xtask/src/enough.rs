@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     write_reads(&files)?;
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
     let mut measured = Measured::new("enough");
-    measured.add(page::MADE, &page::made(workspace, "cargo xtask enough")?);
+    measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask enough")?);
     let started = Instant::now();
     for (number, (name, question)) in QUESTIONS.iter().enumerate() {
         header(format_args!("{name} ({} of {})", number + 1, QUESTIONS.len()));

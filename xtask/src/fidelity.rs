@@ -39,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let lab = Lab::new(workspace, args.lab.binary.clone())?;
     let mut measured = Measured::new("fidelity");
-    measured.add(page::MADE, &page::made(workspace, "cargo xtask fidelity")?);
+    measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask fidelity")?);
     let started = Instant::now();
     let asked = |name: &str| args.only.as_ref().is_none_or(|only| only == name);
     ensure!(

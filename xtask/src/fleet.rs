@@ -74,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         (commands, format!("--scale {sizes}"), format!("{cpus} CPUs"))
     };
     header("faults and size of a fleet");
-    let made = page::made(workspace, &format!("cargo xtask fleet {options} --report"))?;
+    let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
     for (place, mut command) in commands {
         if !args.report {
@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         print!("{table}");
         ensure!(output.status.success(), "the run did not complete as expected; nothing was written");
-        measured.add(place, &format!("{made}{machine}.\n\n```text\n{table}```\n"));
+        measured.add(place, &format!("{origin}{machine}.\n\n```text\n{table}```\n"));
     }
     if args.report { measured.write(workspace) } else { Ok(()) }
 }
@@ -94,7 +94,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Simulates rollouts.
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
-    let made = page::made(workspace, "cargo xtask fleet --gate --report")?;
+    let origin = page::origin(workspace, "cargo xtask fleet --gate --report")?;
     let mut command = Command::new("cargo");
     // Seeds other than those of the test, with which the gate was tuned.
     command.current_dir(workspace.root());
@@ -111,6 +111,6 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
         return Ok(());
     }
     let mut measured = Measured::new("fleet-gate");
-    measured.add("gate", &format!("{made}\n```text\n{table}```\n"));
+    measured.add("gate", &format!("{origin}\n```text\n{table}```\n"));
     measured.write(workspace)
 }

@@ -43,7 +43,7 @@ const DIFFERENTIAL: &str = "differential";
 
 /// Result of one target's run.
 #[derive(Default)]
-struct Figures {
+struct TargetStats {
     executions: String,
     per_second: String,
     edges: String,
@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         rows.push((name, one(workspace, &programs, name, &limit, &args.more)?));
     }
     println!("\n{:<14}{:>14}{:>12}{:>8}", "target", "executions", "per second", "edges");
-    for (name, Figures { executions, per_second, edges, skipped }) in rows {
+    for (name, TargetStats { executions, per_second, edges, skipped }) in rows {
         match skipped {
             Some(why) => println!("{name:<14}not run: {why}"),
             None => println!("{name:<14}{executions:>14}{per_second:>12}{edges:>8}"),
@@ -135,7 +135,13 @@ fn ensure_cxx() -> Result<()> {
 }
 
 /// Runs one target's program; a finding fails it.
-fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[String]) -> Result<Figures> {
+fn one(
+    workspace: &Workspace,
+    programs: &Path,
+    name: &str,
+    limit: &str,
+    more: &[String],
+) -> Result<TargetStats> {
     let kept = corpus(workspace).join(name);
     let grown = workspace.host_target().join("fuzz/corpus").join(name);
     let found = workspace.host_target().join("fuzz/found");
@@ -150,7 +156,7 @@ fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[
     }
     command.args(more).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| run::not_started(&command))?;
-    let mut figures = Figures::default();
+    let mut figures = TargetStats::default();
     let output = BufReader::new(child.stderr.take().context("no standard error")?);
     for text in output.lines() {
         let text = text.context("cannot read the fuzzer's output")?;
@@ -170,7 +176,7 @@ fn one(workspace: &Workspace, programs: &Path, name: &str, limit: &str, more: &[
     Ok(figures)
 }
 
-impl Figures {
+impl TargetStats {
     /// Parses a line of libFuzzer's output.
     fn take(&mut self, text: &str) {
         if let Some(value) = text.strip_prefix("stat::number_of_executed_units:") {
@@ -187,18 +193,18 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
-    use super::Figures;
+    use super::TargetStats;
 
     #[test]
     fn libfuzzer_output_parsed() {
-        let mut figures = Figures::default();
+        let mut figures = TargetStats::default();
         figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
         figures.take("stat::number_of_executed_units: 2000000");
         figures.take("stat::average_exec_per_sec:     333333");
-        let Figures { executions, per_second, edges, skipped } = figures;
+        let TargetStats { executions, per_second, edges, skipped } = figures;
         assert_eq!((executions.as_str(), per_second.as_str(), edges.as_str()), ("2000000", "333333", "312"));
         assert_eq!(skipped, None);
-        let mut figures = Figures::default();
+        let mut figures = TargetStats::default();
         figures.take("SKIPPED differential: no right to load programs: run it as root");
         assert_eq!(figures.skipped.as_deref(), Some("no right to load programs: run it as root"));
     }

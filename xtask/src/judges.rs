@@ -39,9 +39,9 @@ struct Judged {
     outside: Vec<String>,
 }
 
-type Judge = fn(&Lab) -> Result<Judged>;
+type Comparison = fn(&Lab) -> Result<Judged>;
 
-const JUDGES: &[(&str, Judge)] = &[
+const JUDGES: &[(&str, Comparison)] = &[
     ("incast", htsim::incast),
     ("pfc", htsim::pfc),
     ("permutation", htsim::permutation),
@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     // The line is for the whole page.
     if args.only.is_none() {
-        measured.add(page::MADE, &page::made(workspace, "cargo xtask judges")?);
+        measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask judges")?);
     }
     if !args.lab.dry_run {
         measured.write(workspace)?;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn page_has_markers_of_judges_only() {
-        let names: Vec<&str> = JUDGES.iter().map(|(name, _)| *name).chain([page::MADE]).collect();
+        let names: Vec<&str> = JUDGES.iter().map(|(name, _)| *name).chain([page::ORIGIN]).collect();
         page::assert_places_are(PAGE, &names);
     }
 }

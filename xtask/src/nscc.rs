@@ -83,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     fs::write(files.join("sizes.txt"), SIZES).with_context(|| format!("cannot write {}", files.display()))?;
     let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
     let mut measured = Measured::new("nscc");
-    measured.add(page::MADE, &page::made(workspace, "cargo xtask nscc")?);
+    measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask nscc")?);
     let started = Instant::now();
     for (number, question) in QUESTIONS.iter().enumerate() {
         header(format_args!("{} ({} of {})", question.name, number + 1, QUESTIONS.len()));

@@ -12,12 +12,12 @@ use anyhow::{Context as _, Result};
 use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
-/// Name of the line that [`made`] generates.
-pub(crate) const MADE: &str = "made";
+/// Name of the line that [`origin`] generates.
+pub(crate) const ORIGIN: &str = "made";
 
 /// A line for the page with commit, command and date of a table. A commit is `-dirty` if anything outside docs differs
 /// from it: pages are generated one after the other, and do not depend on each other.
-pub(crate) fn made(workspace: &Workspace, command: &str) -> Result<String> {
+pub(crate) fn origin(workspace: &Workspace, command: &str) -> Result<String> {
     let git = |words: &[&str]| capture(Command::new("git").args(words).current_dir(workspace.root()));
     let commit = git(&["describe", "--always", "--abbrev=7"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs"])?;
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn table_names_its_origin() {
-        let line = made(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
+        let line = origin(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words[..5], ["Made", "by", "`cargo", "xtask", "bench`"]);
         let date = words.last().unwrap();

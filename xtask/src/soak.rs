@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(seed) = args.seed {
         options += &format!(" --seed {seed}");
     }
-    let made = page::made(workspace, &format!("cargo xtask soak {options}"))?;
+    let origin = page::origin(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
     // The program exits in an orderly way, and reverts its changes.
     let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
@@ -58,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
     let path = log(workspace);
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    write!(log, "{made}")?;
+    write!(log, "{origin}")?;
     for line in BufReader::new(child.stdout.take().context("no pipe")?).lines() {
         let line = line?;
         println!("{line}");
@@ -82,10 +82,10 @@ fn log(workspace: &Workspace) -> PathBuf {
 fn report(workspace: &Workspace) -> Result<()> {
     let log = log(workspace);
     let log = fs::read_to_string(&log).with_context(|| format!("{} has no stored run", log.display()))?;
-    let made = log.lines().next().unwrap_or_default();
+    let origin = log.lines().next().unwrap_or_default();
     let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
     ensure!(!table.is_empty(), "the last run did not complete");
     let mut measured = Measured::new(PAGE);
-    measured.add(TABLE, &format!("{made}\n\n```text\n{}\n```\n", table.join("\n")));
+    measured.add(TABLE, &format!("{origin}\n\n```text\n{}\n```\n", table.join("\n")));
     measured.write(workspace)
 }

@@ -11,7 +11,7 @@ use crate::run::header;
 use crate::workspace::Workspace;
 
 /// Names of the page's tables.
-const TABLES: [&str; 4] = [page::MADE, "traffic", "other", "searched"];
+const TABLES: [&str; 4] = [page::ORIGIN, "traffic", "other", "searched"];
 
 /// The fabric of all workloads: 16 hosts, not oversubscribed, buffers of a small switch.
 const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
@@ -87,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let traffic =
         traffic.map(|(name, flags)| vec![name.to_owned(), format!("`{FABRIC} {flags}`")]).collect::<Vec<_>>();
     let tables = [
-        page::made(workspace, "cargo xtask tune")?,
+        page::origin(workspace, "cargo xtask tune")?,
         table(&["traffic", "flags"], &traffic),
         table(
             &[&[""][..], &OTHER.map(|(name, _)| name), &["**all six**", "worst to best search", "pauses"]]

@@ -143,7 +143,7 @@ fn headers() -> Vector {
         let mut frame = short().frame();
         frame[Ethernet::LEN + at] = value;
         if at != 10 {
-            mend(&mut frame);
+            fix_checksum(&mut frame);
         }
         add(about, &frame);
     }
@@ -164,7 +164,7 @@ fn headers() -> Vector {
 }
 
 /// Writes the right IPv4 header checksum.
-fn mend(frame: &mut [u8]) {
+fn fix_checksum(frame: &mut [u8]) {
     let Some(header) = frame.get_mut(Ethernet::LEN..).and_then(<[u8]>::first_chunk_mut::<{ Ipv4::LEN }>)
     else {
         return;

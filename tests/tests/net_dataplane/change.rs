@@ -25,7 +25,7 @@ const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
 const PAUSE: Duration = Duration::from_micros(50);
 /// Frames queued for the receiver: fewer than the kernel's limit (`net.core.netdev_max_backlog`, 1000).
-const UNDER_WAY: u32 = 500;
+const IN_FLIGHT: u32 = 500;
 
 /// A stream of numbered frames from host 1 to host 2.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Stream {
             thread::sleep(PAUSE);
             // If the receiver is not scheduled, its queue must not overflow.
             let until = Instant::now() + PATIENCE;
-            while psn - self.arrived.load(Ordering::Relaxed).min(psn) > UNDER_WAY {
+            while psn - self.arrived.load(Ordering::Relaxed).min(psn) > IN_FLIGHT {
                 ensure!(Instant::now() < until, "no frames arrive");
                 thread::sleep(PAUSE);
             }

@@ -14,7 +14,7 @@ use crate::measure::{Limit, MEASURES, default_limits, find};
 pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Upper limit of `max_unavailable`.
-pub(crate) const MOST_UNAVAILABLE: usize = 100;
+pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const TEXT_BYTES: usize = 200 << 10;
 
@@ -206,8 +206,8 @@ fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
         format!("wave = {wave} is not a number of hosts; write, for example, 10 or \"25%\"")
     })?;
     ensure!(
-        (1..=MOST_UNAVAILABLE).contains(&max_unavailable),
-        "max_unavailable = {max_unavailable} is out of range: 1 to {MOST_UNAVAILABLE}"
+        (1..=UNAVAILABLE_LIMIT).contains(&max_unavailable),
+        "max_unavailable = {max_unavailable} is out of range: 1 to {UNAVAILABLE_LIMIT}"
     );
     let (soak_ms, patience_ms) = (time("soak", &soak)?, time("patience", &patience)?);
     ensure!(patience_ms >= 1_000, "patience = \"{patience}\" is out of range: 1s to 1day");

@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 /// Sends one request from a blocking thread.
 ///
 /// # Errors
-/// As [`ControlClient::ask`].
+/// As [`ControlClient::request`].
 pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
     client: &ControlClient,
     verb: Verb,

@@ -39,7 +39,7 @@ const OPERATIONS: usize = 120;
 /// Maximum size of a written record, in bytes; etcd's limit is 1.5 MiB per request.
 const RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
-const MOST_HOSTS: usize = 20_000;
+const MAX_HOSTS: usize = 20_000;
 
 /// Client for the records of a fleet.
 #[derive(Clone)]
@@ -152,8 +152,8 @@ impl Store {
     ) -> Result<bool> {
         let hosts = rollout.steps.len();
         ensure!(
-            hosts <= MOST_HOSTS,
-            "cannot roll out to {hosts} hosts: the limit is {MOST_HOSTS}; divide them into several fleets (--prefix)"
+            hosts <= MAX_HOSTS,
+            "cannot roll out to {hosts} hosts: the limit is {MAX_HOSTS}; divide them into several fleets (--prefix)"
         );
         rollout.id = format!("{}-{:016x}", rollout.version, fastrand::u64(..));
         let prefix = self.steps_key(&rollout.id);

@@ -79,7 +79,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Maximum size of a file to read: the settings of a thousand interfaces take less than a megabyte.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Reads a text file, which may be a pipe.
 ///
@@ -87,8 +87,8 @@ const MOST_BYTES: u64 = 16 << 20;
 /// The file cannot be read, is not text, or is larger than 16 MiB.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let bytes = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
-    if bytes as u64 > MOST_BYTES {
+    let bytes = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if bytes as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other("it has more than 16 MiB"));
     }
     Ok(text)

@@ -90,7 +90,7 @@ impl Interrupt {
 
     /// Whether the exit was requested.
     #[must_use]
-    pub fn has_come(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
 
@@ -114,7 +114,7 @@ impl Interrupt {
         let mut fds = vec![PollFd::new(self.request.as_fd(), PollFlags::POLLIN)];
         fds.extend(input);
         match poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)) {
-            Ok(_) | Err(Errno::EINTR) => Ok(self.has_come()),
+            Ok(_) | Err(Errno::EINTR) => Ok(self.is_requested()),
             Err(errno) => Err(errno).context("cannot wait for signals"),
         }
     }

@@ -12,7 +12,7 @@ use super::flows::{self, Flows, difference};
 use super::matrix::Random;
 use crate::lab::{Lab, number, table};
 
-const KEPT: &str = include_str!("hpcc.csv");
+const STORED: &str = include_str!("hpcc.csv");
 /// Number of flow sets.
 const SETS: u64 = 1;
 /// Hosts and topology: pods of four ToRs of 16 hosts and four switches above, each with a link to four cores.
@@ -129,7 +129,7 @@ impl Band {
 /// Stored results of HPCC: `set,band,flows,starts,mean,p50,p95,p99`; band 10 is all flows.
 fn kept(set: u64, band: usize) -> Result<(Flows, Band)> {
     let start = format!("{set},{band},");
-    let line = KEPT.lines().find_map(|line| line.strip_prefix(&start));
+    let line = STORED.lines().find_map(|line| line.strip_prefix(&start));
     let line = line.with_context(|| format!("no stored results of band {band} of set {set}"))?;
     let wrong = || format!("{start}{line}: expected flows, their checksum and four numbers");
     let mut cells = line.split(',');

@@ -9,7 +9,7 @@ use super::flows::{self, Flows, difference};
 use super::matrix::{INCASTS, PERMUTATIONS, STARTS, incast_file, permutation_file};
 use crate::lab::{Lab, number, table};
 
-const KEPT: &str = include_str!("htsim.csv");
+const STORED: &str = include_str!("htsim.csv");
 /// Unmodified, except for faults that prevent it from running.
 pub(super) const REPAIRED: &str = "repaired";
 /// A variant that paces the remaining debt of a flow at the current rate.
@@ -86,7 +86,7 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
         let case = format!("incast-{senders}-{bytes}");
         let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
         let (repaired, retimed) =
-            (theirs(KEPT, &case, REPAIRED, flows)?, theirs(KEPT, &case, RETIMED, flows)?);
+            (theirs(STORED, &case, REPAIRED, flows)?, theirs(STORED, &case, RETIMED, flows)?);
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.push(format!("{:.0}", own.mean_us));
         row.push(format!("{:.0}", own.last_us));
@@ -135,7 +135,7 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
     for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == 2_000_000) {
         let case = format!("pfc-{senders}-{bytes}");
         let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let theirs = theirs(KEPT, &case, REPAIRED, flows)?;
+        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
         let mut row = vec![senders.to_string(), format!("{}", bytes / 1_000_000)];
         row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, 0.01));
         row.extend(rows.compare(&case, own.last_us, theirs.last_us, 0.01));
@@ -161,7 +161,7 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     let pfc = format!("--control off --threshold 200KB --xon-offset 40KB {COMMON}");
     let dcqcn = format!("--threshold 1600KB --xon-offset 320KB {DCQCN} {COMMON}");
-    permutations(lab, KEPT, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
+    permutations(lab, STORED, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
 }
 
 /// The permutations in several modes, each with name, case in the table `kept`, and options besides the topology.

@@ -9,7 +9,7 @@ use super::htsim::{REPAIRED, Rows, files, ours, permutations, theirs};
 use super::matrix::{INCASTS, incast_file};
 use crate::lab::Lab;
 
-const KEPT: &str = include_str!("nscc.csv");
+const STORED: &str = include_str!("nscc.csv");
 /// htsim's packets and constants: it assumes a round trip over four links, targets 3/4 of it, and marks from 0.2 to 0.8
 /// times the resulting bytes in flight. Its ACKs have priority.
 const COMMON: &str = "--control nscc --base-rtt 9321ns --target-delay 6991ns --mtu 4000B --header 64B --ack-every 1 \
@@ -49,7 +49,7 @@ fn incasts(
 pub(super) fn incast(lab: &Lab) -> Result<Judged> {
     let (rows, command) = incasts(lab, DEEP, |rows, senders, flows, own| {
         let case = format!("incast-{senders}-{BYTES}");
-        let theirs = theirs(KEPT, &case, REPAIRED, flows)?;
+        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
         let mut row = vec![senders.to_string()];
         row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, BOUND));
         row.extend(rows.compare(&case, own.last_us, theirs.last_us, BOUND));
@@ -68,7 +68,7 @@ pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
         let mean_bound = if senders <= FEW { BOUND } else { CHANCE_BOUND };
         let mut row = vec![senders.to_string()];
         for (variant, bounds) in [(ARRIVING, [mean_bound, BOUND]), (REPAIRED, [f64::INFINITY; 2])] {
-            let theirs = theirs(KEPT, &case, variant, flows)?;
+            let theirs = theirs(STORED, &case, variant, flows)?;
             row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
             row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));
         }
@@ -97,5 +97,5 @@ pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     let by = |balance| format!("--balance {balance} {DEEP} {COMMON}");
     let ways = [("ECMP", "permutation-ecmp", by("ecmp")), ("sprayed", "permutation-spray", by("spray"))];
-    permutations(lab, KEPT, &ways)
+    permutations(lab, STORED, &ways)
 }

@@ -113,7 +113,7 @@ impl Guest {
             fs::copy(binary, share.join(name))
                 .with_context(|| format!("cannot copy {}", binary.display()))?;
         }
-        let from = page::made(workspace, "cargo xtask vm")?;
+        let from = page::origin(workspace, "cargo xtask vm")?;
         let workspace = workspace.clone();
         let programs = tools::unpacked(&workspace);
         Ok((Self { made: from, _lock: lock, workspace, programs, cache, share, tree }, made))

@@ -70,7 +70,7 @@ const META: &str = "linux-image-amd64";
 /// Prefix of a kernel's packages, before its release.
 const PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// Unneeded modules: half of the tree.
-const LEFT_OUT: [&str; 6] =
+const OMITTED_MODULES: [&str; 6] =
     ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
 const ROOM_MB: u64 = 900;
 
@@ -225,7 +225,7 @@ fn unpack(package: &Path, into: &Path) -> Result<()> {
     let archive = child.stdout.take().context("no pipe from dpkg-deb")?;
     let mut tar = Command::new("tar");
     tar.arg("-x").arg("-C").arg(into).stdin(archive);
-    tar.args(LEFT_OUT.map(|path| format!("--exclude=*/kernel/{path}")));
+    tar.args(OMITTED_MODULES.map(|path| format!("--exclude=*/kernel/{path}")));
     run::stream(&mut tar)?;
     let status = child.wait().context("cannot wait for dpkg-deb")?;
     ensure!(status.success(), "{} is damaged ({status})", package.display());

@@ -32,7 +32,7 @@ const RATE: &str = "link_rate=100gbit";
 const MARK: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];
 const UNMARKED: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
 /// Packets sent after a change; at least one of them must have the new parameters.
-const ENOUGH: usize = 100;
+const CHECKED_PACKETS: usize = 100;
 
 /// Measures the control plane.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
@@ -104,7 +104,7 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
             attach::change("a0", apply).map(|_| (start, start.elapsed()))
         });
         let (before, patience) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-        while count.load(Ordering::Relaxed) < before + ENOUGH && Instant::now() < patience {
+        while count.load(Ordering::Relaxed) < before + CHECKED_PACKETS && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
         }
         stop.store(true, Ordering::Relaxed);

@@ -29,7 +29,7 @@ const RATE: &str = "link_rate=100gbit";
 /// Time limit for a daemon with all of these interfaces.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Metrics are rendered at most once a second.
-const APART: Duration = Duration::from_millis(1_500);
+const SCRAPE_INTERVAL: Duration = Duration::from_millis(1_500);
 
 /// Names of the metrics with targets.
 pub(crate) const LARGE: &str = "attach with a table for 1,000,000 flows";
@@ -126,7 +126,7 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
             Instant::now() < until,
             "the daemon does not show {interfaces} interfaces after {PATIENCE:?}"
         );
-        thread::sleep(APART);
+        thread::sleep(SCRAPE_INTERVAL);
     }
     let command =
         |line: &str| -> Result<()> { host.command(&format!("{} {line}", binary.display())).map(drop) };
@@ -134,7 +134,7 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
         |name: &dyn Fn(usize) -> String, query_daemon: &dyn Fn(usize) -> Result<()>| -> Result<()> {
             let mut ms = Vec::new();
             for round in 0..if bench.quick { 1 } else { 7 } {
-                thread::sleep(APART);
+                thread::sleep(SCRAPE_INTERVAL);
                 let start = Instant::now();
                 query_daemon(round)?;
                 ms.push(start.elapsed().as_secs_f64() * 1e3);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 /// Time limit for reaching a state.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// Measuring time of an idle fleet.
-const REST: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
 /// Number of hosts to extrapolate to.
@@ -170,10 +170,10 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     })?;
     let there_s = began.elapsed().as_secs_f64();
     // Wait until every agent uses the reporting period set by the coordinator.
-    thread::sleep(REST);
+    thread::sleep(IDLE);
 
     let before = used(&fleet.etcd, &coordinator)?;
-    thread::sleep(REST);
+    thread::sleep(IDLE);
     let idle = used(&fleet.etcd, &coordinator)?;
 
     let began = Instant::now();
@@ -188,7 +188,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
         "the rollout ends with {end}"
     );
 
-    let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / REST.as_secs_f64();
+    let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / IDLE.as_secs_f64();
     let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
     Ok(vec![
         there_s,

@@ -27,12 +27,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "interface renamed", make: interface_renamed },
     Fault { name: "interface moved", make: interface_moved },
     Fault { name: "namespace deleted", make: namespace_deleted },
-    Fault { name: "namespace recreated under its name", make: namespace_made_again },
+    Fault { name: "namespace recreated under its name", make: namespace_recreated },
     Fault { name: "qdisc replaced by another process", make: qdisc_replaced },
-    Fault { name: "qdisc that cannot be recreated", make: module_gone },
+    Fault { name: "qdisc that cannot be recreated", make: module_unloaded },
     Fault { name: "rate of a shaper changed", make: shaper_changed },
     Fault { name: "program detached", make: program_removed },
-    Fault { name: "inline peer recreated", make: peer_made_anew },
+    Fault { name: "inline peer recreated", make: peer_recreated },
     Fault { name: "attached by several processes", make: parallel_commands },
 ];
 
@@ -204,7 +204,7 @@ fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn namespace_made_again(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn namespace_recreated(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let name = format!("dcqcn-test-{}-soak-again", std::process::id());
     let options = AttachOptions::any(random);
     let mut left = Vec::new();
@@ -230,7 +230,7 @@ fn are_freed(site: &Site, journals: &[PathBuf]) -> Result<()> {
 }
 
 /// As if the module of the previous qdisc was unloaded, and loaded again.
-fn module_gone(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn module_unloaded(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     lab.host.command("tc qdisc replace dev a0 root handle 7: pfifo limit 77")?;
     let before = state(&lab.host, "a0")?;
@@ -288,7 +288,7 @@ fn program_removed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn peer_made_anew(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn peer_recreated(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let netlink = lab.host.netlink()?;
         let end = |name| VethEnd { name, netns: None, mac: None };

@@ -84,7 +84,7 @@ fn run(args: &Args) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!("seed {seed}, {} s", args.length.as_secs());
     let soak = Arc::new(Mutex::new(Soak { seed, began: Instant::now(), sent: 0, tallies: BTreeMap::new() }));
-    end_at_once(&soak)?;
+    exit_immediately(&soak)?;
     let mut random = fastrand::Rng::with_seed(seed);
     let began = Instant::now();
     let mut site = Site::new()?;
@@ -143,7 +143,7 @@ struct Soak {
 }
 
 /// Prints the results and exits when the end is requested, during any fault: the parent removes the remains.
-fn end_at_once(soak: &Arc<Mutex<Soak>>) -> Result<()> {
+fn exit_immediately(soak: &Arc<Mutex<Soak>>) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let soak = Arc::clone(soak);
     let watch = move || {

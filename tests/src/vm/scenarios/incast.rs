@@ -36,7 +36,7 @@ const OFF: Load = Load { seconds: 12, margin_s: 3, depth: DEPTH };
 const ON: Load = Load { seconds: 26, margin_s: 9, depth: DEPTH };
 /// Minimum share of the possible goodput. Four runs on an otherwise idle machine had 87 to 91 %; before gaps followed the
 /// rate two had 92 and 93 %.
-const LEAST_SHARE: f64 = 0.85;
+const MIN_SHARE: f64 = 0.85;
 /// For comparing markers in limited time: less settled than [`ON`].
 pub(super) const BRIEF: Load = Load { seconds: 14, margin_s: 4, depth: DEPTH };
 /// As much as soft-RoCE queues per QP in any case: 64 packets of 1 KB. Four such QPs exceed the port's queue.
@@ -182,7 +182,7 @@ impl Measured {
         self.check_works(report, name);
         report.equals(&format!("{name}: drops, once settled"), self.drops_settled, 0);
         let share = self.goodput_bps() / self.possible_bps;
-        report.at_least(&format!("{name}: goodput, of the possible"), share, LEAST_SHARE);
+        report.at_least(&format!("{name}: goodput, of the possible"), share, MIN_SHARE);
         report.at_least(&format!("{name}: Jain's index"), jain(&self.goodputs_bps), 0.9);
     }
 

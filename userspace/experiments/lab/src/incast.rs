@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use dcqcn_params::Profile;
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
-use dcqcn_testbed::{self as lab, Control, IncastConfig, RpPlace};
+use dcqcn_testbed::{self as lab, Control, IncastConfig, RpLocation};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
@@ -54,8 +54,8 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]
     switch: SwitchChoice,
     /// Location of the notification and reaction points: in the hosts, or in a BMv2 switch.
-    #[arg(long, value_enum, default_value_t = RpPlace::Host)]
-    rp: RpPlace,
+    #[arg(long, value_enum, default_value_t = RpLocation::Host)]
+    rp: RpLocation,
     /// Number of sender hosts.
     #[arg(long, value_name = "N", default_value_t = 4)]
     senders: u16,

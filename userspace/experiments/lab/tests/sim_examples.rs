@@ -74,7 +74,7 @@ fn find<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 }
 
 /// The deficiency of a report of `line`, which must contain nonzero rates or times.
-fn without_figures(line: &str, report: &Value) -> Option<&'static str> {
+fn missing_values(line: &str, report: &Value) -> Option<&'static str> {
     let mut groups = Vec::new();
     find(report, "groups", &mut groups);
     let mut figures = Vec::new();
@@ -102,12 +102,12 @@ fn zero_results_detected() {
     let (ok, out, err) = shell(&format!("{line} --json"), Path::new("/"));
     assert!(ok, "{err}");
     let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(without_figures(line, &report), None, "{out}");
+    assert_eq!(missing_values(line, &report), None, "{out}");
     let (mut idle, mut silent) = (report.clone(), report);
     idle["outcome"]["groups"][0]["goodput_bps"] = 0.0.into();
-    assert_eq!(without_figures(line, &idle), Some("a metric is zero"));
+    assert_eq!(missing_values(line, &idle), Some("a metric is zero"));
     silent["outcome"]["groups"][0]["fct"] = Value::Null;
-    assert!(without_figures(line, &silent).is_some());
+    assert!(missing_values(line, &silent).is_some());
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn help_examples_print_nonzero_results() {
             }
             let report: Value =
                 serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line}: {error}: {out}"));
-            let wrong = without_figures(&line, &report);
+            let wrong = missing_values(&line, &report);
             assert!(wrong.is_none(), "{line}: {wrong:?}: {out}");
         }
     }

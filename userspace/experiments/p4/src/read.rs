@@ -62,14 +62,14 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
-        Ok(self.rp_places()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
+        Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
     }
 
     /// Every flow of the reaction point, with its register index.
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn rp_places(&mut self) -> Result<Vec<(u64, FlowId)>> {
+    pub fn rp_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.places("rp")
     }
 
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Self::rp_flows`].
-    pub fn np_places(&mut self) -> Result<Vec<(u64, FlowId)>> {
+    pub fn np_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.places("np")
     }
 

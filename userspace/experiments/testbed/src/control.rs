@@ -29,7 +29,7 @@ const EGRESS: usize = 2;
 
 /// Location of the hosts' notification and reaction points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum RpPlace {
+pub enum RpLocation {
     /// In the hosts, in eBPF.
     #[default]
     Host,
@@ -45,7 +45,7 @@ pub struct DataPlane {
     /// Parameters on top of the profile, for hosts and switch.
     pub settings: Settings,
     /// Location of the hosts' points; in the switch only if that is BMv2.
-    pub rp: RpPlace,
+    pub rp: RpLocation,
 }
 
 impl DataPlane {
@@ -124,7 +124,7 @@ impl DataPlane {
     fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
         let Some(switch) = &network.switch else { return Ok(SwitchSide::Unseen) };
         let Some(bmv2) = &switch.bmv2 else {
-            if self.rp == RpPlace::Switch {
+            if self.rp == RpLocation::Switch {
                 bail!(
                     "a Linux switch cannot run the hosts' reaction points; use `--switch bmv2` or `--rp host`"
                 );
@@ -155,7 +155,7 @@ impl DataPlane {
             ..Settings::default()
         };
         let mut config = settings.then(self.settings.clone()).config(Some(self.link_bps))?;
-        let in_switch = u64::from(self.rp == RpPlace::Switch);
+        let in_switch = u64::from(self.rp == RpLocation::Switch);
         (config.scalars.np_enable, config.scalars.rp_enable) = (in_switch, in_switch);
         config.scalars.pacer = PACER_FQ;
         bmv2.configure(&config)?;
@@ -178,7 +178,7 @@ fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
 impl Control for DataPlane {
     fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
         let mut all = self.hosts(network)?;
-        if self.rp == RpPlace::Host {
+        if self.rp == RpLocation::Host {
             let receiver = &network.receiver;
             all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
             for sender in &network.senders {
@@ -265,7 +265,7 @@ enum SwitchSide {
 struct P4Switch {
     config: Config,
     probe: Probe,
-    rp: RpPlace,
+    rp: RpLocation,
     /// Register indices of the flows.
     places: HashMap<FlowId, u64>,
 }
@@ -275,14 +275,14 @@ impl P4Switch {
     fn sample(&mut self, flows: &[(usize, FlowId)], sample: &mut ControlSample) -> Result<()> {
         let mut reader = self.probe.reader();
         sample.ce_marks = reader.stat(Stat::CpEcnMarked)?;
-        if self.rp == RpPlace::Host {
+        if self.rp == RpLocation::Host {
             return Ok(());
         }
         sample.cnps_sent = reader.stat(Stat::NpCnpSent)?;
         sample.cnps_handled = reader.stat(Stat::RpCnpHandled)?;
         sample.cnps_ignored = reader.stat(Stat::RpCnpIgnored)?;
         if flows.iter().any(|(_, id)| !self.places.contains_key(id)) {
-            self.places = reader.rp_places()?.into_iter().map(|(place, id)| (id, place)).collect();
+            self.places = reader.rp_indices()?.into_iter().map(|(place, id)| (id, place)).collect();
         }
         for (_, id) in flows {
             sample.rates_bps.push(match self.places.get(id) {

@@ -26,7 +26,7 @@ mod tcp;
 pub mod topology;
 
 pub use config::IncastConfig;
-pub use control::{DataPlane, RpPlace};
+pub use control::{DataPlane, RpLocation};
 pub use endpoint::QueuePair;
 pub use incast::incast;
 pub use record::{ControlSample, RunRecord, Thresholds};

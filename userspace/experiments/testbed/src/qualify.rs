@@ -27,7 +27,7 @@ use super::incast::{progress_line, run_in};
 use super::one_cpu::OneCpu;
 use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
-use super::{DataPlane, RpPlace};
+use super::{DataPlane, RpLocation};
 use incast::Switch;
 use ports::of_ports;
 use wire::Wire;
@@ -160,7 +160,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
         };
         report.checks.extend(checks);
         report.cases.push(CaseDuration { case, seconds: begun.elapsed().as_secs_f64() });
-        if interrupt.has_come() {
+        if interrupt.is_requested() {
             break;
         }
     }
@@ -263,7 +263,7 @@ impl Bench<'_> {
         DataPlane {
             link_bps: self.config.incast.link_bps,
             settings: self.settings.clone(),
-            rp: RpPlace::Host,
+            rp: RpLocation::Host,
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Figures {
     /// Length, s.
     pub seconds: f64,
     /// Per RoCE flow.
-    pub flows: Vec<FlowFigures>,
+    pub flows: Vec<FlowMetrics>,
     /// Payload delivered by all RoCE flows, bit/s.
     pub goodput_bps: f64,
     /// Goodput as a share of the bottleneck's rate, 0 to 1. Headers take 1 to 2 % at an MTU of 4096.
@@ -62,7 +62,7 @@ pub struct Figures {
     /// Data packets that reached the receiver with a CE mark.
     pub ce_received: u64,
     /// Counters of the data plane; `None` without it.
-    pub control: Option<ControlFigures>,
+    pub control: Option<ControlCounters>,
     /// Depth of the bottleneck's RoCE queue, bytes.
     pub queue_bytes: Quantiles,
     /// One-way delay of RoCE data packets, ns.
@@ -73,7 +73,7 @@ pub struct Figures {
 
 /// Metrics of one RoCE flow.
 #[derive(Clone, Debug, Serialize)]
-pub struct FlowFigures {
+pub struct FlowMetrics {
     /// Name.
     pub name: String,
     /// Payload delivered, bit/s.
@@ -86,7 +86,7 @@ pub struct FlowFigures {
 
 /// Counters of the data plane.
 #[derive(Clone, Debug, Serialize)]
-pub struct ControlFigures {
+pub struct ControlCounters {
     /// Packets the switch marked CE.
     pub ce_marks: u64,
     /// CNPs the receiver sent.
@@ -147,7 +147,7 @@ impl Figures {
         let flows: Vec<_> = record
             .flows
             .iter()
-            .map(|flow| FlowFigures {
+            .map(|flow| FlowMetrics {
                 name: flow.name.clone(),
                 goodput_bps: per_second(flow.received.goodput_bytes.sum(window)),
                 retransmissions: flow.sent.retransmissions.sum(window),
@@ -178,7 +178,7 @@ impl Figures {
             timeouts: sent(|sent| &sent.timeouts),
             naks: sent(|sent| &sent.naks),
             ce_received: record.flows.iter().map(|flow| flow.received.ce_packets.sum(window)).sum(),
-            control: ControlFigures::of(record, &samples),
+            control: ControlCounters::of(record, &samples),
             queue_bytes: Quantiles::of(samples.iter().map(|sample| sample.backlog_bytes).collect()),
             delay_ns: Quantiles::from(&delays),
             tcp_goodput_bps: record.tcp_bytes.iter().map(|bytes| per_second(bytes.sum(window))).collect(),
@@ -187,7 +187,7 @@ impl Figures {
     }
 }
 
-impl ControlFigures {
+impl ControlCounters {
     fn of(record: &RunRecord, samples: &[&Sample]) -> Option<Self> {
         record.control?;
         let increase = |count: fn(&ControlSample) -> u64| {
@@ -258,7 +258,7 @@ fn rows(columns: &[&Figures]) -> Vec<Row> {
         label: label.to_owned(),
         cells: columns.iter().map(|figures| cell(figures)).collect(),
     };
-    let controlled = |label: &str, cell: fn(&ControlFigures) -> String| {
+    let controlled = |label: &str, cell: fn(&ControlCounters) -> String| {
         row(label, &|figures| figures.control.as_ref().map_or_else(|| "-".to_owned(), cell))
     };
     let virtual_queue = |label: &str, of: fn(&Quantiles) -> u64| {
@@ -313,7 +313,7 @@ fn flow_rows(columns: &[&Figures]) -> Vec<Row> {
             row("RoCE goodput, fastest flow".to_owned(), &|all| all.iter().copied().fold(0.0, f64::max)),
         ];
     }
-    let one = |(index, flow): (usize, &FlowFigures)| {
+    let one = |(index, flow): (usize, &FlowMetrics)| {
         row(format!("RoCE goodput, {}", flow.name), &|all| all.get(index).copied().unwrap_or(0.0))
     };
     flows.iter().enumerate().map(one).collect()

@@ -12,7 +12,7 @@ use crate::record::{Member, Report};
 use crate::store::Store;
 
 /// Pause after a failure.
-const REST: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Keeps a lease and publishes its ID, or `None` while there is none.
 async fn keep(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
@@ -27,7 +27,7 @@ async fn keep(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
             tracing::warn!(error, "lease lost; renewing");
             logged = error;
         }
-        sleep(REST).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 
@@ -162,7 +162,7 @@ async fn write(
                     logged = error;
                 }
                 used = None;
-                sleep(REST).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     }

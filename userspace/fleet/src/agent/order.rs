@@ -13,7 +13,7 @@ use crate::store::Store;
 /// Maximum silence of a watch before the order is read again.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Pause after a failure.
-const REST: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An order with the text of its configuration; `None` if only the host's own file applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) async fn follow(
                     tracing::warn!(error, "cannot read the order of this host; keeping its configuration");
                     logged = error;
                 }
-                sleep(REST).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     }

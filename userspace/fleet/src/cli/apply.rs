@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::author;
 use crate::coordinate::{Coordinator, Until};
-use crate::file::{Group, MOST_UNAVAILABLE, differences, parse};
+use crate::file::{Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
 use crate::record::{Outcome, Version};
 use crate::rollout::{Rollout, plan};
@@ -196,8 +196,8 @@ async fn begin(
     let mut next = Version { version, by, at, why, ..next };
     if let Some(most) = max_unavailable {
         ensure!(
-            (1..=MOST_UNAVAILABLE).contains(&most),
-            "--max-unavailable = {most} is out of range: 1 to {MOST_UNAVAILABLE}"
+            (1..=UNAVAILABLE_LIMIT).contains(&most),
+            "--max-unavailable = {most} is out of range: 1 to {UNAVAILABLE_LIMIT}"
         );
         next.policy.max_unavailable = most;
     }
@@ -282,7 +282,7 @@ pub(super) async fn interrupted() -> Result<()> {
 
 /// Returns an error if a rollout is in progress.
 fn refuse_second(snapshot: &Snapshot) -> Result<()> {
-    if let Some(rollout) = snapshot.under_way() {
+    if let Some(rollout) = snapshot.in_progress() {
         let Rollout { version, by, .. } = rollout;
         bail!(
             "the rollout of version {version} by {by} is in progress; wait for its end (`dcqcn-fleet status`) or abort it (`dcqcn-fleet abort`)"

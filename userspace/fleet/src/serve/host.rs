@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dcqcn_control_api::{
-    Changes, ControlClient, InterfaceSnapshot, MOST_QPS, MOST_WATCHED, Override, Snapshot, SnapshotRequest,
+    Changes, ControlClient, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Override, Snapshot, SnapshotRequest,
     Status, Verb,
 };
 use serde_json::{Value, json};
@@ -43,13 +43,13 @@ pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
 async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
     let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
     let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
-    let (sampled, others) = watched.split_at(watched.len().min(MOST_WATCHED));
+    let (sampled, others) = watched.split_at(watched.len().min(MAX_WATCHED));
     let too_many = || {
-        format!("QPs of at most {MOST_WATCHED} interfaces are read at a time, now of {}", sampled.join(", "))
+        format!("QPs of at most {MAX_WATCHED} interfaces are read at a time, now of {}", sampled.join(", "))
     };
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in sampled {
-        let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MOST_QPS };
+        let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MAX_QPS };
         match send::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(snapshot) => _ = busiest.insert(name.clone(), Ok(snapshot.busiest)),
             // The interface was removed, or other clients of the daemon use up its limit.

@@ -71,7 +71,7 @@ impl Snapshot {
     }
 
     /// The rollout in progress, without its steps.
-    pub(crate) fn under_way(&self) -> Option<&Rollout> {
+    pub(crate) fn in_progress(&self) -> Option<&Rollout> {
         let (head, _) = self.head.as_ref()?;
         head.as_ref().ok().filter(|rollout| !rollout.is_over())
     }

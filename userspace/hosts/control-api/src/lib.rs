@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub use client::{ClientError, ControlClient};
 pub use snapshot::{
-    Change, Changes, Class, InterfaceSnapshot, MOST_CHANGES, MOST_QPS, MOST_WATCHED, Parameters, Qp,
+    Change, Changes, Class, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, Parameters, Qp,
     Snapshot, SnapshotRequest, Value as ParameterValue, Values,
 };
 

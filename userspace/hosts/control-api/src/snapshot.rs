@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::{Counts, Failing};
 
 /// Maximum number of QPs in a reply.
-pub const MOST_QPS: usize = 64;
+pub const MAX_QPS: usize = 64;
 /// Maximum number of interfaces whose QPs are sampled concurrently: reading a table takes milliseconds.
-pub const MOST_WATCHED: usize = 4;
+pub const MAX_WATCHED: usize = 4;
 /// Maximum number of changes in a reply.
-pub const MOST_CHANGES: usize = 200;
+pub const MAX_CHANGES: usize = 200;
 
 /// A request for a snapshot of the interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub const MOST_CHANGES: usize = 200;
 pub struct SnapshotRequest {
     /// The interface whose busiest QPs to include; none by default.
     pub busiest_of: Option<String>,
-    /// Number of QPs, up to [`MOST_QPS`].
+    /// Number of QPs, up to [`MAX_QPS`].
     pub most: usize,
 }
 
@@ -116,7 +116,7 @@ pub struct Value {
     pub bounds: Option<String>,
 }
 
-/// Recent changes, the latest last; at most [`MOST_CHANGES`].
+/// Recent changes, the latest last; at most [`MAX_CHANGES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// The changes.

@@ -213,7 +213,7 @@ impl Answering {
                     }
                     self.request(Command::Reload);
                 }
-                _ = tick.tick() => self.tell_of_life(watchdog.unwrap_or(PATIENCE), &mut complained),
+                _ = tick.tick() => self.ping_watchdog(watchdog.unwrap_or(PATIENCE), &mut complained),
             }
         }
         notify(&[NotifyState::Stopping]);
@@ -238,7 +238,7 @@ impl Answering {
     }
 
     /// Pings the systemd watchdog unless stalled. Startup is included, which may take longer than systemd's interval.
-    fn tell_of_life(&self, late: Duration, complained: &mut bool) {
+    fn ping_watchdog(&self, late: Duration, complained: &mut bool) {
         if let Some(what) = self.shared.stuck(late) {
             if !std::mem::replace(complained, true) {
                 tracing::error!(what, "stalled: withholding the systemd watchdog ping");

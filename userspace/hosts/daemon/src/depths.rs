@@ -8,7 +8,7 @@ use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 use dcqcn_support::clock::monotonic_ns;
 
 /// Time for which sampling continues after a request, in nanoseconds.
-const WANTED_NS: u64 = 10_000_000_000;
+const DEMAND_NS: u64 = 10_000_000_000;
 
 /// Samples of an interface since the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) struct Watched {
 impl Watched {
     /// Renews the demand, and returns the samples of the interface with this index.
     pub(crate) fn want(&self, ifindex: u32) -> Depths {
-        self.until_ns.store(monotonic_ns().saturating_add(WANTED_NS), Ordering::Relaxed);
+        self.until_ns.store(monotonic_ns().saturating_add(DEMAND_NS), Ordering::Relaxed);
         self.lock().get(&ifindex).copied().unwrap_or_default()
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct RdmaPairs {
 
 /// Interval of comparing added pairs with the active ones, which other processes may change, and of listing interfaces
 /// and addresses. New QPs are added immediately.
-const LOOK_UP_NS: u64 = 1_000_000_000;
+const RECHECK_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
     /// Takes over the pairs of a previous daemon.
@@ -91,7 +91,7 @@ impl RdmaPairs {
             return Ok(Present::default());
         }
         let now_ns = monotonic_ns();
-        if self.ways_ns.is_none_or(|found_ns| now_ns.saturating_sub(found_ns) >= LOOK_UP_NS) {
+        if self.ways_ns.is_none_or(|found_ns| now_ns.saturating_sub(found_ns) >= RECHECK_NS) {
             self.ways = Ways::of(netlink, ifindex)?;
             self.ways_ns = Some(now_ns);
         }
@@ -118,11 +118,11 @@ impl RdmaPairs {
         self.has_device = has_device;
         let mut changes = Vec::new();
         let now_ns = monotonic_ns();
-        let looks_up_all = now_ns.saturating_sub(self.looked_up_ns) >= LOOK_UP_NS;
+        let looks_up_all = now_ns.saturating_sub(self.looked_up_ns) >= RECHECK_NS;
         if looks_up_all {
             self.looked_up_ns = now_ns;
         }
-        for (id, qpn) in to_look_up(&present, &self.entered, looks_up_all) {
+        for (id, qpn) in to_compare(&present, &self.entered, looks_up_all) {
             let in_force = maps.pair(&id)?;
             changes.extend(change(id, qpn, in_force, self.entered.get(&id)));
         }
@@ -176,7 +176,7 @@ impl Ways {
 }
 
 /// QPs to compare with the active pairs now: each takes a system call, and a host may have thousands.
-fn to_look_up<'a>(
+fn to_compare<'a>(
     present: &'a HashMap<QpId, u32>,
     entered: &'a HashMap<QpId, u32>,
     all: bool,
@@ -228,7 +228,7 @@ mod tests {
         let entered = HashMap::from([(qp(1), 11), (qp(2), 12)]);
         let present = HashMap::from([(qp(1), 11), (qp(2), 99), (qp(3), 13)]);
         let found = |all| {
-            let mut found: Vec<u32> = to_look_up(&present, &entered, all).map(|(_, qpn)| qpn).collect();
+            let mut found: Vec<u32> = to_compare(&present, &entered, all).map(|(_, qpn)| qpn).collect();
             found.sort_unstable();
             found
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_control_api::{
-    Change, Changes, Class, Counts, InterfaceSnapshot, MOST_CHANGES, MOST_QPS, MOST_WATCHED, ParameterValue,
+    Change, Changes, Class, Counts, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, ParameterValue,
     Qp, Snapshot, SnapshotRequest, Values,
 };
 use dcqcn_loader::attach;
@@ -22,7 +22,7 @@ use crate::shared_state::SharedState;
 /// Maximum age of a cached reading; clients poll once a second.
 const FRESH: Duration = Duration::from_millis(800);
 /// Time for which an interface counts as sampled.
-const LOOKED: Duration = Duration::from_secs(10);
+const SAMPLED_FOR: Duration = Duration::from_secs(10);
 /// Bytes of the audit log to read.
 const LOG_BYTES: u64 = 256 << 10;
 /// Maximum length of a text from the log, in characters.
@@ -55,8 +55,8 @@ impl SnapshotCache {
         request: &SnapshotRequest,
     ) -> Result<Snapshot, String> {
         let SnapshotRequest { busiest_of, most } = request;
-        if *most > MOST_QPS {
-            return Err(format!("most = {most} is out of range: 0 to {MOST_QPS}"));
+        if *most > MAX_QPS {
+            return Err(format!("most = {most} is out of range: 0 to {MAX_QPS}"));
         }
         let busiest = match busiest_of {
             Some(interface) => self.busiest(interface)?.iter().take(*most).cloned().collect(),
@@ -80,18 +80,18 @@ impl SnapshotCache {
         if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < FRESH) {
             return Ok(&self.tables[at].busiest);
         }
-        self.tables.retain(|table| table.read_at.elapsed() < LOOKED);
+        self.tables.retain(|table| table.read_at.elapsed() < SAMPLED_FOR);
         let before = self.tables.iter().position(|table| table.interface == interface);
         let before = before.map(|at| self.tables.swap_remove(at));
-        if self.tables.len() >= MOST_WATCHED {
+        if self.tables.len() >= MAX_WATCHED {
             let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
             return Err(format!(
-                "QP tables are already being sampled on {}; the limit is {MOST_WATCHED} interfaces",
+                "QP tables are already being sampled on {}; the limit is {MAX_WATCHED} interfaces",
                 names.join(", ")
             ));
         }
         let reading = Reading::take(interface).map_err(|error| error.to_string())?;
-        let sample = Sample::new(before.as_ref().map(|table| &table.reading), &reading).busiest(MOST_QPS);
+        let sample = Sample::new(before.as_ref().map(|table| &table.reading), &reading).busiest(MAX_QPS);
         let busiest = sample.qps.iter().map(qp).collect();
         let table = Table { interface: interface.to_owned(), read_at: Instant::now(), reading, busiest };
         self.tables.push(table);
@@ -110,7 +110,7 @@ impl SnapshotCache {
         let contents = Log::here().tail(LOG_BYTES).map_err(|error| error.to_string())?;
         let of_here = contents.entries.iter().filter(|entry| entry.netns == here);
         let mut changes: Vec<Change> = of_here.filter_map(change).collect();
-        changes.drain(..changes.len().saturating_sub(MOST_CHANGES));
+        changes.drain(..changes.len().saturating_sub(MAX_CHANGES));
         let changes = Changes { changes };
         self.changes = Some((Instant::now(), changes.clone()));
         Ok(changes)
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn excessive_qp_request_rejected() {
-        let request = SnapshotRequest { busiest_of: None, most: MOST_QPS + 1 };
+        let request = SnapshotRequest { busiest_of: None, most: MAX_QPS + 1 };
         assert!(
             SnapshotCache::default()
                 .snapshot(&SharedState::sample(), &request)

@@ -124,13 +124,13 @@ pub fn load(
     pins: Option<&Path>,
     names: &[&str],
 ) -> Result<Ebpf, Error> {
-    let mut ebpf = make_maps(programs, sizes, mode, pins)?;
+    let mut ebpf = create_maps(programs, sizes, mode, pins)?;
     load_programs(&mut ebpf, programs, names)?;
     Ok(ebpf)
 }
 
 /// First half of [`load`]: creates and pins the maps, or reuses pinned ones.
-pub(crate) fn make_maps(
+pub(crate) fn create_maps(
     programs: Programs,
     sizes: Sizes,
     mode: Mode,

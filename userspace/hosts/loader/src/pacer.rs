@@ -77,11 +77,11 @@ impl FqLimits {
     /// fq's default of 100 would drop ACKs and READ responses of soft-RoCE, which have no back-pressure.
     const PER_FLOW: u32 = 20_000;
     /// Minimum packets, and minimum hash buckets as a power of two: fq's defaults.
-    const LEAST: u32 = 40_000;
-    const LEAST_LOG: u32 = 10;
+    const MIN_PACKETS: u32 = 40_000;
+    const MIN_BUCKETS_LOG: u32 = 10;
     /// Maximum buckets that fq accepts, and maximum flows that are useful: powers of two.
-    const MOST_BUCKETS_LOG: u32 = 18;
-    const MOST_FLOWS_LOG: u32 = 20;
+    const MAX_BUCKETS_LOG: u32 = 18;
+    const MAX_FLOWS_LOG: u32 = 20;
 
     /// Limits for a table of `flows` flows.
     ///
@@ -91,15 +91,15 @@ impl FqLimits {
     /// 16 bits, three or four of seven hundred QPs would share one.
     #[must_use]
     pub const fn of(flows: u32) -> Self {
-        let most = 1 << Self::MOST_FLOWS_LOG;
-        let flows_log = if flows >= most { Self::MOST_FLOWS_LOG } else { flows.next_power_of_two().ilog2() };
-        let flows_log = if flows_log < Self::LEAST_LOG { Self::LEAST_LOG } else { flows_log };
+        let most = 1 << Self::MAX_FLOWS_LOG;
+        let flows_log = if flows >= most { Self::MAX_FLOWS_LOG } else { flows.next_power_of_two().ilog2() };
+        let flows_log = if flows_log < Self::MIN_BUCKETS_LOG { Self::MIN_BUCKETS_LOG } else { flows_log };
         let limit = Self::PER_QP << flows_log;
         Self {
-            limit: if limit < Self::LEAST { Self::LEAST } else { limit },
+            limit: if limit < Self::MIN_PACKETS { Self::MIN_PACKETS } else { limit },
             flow_limit: Self::PER_FLOW,
             orphan_mask: u32::MAX,
-            buckets_log: if flows_log > Self::MOST_BUCKETS_LOG { Self::MOST_BUCKETS_LOG } else { flows_log },
+            buckets_log: if flows_log > Self::MAX_BUCKETS_LOG { Self::MAX_BUCKETS_LOG } else { flows_log },
         }
     }
 }

@@ -26,7 +26,7 @@ pub use socket::PauseSocket;
 /// Interval at which the list of ports is updated.
 const PORTS_PERIOD_NS: u64 = 1_000_000_000;
 /// Maximum number of ports counted separately.
-const MOST_PORTS: usize = 64;
+const MAX_PORTS: usize = 64;
 /// Stacked interfaces, out of which a PFC frame would reach several neighbours or none.
 const STACKED: [&str; 7] = ["bridge", "bond", "team", "vlan", "macvlan", "ipvlan", "vxlan"];
 
@@ -144,7 +144,7 @@ impl PfcSender {
         let links = netlink.links()?;
         let others = links.iter().filter(|link| link.index != egress && supports_pause(link));
         let mut ports = Vec::new();
-        for link in others.take(MOST_PORTS) {
+        for link in others.take(MAX_PORTS) {
             let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
             let rate_bps = own_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
             let (Some(mac), Some(rate_bps)) = (link.mac, rate_bps) else { continue };

@@ -52,14 +52,14 @@ const TAG_BYTES: u64 = 4;
 /// VXLAN 8, UDP 8, IPv4 20, Ethernet 14; 20 more over IPv6, which the interface does not reveal.
 const VXLAN_BYTES: u64 = 50;
 /// Maximum depth of a stack; the kernel has its own limit.
-const MOST_LEVELS: usize = 8;
+const MAX_LEVELS: usize = 8;
 
 /// Bytes that the wire adds to a frame of `link`, tunnel headers included; `None` without hardware of this namespace
 /// below it. A bond or team is treated like its first port.
 #[must_use]
 pub fn wire_overhead_bytes(links: &[Link], link: &Link) -> Option<u64> {
     let (mut at, mut bytes) = (link, ETHERNET_BYTES);
-    for _ in 0..MOST_LEVELS {
+    for _ in 0..MAX_LEVELS {
         let below = |at: &Link| links.iter().find(|lower| Some(lower.index) == at.peer);
         at = match at.kind.as_deref() {
             None => return Some(bytes),

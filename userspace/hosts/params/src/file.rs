@@ -48,7 +48,7 @@ pub struct FileErrors {
 }
 
 /// Maximum number of reported errors: a file may come from an untrusted client.
-const MOST_ERRORS: usize = 20;
+const MAX_ERRORS: usize = 20;
 
 impl fmt::Display for FileErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,7 +121,7 @@ pub type Value<'i> = Spanned<DeValue<'i>>;
 impl Reader<'_> {
     /// Records an error at a position of the text.
     pub fn refuse(&mut self, at: Range<usize>, message: impl fmt::Display) {
-        if self.errors.len() >= MOST_ERRORS {
+        if self.errors.len() >= MAX_ERRORS {
             self.more += 1;
             return;
         }

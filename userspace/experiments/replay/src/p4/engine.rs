@@ -116,7 +116,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut target = self.target.borrow_mut();
         let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
-        for (place, id) in reader.rp_places()? {
+        for (place, id) in reader.rp_indices()? {
             if self.set_of(&id, self.params.port.rp_set_mask) == index {
                 flows.extend(reader.rp_flow(place)?);
             }
@@ -129,7 +129,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut target = self.target.borrow_mut();
         let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
-        for (place, id) in reader.np_places()? {
+        for (place, id) in reader.np_indices()? {
             if self.set_of(&id, self.params.port.np_set_mask) == index {
                 flows.extend(reader.np_flow(place)?);
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Spins before a thread sleeps: some 20 us, about the cost of sleeping and waking up.
-const LOOKS: u32 = 2_000;
+const SPINS: u32 = 2_000;
 
 /// A barrier like the standard library's, whose waiters spin before they sleep.
 ///
@@ -50,7 +50,7 @@ impl Barrier {
             }
             return;
         }
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS {
             if self.meetings.load(Ordering::Acquire) != meeting {
                 return;
             }

@@ -11,7 +11,7 @@ use dcqcn_common::wred::Wred;
 use crate::network::agenda::Event;
 use crate::network::host::{Host, HostRules};
 use crate::network::random::Random;
-use crate::network::scenario::{Change, Loss, Scenario, SimError, What, changes};
+use crate::network::scenario::{Change, ChangeKind, Loss, Scenario, SimError, changes};
 use crate::network::scheduler::Scheduler;
 use crate::network::switch::{Switch, SwitchRules};
 use crate::network::topology::{PortSpec, Routes};
@@ -95,9 +95,9 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
     for (index, change) in (0..).zip(changes.iter()) {
         for (number, host) in (0..).zip(&mut hosts) {
             let concerns = match change.what {
-                What::Link { link, .. } => ports[number as usize].iter().any(|port| port.link == link),
-                What::Storm { host, .. } => host == number,
-                What::Routes { .. } => false,
+                ChangeKind::Link { link, .. } => ports[number as usize].iter().any(|port| port.link == link),
+                ChangeKind::Storm { host, .. } => host == number,
+                ChangeKind::Routes { .. } => false,
             };
             if concerns {
                 host.agenda.at(change.at_ns, Event::Fault, index);
@@ -117,9 +117,9 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
             })?;
         for (index, change) in (0..).zip(changes.iter()) {
             let concerns = match change.what {
-                What::Link { link, .. } => specs.iter().any(|port| port.link == link),
-                What::Routes { .. } => true,
-                What::Storm { .. } => false,
+                ChangeKind::Link { link, .. } => specs.iter().any(|port| port.link == link),
+                ChangeKind::Routes { .. } => true,
+                ChangeKind::Storm { .. } => false,
             };
             if concerns {
                 switch.agenda.at(change.at_ns, Event::Fault, index);

@@ -24,7 +24,7 @@ use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::Law;
 use crate::network::packet::Packet;
 use crate::network::packet::Pool;
-use crate::network::scenario::{Change, Control, Transport, What, WindowEnd};
+use crate::network::scenario::{Change, ChangeKind, Control, Transport, WindowEnd};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::PortSpec;
 use crate::network::wire::{Delivery, Inbound, Message, Outbox, Wire};
@@ -94,7 +94,7 @@ struct Place {
 
 /// A flow of this host.
 #[derive(Clone, Copy, Debug)]
-struct Own {
+struct OwnFlow {
     flow: u32,
     /// Number of flows that it waits for.
     waiting: u32,
@@ -134,7 +134,7 @@ pub(crate) struct Host {
     free_senders: Vec<u32>,
     receivers: Vec<ReceiveQp>,
     free_receivers: Vec<u32>,
-    own: Vec<Own>,
+    own: Vec<OwnFlow>,
     /// Flows without dependencies, by start time, and how many of them have started.
     starts: Vec<u32>,
     started: usize,
@@ -205,7 +205,7 @@ impl Host {
 
     /// Adds an own flow that waits for `waits_for` other flows.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
-        self.own.push(Own { flow, waiting });
+        self.own.push(OwnFlow { flow, waiting });
     }
 
     /// Schedules the first starts, after all flows were added.
@@ -272,18 +272,18 @@ impl Host {
 
     fn on_change(&mut self, now_ns: u64, index: usize, out: &mut Outbox) {
         match self.rules.changes.get(index).map(|change| change.what) {
-            Some(What::Link { up, .. }) => {
+            Some(ChangeKind::Link { up, .. }) => {
                 self.wire.set_up(now_ns, up);
                 self.wire.request_pause(self.storm, true);
             }
-            Some(What::Storm { classes: 0, .. }) => {
+            Some(ChangeKind::Storm { classes: 0, .. }) => {
                 self.wire.request_pause(std::mem::take(&mut self.storm), false)
             }
-            Some(What::Storm { classes, .. }) => {
+            Some(ChangeKind::Storm { classes, .. }) => {
                 self.storm |= classes;
                 self.wire.request_pause(classes, true);
             }
-            Some(What::Routes { .. }) | None => {}
+            Some(ChangeKind::Routes { .. }) | None => {}
         }
         self.pump(now_ns, out);
     }

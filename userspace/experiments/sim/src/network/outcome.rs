@@ -7,7 +7,7 @@ use crate::network::builder::Node;
 use crate::network::host::Record;
 use crate::network::ideal::{Framing, Hop, delivery_ns, frame_ns};
 use crate::network::scenario::Scenario;
-use crate::network::switch::PortFigures;
+use crate::network::switch::PortCounters;
 use crate::network::topology::{PortSpec, Routes};
 use crate::network::workload::{Collective, Round};
 
@@ -298,7 +298,7 @@ pub(crate) fn collect(
                     });
                 }
                 for (port, figures) in ports[number as usize].iter().zip(figures) {
-                    let PortFigures { tx_bytes, max_bytes, max_class_bytes, paused_ns } = figures;
+                    let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = figures;
                     for (class, (deepest, paused_ns)) in
                         classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
                     {

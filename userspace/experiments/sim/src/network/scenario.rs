@@ -509,12 +509,12 @@ impl Control {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) at_ns: u64,
-    pub(crate) what: What,
+    pub(crate) what: ChangeKind,
 }
 
 /// Kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum ChangeKind {
     /// A link fails or recovers.
     Link { link: u32, up: bool },
     /// All switches adopt the routes after this many link changes.
@@ -533,18 +533,18 @@ pub(crate) fn changes(scenario: &Scenario) -> (Vec<Change>, Vec<Vec<u32>>) {
     for fault in faults {
         let at_ns = fault.at_ns;
         let what = match fault.kind {
-            FaultKind::LinkDown(link) => What::Link { link, up: false },
-            FaultKind::LinkUp(link) => What::Link { link, up: true },
-            FaultKind::StormBegins { host, classes } => What::Storm { host, classes },
-            FaultKind::StormEnds { host } => What::Storm { host, classes: 0 },
+            FaultKind::LinkDown(link) => ChangeKind::Link { link, up: false },
+            FaultKind::LinkUp(link) => ChangeKind::Link { link, up: true },
+            FaultKind::StormBegins { host, classes } => ChangeKind::Storm { host, classes },
+            FaultKind::StormEnds { host } => ChangeKind::Storm { host, classes: 0 },
         };
         changes.push(Change { at_ns, what });
-        if let What::Link { link, up } = what {
+        if let ChangeKind::Link { link, up } = what {
             down.retain(|other| *other != link);
             if !up {
                 down.push(link);
             }
-            let what = What::Routes { epoch: epochs.len() };
+            let what = ChangeKind::Routes { epoch: epochs.len() };
             changes.push(Change { at_ns: at_ns.saturating_add(scenario.switch.reroute_ns), what });
             epochs.push(down.clone());
         }

@@ -11,7 +11,7 @@ use crate::network::buffer::{Admission, Buffer};
 use crate::network::packet::{Kind, Packet};
 use crate::network::packet::{List, Pool};
 use crate::network::random::Random;
-use crate::network::scenario::{Balance, Change, Marking, Switching, What};
+use crate::network::scenario::{Balance, Change, ChangeKind, Marking, Switching};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::{NO_PORT, PortSpec, Routes};
 use crate::network::wire::{Inbound, Outbox, Wire};
@@ -117,7 +117,7 @@ pub(crate) struct Sample {
 
 /// Counters of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortFigures {
+pub(crate) struct PortCounters {
     pub(crate) tx_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) max_class_bytes: [u64; CLASSES],
@@ -321,8 +321,8 @@ impl Switch {
     }
 
     /// Counters of its ports up to now.
-    pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortFigures> {
-        let figures = |port: &Port| PortFigures {
+    pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortCounters> {
+        let figures = |port: &Port| PortCounters {
             tx_bytes: port.wire.tx_bytes,
             max_bytes: port.max_bytes.into(),
             max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes.into()),
@@ -445,13 +445,13 @@ impl Switch {
 
     fn on_change(&mut self, now_ns: u64, index: usize, out: &mut Outbox) {
         match self.rules.changes.get(index).map(|change| change.what) {
-            Some(What::Link { link, up }) => self.set_link(now_ns, link, up, out),
-            Some(What::Routes { epoch }) => {
+            Some(ChangeKind::Link { link, up }) => self.set_link(now_ns, link, up, out),
+            Some(ChangeKind::Routes { epoch }) => {
                 if let Some(routes) = self.rules.routes.get(epoch) {
                     self.routes = Arc::clone(routes);
                 }
             }
-            Some(What::Storm { .. }) | None => {}
+            Some(ChangeKind::Storm { .. }) | None => {}
         }
     }
 

@@ -1,13 +1,13 @@
 //! A queue of future items, whose cost per item depends on neither their number nor their times.
 
 /// Slots per wheel.
-const PLACES: usize = 1 << 10;
+const SLOTS: usize = 1 << 10;
 /// Lowest bit of a time that selects the slot of each wheel: 1 ns, 1 us, 1 ms and 4.3 s.
 const SHIFTS: [u32; 4] = [0, 10, 20, 32];
 /// Slots of all wheels.
-const ALL_PLACES: usize = SHIFTS.len() * PLACES;
+const ALL_SLOTS: usize = SHIFTS.len() * SLOTS;
 /// The last time with a slot: more than an hour.
-const LAST_NS: u64 = ((PLACES as u64) << SHIFTS[3]) - 1;
+const LAST_NS: u64 = ((SLOTS as u64) << SHIFTS[3]) - 1;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -25,11 +25,11 @@ pub(crate) struct Wheel<T> {
     /// Time of the next item; `u64::MAX` if empty.
     next_ns: u64,
     /// The last entry of each slot, or [`NONE`]; the first wheel's slots first.
-    last: Box<[u32; ALL_PLACES]>,
+    last: Box<[u32; ALL_SLOTS]>,
     /// The time of the earliest item of each slot, or `u64::MAX`.
-    least_ns: Box<[u64; ALL_PLACES]>,
+    first_ns: Box<[u64; ALL_SLOTS]>,
     /// Bit per non-empty slot.
-    filled: [u64; ALL_PLACES / 64],
+    filled: [u64; ALL_SLOTS / 64],
     /// Bit per non-zero word of `filled`.
     words: u64,
     entries: Vec<Entry<T>>,
@@ -53,9 +53,9 @@ impl<T: Copy> Wheel<T> {
             now_ns: 0,
             until_ns: until_ns.min(LAST_NS),
             next_ns: u64::MAX,
-            last: Box::new([NONE; ALL_PLACES]),
-            least_ns: Box::new([u64::MAX; ALL_PLACES]),
-            filled: [0; ALL_PLACES / 64],
+            last: Box::new([NONE; ALL_SLOTS]),
+            first_ns: Box::new([u64::MAX; ALL_SLOTS]),
+            filled: [0; ALL_SLOTS / 64],
             words: 0,
             entries: Vec::new(),
             free: NONE,
@@ -88,7 +88,7 @@ impl<T: Copy> Wheel<T> {
 
     /// The slot of a time from the current one to the last.
     #[inline]
-    fn place(&self, at_ns: u64) -> usize {
+    fn slot(&self, at_ns: u64) -> usize {
         let differs = self.now_ns ^ at_ns;
         let wheel = match differs >> SHIFTS[1] {
             0 => 0,
@@ -96,17 +96,17 @@ impl<T: Copy> Wheel<T> {
             0x400..0x10_0000 => 2,
             _ => 3,
         };
-        wheel * PLACES + (at_ns >> SHIFTS[wheel]) as usize % PLACES
+        wheel * SLOTS + (at_ns >> SHIFTS[wheel]) as usize % SLOTS
     }
 
     /// Appends an entry to its slot.
     #[inline]
     fn enter(&mut self, number: u32, at_ns: u64) {
-        let place = self.place(at_ns);
-        self.least_ns[place] = self.least_ns[place].min(at_ns);
-        self.filled[place / 64] |= 1 << (place % 64);
-        self.words |= 1 << (place / 64);
-        let last = std::mem::replace(&mut self.last[place], number);
+        let slot = self.slot(at_ns);
+        self.first_ns[slot] = self.first_ns[slot].min(at_ns);
+        self.filled[slot / 64] |= 1 << (slot % 64);
+        self.words |= 1 << (slot / 64);
+        let last = std::mem::replace(&mut self.last[slot], number);
         let first = match self.entries.get_mut(last as usize) {
             Some(last) => std::mem::replace(&mut last.next, number),
             None => number,
@@ -116,14 +116,14 @@ impl<T: Copy> Wheel<T> {
 
     /// Empties a slot and returns its last entry.
     #[inline]
-    fn empty(&mut self, place: usize) -> u32 {
-        let word = &mut self.filled[place / 64];
-        *word &= !(1 << (place % 64));
+    fn empty(&mut self, slot: usize) -> u32 {
+        let word = &mut self.filled[slot / 64];
+        *word &= !(1 << (slot % 64));
         if *word == 0 {
-            self.words &= !(1 << (place / 64));
+            self.words &= !(1 << (slot / 64));
         }
-        self.least_ns[place] = u64::MAX;
-        std::mem::replace(&mut self.last[place], NONE)
+        self.first_ns[slot] = u64::MAX;
+        std::mem::replace(&mut self.last[slot], NONE)
     }
 
     /// Time of the next item; `u64::MAX` if empty.
@@ -138,21 +138,21 @@ impl<T: Copy> Wheel<T> {
         if self.next_ns == u64::MAX {
             return None;
         }
-        let place = self.place(self.next_ns);
+        let slot = self.slot(self.next_ns);
         self.now_ns = self.next_ns;
-        if place >= PLACES {
-            self.come_near(place);
+        if slot >= SLOTS {
+            self.cascade(slot);
         }
-        let place = self.now_ns as usize % PLACES;
-        let last = self.last[place];
+        let slot = self.now_ns as usize % SLOTS;
+        let last = self.last[slot];
         let first = self.entries[last as usize].next;
         let entry = &mut self.entries[first as usize];
         let item = entry.item;
         let second = std::mem::replace(&mut entry.next, self.free);
         self.free = first;
         if first == last {
-            self.empty(place);
-            self.next_ns = self.least_ns();
+            self.empty(slot);
+            self.next_ns = self.first_ns();
         } else {
             self.entries[last as usize].next = second;
         }
@@ -162,14 +162,14 @@ impl<T: Copy> Wheel<T> {
     /// The time of the first item: that of the first non-empty slot, because no slot precedes the current time, and
     /// the first wheel's slots come first.
     #[inline]
-    fn least_ns(&self) -> u64 {
+    fn first_ns(&self) -> u64 {
         let Some(filled) = self.filled.get(self.words.trailing_zeros() as usize) else { return u64::MAX };
-        self.least_ns[(self.words.trailing_zeros() * 64 + filled.trailing_zeros()) as usize]
+        self.first_ns[(self.words.trailing_zeros() * 64 + filled.trailing_zeros()) as usize]
     }
 
     /// Advances time to the first item of this slot, which is not in the first wheel, and distributes its items.
-    fn come_near(&mut self, place: usize) {
-        let last = self.empty(place);
+    fn cascade(&mut self, slot: usize) {
+        let last = self.empty(slot);
         let mut number = self.entries[last as usize].next;
         loop {
             let Entry { at_ns, next, .. } = self.entries[number as usize];

@@ -15,7 +15,7 @@ use crate::network::topology::PortSpec;
 /// gap follows the rate. A CNP postpones it, so an early check is repeated.
 #[inline]
 #[must_use]
-pub(crate) fn look_again_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
+pub(crate) fn recheck_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
     if flow.machine.active == 0 {
         return (flow.next_ns > now_ns).then_some(flow.next_ns);
     }
@@ -315,7 +315,7 @@ mod tests {
         assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
         let mut looks = 0;
         let mut at_ns = now_ns;
-        while let Some(later_ns) = look_again_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {
+        while let Some(later_ns) = recheck_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {
             assert!(later_ns > at_ns);
             at_ns = later_ns;
             looks += 1;

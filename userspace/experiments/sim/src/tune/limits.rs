@@ -44,11 +44,11 @@ pub struct Bounds {
 }
 
 /// A limited metric: name, unit, value and limit.
-type Figure = (&'static str, fn(u64) -> String, u64, Option<u64>);
+type LimitedMetric = (&'static str, fn(u64) -> String, u64, Option<u64>);
 
 impl Bounds {
     /// The metrics of `score`.
-    fn each(self, score: &Score) -> [Figure; 3] {
+    fn each(self, score: &Score) -> [LimitedMetric; 3] {
         [
             ("deepest queue", render::bytes, score.queue_bytes, self.queue_bytes),
             ("pauses", |pauses| pauses.to_string(), score.pauses, self.pauses),
@@ -58,7 +58,7 @@ impl Bounds {
 
     /// Total relative excess over the limits.
     pub(super) fn excess(self, score: &Score) -> f64 {
-        let beyond = |(_, _, value, limit): Figure| {
+        let beyond = |(_, _, value, limit): LimitedMetric| {
             limit.map_or(0.0, |limit| value.saturating_sub(limit) as f64 / limit.max(1) as f64)
         };
         self.each(score).map(beyond).iter().sum()
@@ -66,7 +66,7 @@ impl Bounds {
 
     /// The limits that `score` exceeds, as text.
     pub(super) fn broken(self, score: &Score) -> Vec<String> {
-        let beyond = |(name, text, value, limit): Figure| {
+        let beyond = |(name, text, value, limit): LimitedMetric| {
             let limit = limit.filter(|limit| value > *limit)?;
             let more = match limit {
                 0 => String::new(),

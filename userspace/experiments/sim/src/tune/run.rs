@@ -19,7 +19,7 @@ const BATCH: usize = 8;
 /// Maximum draws for a valid and new candidate, before the search ends.
 const DRAWS: usize = 200;
 /// Offset of the second evaluation's seeds from those of the search.
-const APART: u64 = 1_000;
+const CHECK_SEED_OFFSET: u64 = 1_000;
 
 /// A candidate, or a preset.
 struct Tried {
@@ -37,7 +37,7 @@ struct Tried {
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
 pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
-    let checked = task.workloads(APART, task.check_seeds)?;
+    let checked = task.workloads(CHECK_SEED_OFFSET, task.check_seeds)?;
     let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
     let (setup, rate_bps) = (&task.setup, host_rate_bps(base));
     let space = Space::new(setup, rate_bps)?;

@@ -24,7 +24,7 @@ const BELOW: f64 = 100.0;
 
 /// Kind of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum DimensionKind {
     /// A parameter.
     Plain,
     /// Multiple of another parameter, which precedes it.
@@ -37,7 +37,7 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 struct Dimension {
     key: Key,
-    what: What,
+    what: DimensionKind,
     low: f64,
     high: f64,
 }
@@ -70,20 +70,21 @@ impl Space {
         let wred = |name: &str| key(&format!("wred.{class}.{name}"));
         let (kmin, ai_rate) = (wred("kmin")?, key("rpg_ai_rate")?);
         let table = [
-            (kmin, What::Plain, 2e3 * k, 400e3 * k),
-            (wred("kmax")?, What::Times(kmin), 1.1, 40.0),
-            (wred("pmax")?, What::Plain, 5e3, 1e6),
-            (ai_rate, What::Plain, 1e6 * k, 250e6 * k),
-            (key("rpg_hai_rate")?, What::Times(ai_rate), 1.0, 30.0),
-            (key("rpg_time_reset")?, What::Plain, 10e3, 1e6),
-            (key("dce_tcp_g")?, What::Gain, 1.0, 128.0),
-            (key("min_time_between_cnps")?, What::Plain, 1e3, 100e3),
+            (kmin, DimensionKind::Plain, 2e3 * k, 400e3 * k),
+            (wred("kmax")?, DimensionKind::Times(kmin), 1.1, 40.0),
+            (wred("pmax")?, DimensionKind::Plain, 5e3, 1e6),
+            (ai_rate, DimensionKind::Plain, 1e6 * k, 250e6 * k),
+            (key("rpg_hai_rate")?, DimensionKind::Times(ai_rate), 1.0, 30.0),
+            (key("rpg_time_reset")?, DimensionKind::Plain, 10e3, 1e6),
+            (key("dce_tcp_g")?, DimensionKind::Gain, 1.0, 128.0),
+            (key("min_time_between_cnps")?, DimensionKind::Plain, 1e3, 100e3),
         ];
         let fixed = setup.changes.clone();
         let mut dimensions = Vec::new();
         for (key, what, low, high) in table {
             // Keep Kmin at most a given Kmax, and R_AI at most a given R_HAI.
-            let is_its = |(_, other, ..): &&(Key, What, f64, f64)| *other == What::Times(key);
+            let is_its =
+                |(_, other, ..): &&(Key, DimensionKind, f64, f64)| *other == DimensionKind::Times(key);
             let multiple = table.iter().find(is_its).and_then(|(key, ..)| value_of(&fixed, *key));
             let high = multiple.map_or(high, |most| high.min(most.max(1.0)));
             let low = if low < high { low } else { high / BELOW };
@@ -109,9 +110,9 @@ impl Space {
             let Dimension { key, what, low, high } = *dimension;
             let drawn = low * (high / low).powf(number.clamp(0.0, 1.0));
             let value = match what {
-                What::Gain => 1_024.0 - drawn.round(),
-                What::Plain => two_digits(drawn).min(high),
-                What::Times(base) => {
+                DimensionKind::Gain => 1_024.0 - drawn.round(),
+                DimensionKind::Plain => two_digits(drawn).min(high),
+                DimensionKind::Times(base) => {
                     let base = value_of(&changes, base).unwrap_or(base.default() as f64);
                     two_digits(base * drawn).max(base)
                 }

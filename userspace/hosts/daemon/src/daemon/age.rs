@@ -17,7 +17,7 @@ use dcqcn_support::clock::monotonic_ns;
 use super::work::{Port, Settings, Work};
 
 /// Range of the interval between scans of a table.
-const LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+const SCAN_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 
 /// Interval of checking whether aging is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Work for Age {
         if rp_flows + np_flows != 0 {
             tracing::info!(iface = port.info.iface, rp_flows, np_flows, "idle flows removed");
         }
-        let (shortest, longest) = LOOK;
+        let (shortest, longest) = SCAN_INTERVAL;
         Ok((idle / 4).clamp(shortest, longest))
     }
 }

@@ -6,13 +6,13 @@ use dcqcn_loader::attach::{self, Change, Info, Refused, Request, Reverted, Which
 use dcqcn_telemetry::audit;
 
 /// An interface and its new parameters.
-pub(super) type Wanted = (String, Config);
+pub(super) type NewConfig = (String, Config);
 
 /// The change that `request` implies for an existing attachment, if any.
 ///
 /// # Errors
 /// The request needs a new attachment.
-pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> {
+pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<NewConfig>> {
     let running = attach::open(&info.iface)?.maps.params()?.config;
     let wanted = attach::revise(request, info, &running)?;
     Ok((wanted != running).then(|| (info.iface.clone(), wanted)))
@@ -22,7 +22,7 @@ pub(super) fn revised(request: &Request, info: &Info) -> Result<Option<Wanted>> 
 ///
 /// # Errors
 /// The parameters are rejected; nothing is changed.
-pub(super) fn set(changes: &[Wanted]) -> Result<()> {
+pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
     if changes.is_empty() {
         return Ok(());
     }

@@ -41,7 +41,7 @@ const LINE: Duration = Duration::from_secs(30);
 /// Time limit of a change: the verifier may run for every attached interface.
 const CHANGE: Duration = Duration::from_secs(300);
 /// Pause between two expensive reads.
-const REST: Duration = Duration::from_millis(5);
+const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after the system failed to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -289,7 +289,7 @@ impl Handler {
             (Arc::clone(&self.shared), Arc::clone(&self.snapshots).lock_owned().await);
         let read = move || {
             let result = what(&shared, &mut snapshots);
-            thread::sleep(REST);
+            thread::sleep(READ_PAUSE);
             result
         };
         tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?

@@ -19,7 +19,7 @@ const IDLE_PERIOD: Duration = Duration::from_millis(500);
 const PARAMS: Duration = Duration::from_secs(1);
 /// Minimum interval between readings of flows, also as a multiple of their duration, since the table may be large.
 const FLOWS: Duration = Duration::from_secs(2);
-const REST: u32 = 500;
+const PAUSE_FACTOR: u32 = 500;
 /// Maximum time since a flow sent for it to count, in nanoseconds.
 const ACTIVE_NS: u64 = 5_000_000_000;
 
@@ -61,7 +61,7 @@ impl Work for Sampler {
             }
         });
         if let Some((took, ..)) = flows {
-            self.flows_at = Instant::now() + FLOWS.max(took * REST);
+            self.flows_at = Instant::now() + FLOWS.max(took * PAUSE_FACTOR);
         }
         Ok(PERIOD)
     }

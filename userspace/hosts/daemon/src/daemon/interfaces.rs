@@ -34,7 +34,7 @@ const DROPPED: &str = "no longer in the file: detached";
 
 /// Number of interfaces attached between checks of signals and orders: one per CPU, as the verifier takes seconds for
 /// each.
-fn at_once() -> usize {
+fn batch_size() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
@@ -208,7 +208,7 @@ impl ManagedInterfaces {
             left -= 1;
             tell(self, left);
         }
-        for some in plan.attach.chunks(at_once()) {
+        for some in plan.attach.chunks(batch_size()) {
             if self.shared.is_ending() {
                 return Ok(());
             }
@@ -325,7 +325,7 @@ impl ManagedInterfaces {
         let attached = attach_all(&requests);
         for (request, result) in requests.iter().zip(attached) {
             let done = result.and_then(|info| {
-                tell_attached(&info);
+                log_attached(&info);
                 self.serve(info)
             });
             let index = some.iter().find(|(_, name)| *name == request.iface).map_or(0, |(index, _)| *index);
@@ -474,7 +474,7 @@ pub(super) fn free() {
     }
 }
 
-fn tell_attached(info: &Info) {
+fn log_attached(info: &Info) {
     let Info { iface, pacer, notes, .. } = info;
     tracing::info!(iface, pacer, notes = notes.join("; "), "attached");
 }

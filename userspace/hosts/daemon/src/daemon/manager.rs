@@ -18,7 +18,7 @@ use sd_notify::NotifyState;
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// `READY=1` was not delivered, and must be repeated.
-static OWED: AtomicBool = AtomicBool::new(false);
+static READY_PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Notifies systemd, if it is the parent.
 pub(super) fn notify(state: &[NotifyState<'_>]) {
@@ -30,7 +30,7 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             if state.iter().any(|state| matches!(state, NotifyState::Ready)) {
-                OWED.store(true, Ordering::Relaxed);
+                READY_PENDING.store(true, Ordering::Relaxed);
             }
             tracing::debug!(message = lines.join(" "), "systemd is busy; notification skipped");
         }
@@ -40,7 +40,7 @@ pub(super) fn notify(state: &[NotifyState<'_>]) {
 
 /// Repeats a pending `READY=1`.
 pub(super) fn catch_up() {
-    if OWED.swap(false, Ordering::Relaxed) {
+    if READY_PENDING.swap(false, Ordering::Relaxed) {
         notify(&[NotifyState::Ready]);
     }
 }

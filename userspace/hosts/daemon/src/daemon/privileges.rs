@@ -8,7 +8,8 @@ use dcqcn_loader::attach;
 use nix::sys::prctl;
 
 /// For programs and maps; for links and qdiscs; for programs with packet pointers.
-const KEPT: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
+const CAPABILITIES: [Capability; 3] =
+    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
 
 /// Permanently drops all privileges that attaching does not need. Called before any thread starts, because capabilities
 /// are per thread.
@@ -18,7 +19,7 @@ const KEPT: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, C
 pub(super) fn give_up() -> Result<()> {
     // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
-    let kept: CapsHashSet = KEPT.into_iter().collect();
+    let kept: CapsHashSet = CAPABILITIES.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("cannot clear the inheritable capabilities")?;
@@ -31,7 +32,7 @@ pub(super) fn give_up() -> Result<()> {
     }
     let left: CapsHashSet = caps::read(None, CapSet::Permitted)?.intersection(&kept).copied().collect();
     ensure!(
-        left.len() == KEPT.len(),
+        left.len() == CAPABILITIES.len(),
         "missing CAP_BPF, CAP_NET_ADMIN or CAP_PERFMON; run the daemon as root, or grant them (systemd CapabilityBoundingSet=)"
     );
     for set in [CapSet::Effective, CapSet::Permitted] {

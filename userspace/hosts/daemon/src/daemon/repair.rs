@@ -21,7 +21,7 @@ pub enum Repair {
 /// Period in which repairs are limited.
 const WINDOW: Duration = Duration::from_secs(600);
 /// Maximum repairs in that period: the operator must stop a program that keeps removing parts.
-const MOST: usize = 3;
+const MAX_REPAIRS: usize = 3;
 /// Delay between the first repair and the second; it doubles each time.
 const BACK_OFF: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ impl Attempts {
         let shift = u32::try_from(self.recent.len()).unwrap_or(u32::MAX).saturating_sub(1);
         let back_off = BACK_OFF.saturating_mul(1_u32.checked_shl(shift).unwrap_or(u32::MAX));
         match self.recent.last() {
-            _ if self.recent.len() >= MOST => Due::Stopped,
+            _ if self.recent.len() >= MAX_REPAIRS => Due::Stopped,
             Some(last) if now.duration_since(*last) < back_off => Due::Later,
             _ => {
                 self.has_stopped = false;

@@ -209,7 +209,7 @@ impl WorkerState {
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEEDS;
-        if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.look_for_parts() {
+        if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.check_parts() {
             self.publish();
         }
         if is_time {
@@ -284,7 +284,7 @@ impl WorkerState {
                 let again = refused.passes;
                 self.retry = again.then(|| Retry { at: Instant::now() + wait, waited: wait });
                 // Logged once, not at every retry.
-                if was_refused.is_none_or(|before| !is_alike(&before, &why)) {
+                if was_refused.is_none_or(|before| !equals_ignoring_numbers(&before, &why)) {
                     for line in refused.why.iter().flat_map(|text| text.lines()) {
                         tracing::error!(
                             file = name,
@@ -335,7 +335,7 @@ impl WorkerState {
 }
 
 /// Whether two errors are equal apart from numbers, such as a remaining time.
-fn is_alike(one: &str, other: &str) -> bool {
+fn equals_ignoring_numbers(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
     words(one) == words(other)
 }

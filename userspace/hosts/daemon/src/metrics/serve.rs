@@ -30,9 +30,9 @@ use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
 
 /// Time limit for receiving a request.
-const ASKING: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a connection.
-const WHOLE: Duration = Duration::from_secs(30);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request, bytes.
 const REQUEST_BYTES: usize = 16 << 10;
 /// Maximum number of connections. A further one replaces the oldest that has sent no request.
@@ -260,12 +260,12 @@ impl Server {
 async fn connection(stream: TcpStream, router: Router) {
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(ASKING)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .max_buf_size(REQUEST_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Errors of a connection concern its client only.
-    let _ = timeout(WHOLE, serving).await;
+    let _ = timeout(CONNECTION_TIMEOUT, serving).await;
 }
 
 fn router(exporter: &Arc<Exporter>, has_asked: &Arc<AtomicBool>) -> Router {

@@ -101,7 +101,7 @@ pub(super) struct Edits {
 }
 
 #[derive(Debug, Args)]
-struct EditWords {
+struct EditArgs {
     /// Interfaces, separated by commas or spaces, then assignments.
     #[arg(value_name = "IFACE|KEY=VALUE", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key_value))]
     words: Vec<Word>,
@@ -132,7 +132,7 @@ impl FromStr for Word {
 
 impl FromArgMatches for Edits {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let EditWords { words, all, profile } = EditWords::from_arg_matches(matches)?;
+        let EditArgs { words, all, profile } = EditArgs::from_arg_matches(matches)?;
         let mut edits = Self { ifaces: Vec::new(), all, profile, changes: Vec::new() };
         for word in words {
             match word {
@@ -155,11 +155,11 @@ impl FromArgMatches for Edits {
 
 impl Args for Edits {
     fn augment_args(command: Command) -> Command {
-        EditWords::augment_args(command)
+        EditArgs::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        EditWords::augment_args_for_update(command)
+        EditArgs::augment_args_for_update(command)
     }
 }
 

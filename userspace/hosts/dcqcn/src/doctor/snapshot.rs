@@ -404,8 +404,8 @@ impl Shaper {
     /// Rate sent while packets waited nearly all the time; `None` if they did not, or without samples.
     pub(super) fn served_bps(&self) -> Option<u64> {
         /// Minimum number of samples.
-        const ENOUGH: u32 = 10;
-        let busy = self.looks >= ENOUGH && self.waiting >= self.looks - self.looks / 10;
+        const MIN_SAMPLES: u32 = 10;
+        let busy = self.looks >= MIN_SAMPLES && self.waiting >= self.looks - self.looks / 10;
         let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
         busy.then(|| u64::try_from(bits / u128::from(self.observed_ns.max(1))).unwrap_or(u64::MAX))
     }

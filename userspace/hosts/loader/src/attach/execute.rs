@@ -54,7 +54,7 @@ pub(super) fn out(
     let mut carried =
         plan.steps.iter().try_for_each(|step| journal.record(step.clone(), |info| carrier.take(step, info)));
     if carried.is_ok() {
-        carried = keep_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
+        carried = retain_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
     }
     let Err(error) = carried else {
         return Ok(journal.record.info);
@@ -73,7 +73,7 @@ pub(super) fn out(
 /// Restricts the offloads to restore to those that attaching disabled.
 ///
 /// The user may disable others from now on.
-fn keep_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
+fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
     for owed in &mut record.owed {
         if let UndoStep::Offloads { ifindex, features } = owed {
             let active = netlink.offloads(*ifindex)?;
@@ -119,7 +119,7 @@ impl Carrier<'_> {
             UndoStep::Qdisc { .. } => {}
             UndoStep::Clsact => return hooks::add_clsact(link),
             UndoStep::Stripping { ifindex, features } => {
-                return self.keep_tags(*ifindex, features, info);
+                return self.preserve_tags(*ifindex, features, info);
             }
             UndoStep::Filter { hook, .. } | UndoStep::Link { pin: hook } => {
                 let Some(ebpf) = &mut self.ebpf else {
@@ -162,7 +162,7 @@ impl Carrier<'_> {
     }
 
     /// Disables VLAN stripping, or falls back to generic XDP, which does not lose the tags.
-    fn keep_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
+    fn preserve_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
         self.netlink.set_features(ifindex, features, false)?;
         let kept = self.netlink.vlan_stripping(ifindex)?.join(", ");
         let lost = format!(
@@ -200,11 +200,11 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =
             Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
-        self.place.make_pins(link.index)?;
+        self.place.create_pin_dir(link.index)?;
         let mut ebpf = {
             let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
             self.share()?;
-            dataplane::make_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
+            dataplane::create_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
         };
         dataplane::load_programs(&mut ebpf, info.which(), &info.program_names())?;
         failpoint::step("the maps are pinned");

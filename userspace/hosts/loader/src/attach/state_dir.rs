@@ -60,7 +60,7 @@ impl Drop for Held {
 type Stamp = (u64, u64, i64, i64);
 
 /// Maximum number of parsed journals, some of them removed.
-const MOST_PARSED: usize = 4_096;
+const MAX_PARSED: usize = 4_096;
 
 /// Journals as last parsed: the daemon reads hundreds of them every second.
 static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Record)>> = Mutex::new(BTreeMap::new());
@@ -144,7 +144,7 @@ impl StateDir {
     }
 
     /// Creates the directory of an interface's pins, with the lock held.
-    pub(super) fn make_pins(&self, ifindex: u32) -> Result<(), Error> {
+    pub(super) fn create_pin_dir(&self, ifindex: u32) -> Result<(), Error> {
         make_dir(&self.pins, 0o700)?;
         make_dir(&self.pins(ifindex), 0o700)
     }
@@ -234,7 +234,7 @@ impl StateDir {
             Err(source) => return Err(failed(source)),
         };
         let record = super::journal::parse(&path, &text)?;
-        if known.len() >= MOST_PARSED {
+        if known.len() >= MAX_PARSED {
             known.clear();
         }
         known.insert(path, (stamp, record.clone()));

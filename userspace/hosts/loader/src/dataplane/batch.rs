@@ -10,14 +10,14 @@ use super::{Error, Maps};
 use crate::syscall::{Batch, lookup_batch};
 
 /// Elements per call.
-const AT_ONCE: usize = 256;
+const BATCH: usize = 256;
 
 impl Maps {
     /// Number of flows in the NP table. Each set is read once, without its lock.
     pub fn np_count(&self) -> Result<usize, Error> {
         let failed = |source| Error::Map { name: "NP", source };
         // Overwritten by the reads.
-        let mut sets = vec![self.np.get()?.get(&0, 0).map_err(failed)?; AT_ONCE];
+        let mut sets = vec![self.np.get()?.get(&0, 0).map_err(failed)?; BATCH];
         let (mut flows, mut last) = (0, None);
         loop {
             let (read, next) = read(self.np.get()?, last, &mut sets).map_err(failed)?;

@@ -131,7 +131,7 @@ impl Maps {
         fence(Ordering::Release);
         self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))?;
         let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
-        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < REST_NS {
+        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < MIN_REUSE_NS {
             wait_for_programs();
         }
         Ok(())
@@ -412,7 +412,7 @@ fn forget<K: Pod, V: Pod>(map: &mut HashMap<MapData, K, V>, id: &K) -> Result<()
 /// Minimum time before a slot of parameters is written again.
 ///
 /// Programs run for microseconds with soft interrupts disabled, so none still reads it after that time.
-const REST_NS: u64 = 1_000_000_000;
+const MIN_REUSE_NS: u64 = 1_000_000_000;
 
 /// Waits until every program that may use the old parameters has ended.
 ///

@@ -17,7 +17,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, so
 /// are. With a short pause they are stopped for little longer than necessary.
 const DRAINS: u64 = 2;
 /// Minimum length of a pause: the maximum delay of a poll.
-const LEAST_NS: u64 = 10_000_000;
+const MIN_PAUSE_NS: u64 = 10_000_000;
 /// Socket priority: the first band of qdiscs that map priorities to bands (pfifo_fast, prio); needs no
 /// capability.
 const PRIORITY: i32 = 6;
@@ -37,7 +37,7 @@ impl Port {
         let drain_ns =
             u128::from(depth_bytes) * 8_000_000_000 * u128::from(DRAINS) / u128::from(drain_bps.max(1));
         let longest_ns = u64::from(u16::MAX) * QUANTUM_BITS * 1_000_000_000 / self.rate_bps;
-        u64::try_from(drain_ns).unwrap_or(u64::MAX).max(LEAST_NS).min(longest_ns)
+        u64::try_from(drain_ns).unwrap_or(u64::MAX).max(MIN_PAUSE_NS).min(longest_ns)
     }
 
     /// Converts a time to quanta of this link, rounded up.

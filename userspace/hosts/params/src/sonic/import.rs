@@ -314,7 +314,7 @@ impl<'a> Reader<'a> {
                     for (name, value) in curve.into_iter().chain(limit).chain(ecn_value) {
                         self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
                     }
-                    self.rest_of_profile(&profile, ecn == Some(true))?;
+                    self.other_profile_fields(&profile, ecn == Some(true))?;
                 }
                 // The missing table is listed already.
                 None if row.name_in("wred_profile", "WRED_PROFILE")?.is_some() => {}
@@ -413,7 +413,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists fields of a profile other than the marking of green packets.
-    fn rest_of_profile(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
+    fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
         let colours: Vec<_> = profile
             .fields()
             .filter(|field| {

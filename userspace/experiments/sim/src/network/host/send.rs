@@ -14,7 +14,7 @@ use super::flight::Flight;
 use crate::network::nscc::Law;
 use crate::network::packet::{Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
-use crate::network::wire::look_again_ns;
+use crate::network::wire::recheck_ns;
 
 /// A flow that is not acknowledged yet.
 #[derive(Clone, Copy, Debug)]
@@ -387,7 +387,7 @@ impl SendQp {
         if self.flight.is_some() {
             return None;
         }
-        look_again_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
+        recheck_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
     }
 
     /// Nothing in flight and nothing to send.

@@ -58,7 +58,7 @@ impl ManagedInterfaces {
     }
 
     /// Logs, once, missing parts of attachments and their return. Returns whether the state has changed.
-    pub(in crate::daemon) fn look_for_parts(&mut self) -> bool {
+    pub(in crate::daemon) fn check_parts(&mut self) -> bool {
         let sweep = match attach::Sweep::take() {
             Ok(sweep) => sweep,
             Err(error) => {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_support::clock::boottime_ns;
 
-use super::{DROPPED, ManagedInterfaces, at_once, attach_all, tell_attached};
+use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, log_attached};
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Reload, ReloadOptions, Scope};
 use crate::daemon::{chain, change};
@@ -131,19 +131,19 @@ impl ManagedInterfaces {
         &mut self,
         plan: &Reload,
         new: &Config,
-        changes: &[change::Wanted],
+        changes: &[change::NewConfig],
     ) -> std::result::Result<(), Refused> {
         let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
         let gone =
             self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut refused) = (Vec::new(), Refused::none());
-        for some in requests.chunks(at_once()) {
+        for some in requests.chunks(batch_size()) {
             self.shared.step();
             for (request, result) in some.iter().zip(attach_all(some)) {
                 match result {
                     Ok(info) => {
-                        tell_attached(&info);
+                        log_attached(&info);
                         fresh.push(info);
                     }
                     // Interfaces that failed before the reload may still fail.

@@ -19,7 +19,7 @@ use crate::daemon::chain;
 use crate::shared_state::{Health, lock};
 
 /// Delay before a failed task restarts.
-const REST: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// Minimum rest that ends at the same time for all interfaces.
 const SHARED: Duration = Duration::from_millis(100);
@@ -160,7 +160,7 @@ impl Looper {
                 // The socket may be the cause.
                 *netlink = None;
                 entry.state = State::New;
-                entry.due = Some(Instant::now() + REST);
+                entry.due = Some(Instant::now() + RESTART_DELAY);
             }
         }
     }

@@ -10,7 +10,7 @@ use dcqcn_telemetry::audit;
 
 use super::overrides::{checked_interfaces, unix_s};
 use super::persisted::{self, Persisted, Trial, Written};
-use super::{Refused, ReloadOptions, WorkerState, is_alike};
+use super::{Refused, ReloadOptions, WorkerState, equals_ignoring_numbers};
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
@@ -20,9 +20,9 @@ const NAME: usize = 100;
 /// Maximum length of the requester and the reason, in characters.
 const WHY: usize = 1_000;
 /// Delay before a failed revert is retried.
-const AGAIN: Duration = Duration::from_secs(10);
+const REVERT_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Characters of a rejection in the audit log.
-const MOST_LOGGED: usize = 2_000;
+const MAX_LOGGED: usize = 2_000;
 
 impl WorkerState {
     /// Processes a client's request, and replies.
@@ -41,10 +41,10 @@ impl WorkerState {
             && !matches!(order, Order::Reload)
         {
             // A client must not fill the logs, neither with long entries nor with many.
-            let why: String = refused.to_string().chars().take(MOST_LOGGED).collect();
+            let why: String = refused.to_string().chars().take(MAX_LOGGED).collect();
             let entry = format!("requested over the socket by {peer}: {why}");
             // Temporary rejections are retried, possibly often.
-            let is_logged = refused.passes && is_alike(&rejection, &why);
+            let is_logged = refused.passes && equals_ignoring_numbers(&rejection, &why);
             if refused.passes {
                 self.rejection.clone_from(&why);
             }
@@ -173,7 +173,7 @@ impl WorkerState {
         match self.revert() {
             Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
             Err(refused) => {
-                self.overrides.confirm_until = Some(Instant::now() + AGAIN);
+                self.overrides.confirm_until = Some(Instant::now() + REVERT_RETRY_DELAY);
                 tracing::error!(name, error = %refused, "override not confirmed in time; cannot revert it");
             }
         }

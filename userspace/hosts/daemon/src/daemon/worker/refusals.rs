@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Burst of logged rejections.
-const AT_ONCE: u32 = 20;
+const BURST: u32 = 20;
 /// Time per further rejection.
 const ONE_MORE: Duration = Duration::from_secs(60);
 
@@ -19,16 +19,16 @@ pub(super) struct Refusals {
 
 impl Refusals {
     pub(super) fn new(now: Instant) -> Self {
-        Self { left: AT_ONCE, since: now, passed_over: 0 }
+        Self { left: BURST, since: now, passed_over: 0 }
     }
 
     /// The text to log, if allowed: `text`, with the number of omitted rejections.
     pub(super) fn entry(&mut self, text: String, now: Instant) -> Option<String> {
-        while self.left < AT_ONCE && now.duration_since(self.since) >= ONE_MORE {
+        while self.left < BURST && now.duration_since(self.since) >= ONE_MORE {
             self.left += 1;
             self.since += ONE_MORE;
         }
-        if self.left == AT_ONCE {
+        if self.left == BURST {
             self.since = now;
         }
         let Some(left) = self.left.checked_sub(1) else {

@@ -220,7 +220,7 @@ fn bottleneck(config: &Config, tc: usize, seen: u64, packet_bytes: u64) -> Bottl
 }
 
 /// The largest number of flows whose fixed point is on the ramp; `None` if the model does not apply.
-fn most_flows(bottleneck: Bottleneck<'_>) -> Option<u64> {
+fn max_flows_on_ramp(bottleneck: Bottleneck<'_>) -> Option<u64> {
     let on_ramp =
         |flows| fluid::fixed_point(&Bottleneck { flows, ..bottleneck }).map(|point| !point.beyond_pmax);
     if !on_ramp(1)? {
@@ -243,7 +243,8 @@ pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
             let seen = flows(snapshot);
             let bottleneck = bottleneck(&known.config, tc, seen, frame_bytes);
             let Bottleneck { config, flows: flows_expected, .. } = bottleneck;
-            let (Some(most), Some(point)) = (most_flows(bottleneck), fluid::fixed_point(&bottleneck)) else {
+            let (Some(most), Some(point)) = (max_flows_on_ramp(bottleneck), fluid::fixed_point(&bottleneck))
+            else {
                 continue;
             };
             if !point.beyond_pmax {

@@ -185,12 +185,12 @@ pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
 /// `sender-ce`: a queue leaves some packets unmarked; a sender with CE in its ToS leaves none.
 pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
     /// Fewer packets may be one burst through a full queue.
-    const ENOUGH: u64 = 100;
+    const MIN_PACKETS: u64 = 100;
     let mut findings = Vec::new();
     for known in known(snapshot).filter(|known| known.seen.is_between_readings) {
         let arrived = |stat: Stat| known.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
         let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
-        if marked < ENOUGH || marked < data {
+        if marked < MIN_PACKETS || marked < data {
             continue;
         }
         let what =

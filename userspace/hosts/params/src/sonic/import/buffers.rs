@@ -6,7 +6,7 @@ use dcqcn_common::params::Config;
 use super::{Error, Reader, Row};
 
 /// Maximum bytes of a parameter.
-const MOST_BYTES: u64 = 1_000_000_000;
+const MAX_BYTES: u64 = 1_000_000_000;
 /// Imported fields of a profile: SONiC's name, and the parameter's.
 const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
 /// Fields that are not used here, and not listed.
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         };
         if is_lossless {
             for (field, parameter) in FIELDS {
-                if let Some(bytes) = self.value(&profile, field, 0..=MOST_BYTES, "bytes")? {
+                if let Some(bytes) = self.value(&profile, field, 0..=MAX_BYTES, "bytes")? {
                     let from = format!("BUFFER_PROFILE|{} {field}", profile.key());
                     self.set(from, &profile, &of(parameter), bytes)?;
                 }
