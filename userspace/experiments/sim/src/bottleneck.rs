@@ -26,7 +26,7 @@ use self::endpoints::{Qp, Reply, Sender};
 use self::port::Port;
 use self::tcp::Tcp;
 use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
-use crate::network::{Packet, PacketKind, Random, Recovery, Transport, Turn};
+use crate::network::{Packet, PacketKind, Random, Recovery, SendPhase, Transport};
 
 /// Events between two progress reports: some ten milliseconds.
 const REPORT_EVERY: u64 = 1 << 16;
@@ -153,7 +153,7 @@ impl Simulation<'_> {
         let now_ns = self.now_ns;
         match event {
             Event::Due(flow) => {
-                self.qps[flow as usize].send.turn = Turn::Idle;
+                self.qps[flow as usize].send.phase = SendPhase::Idle;
                 self.wake(flow);
             }
             Event::Window(flow) => self.on_window(flow),

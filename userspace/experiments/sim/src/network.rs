@@ -32,7 +32,7 @@ pub mod workload;
 
 pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
 pub use engine::{Progress, run};
-pub(crate) use host::{Address, Answer, Completed, ReceiveQp, SendQp, Turn, limiter};
+pub(crate) use host::{Address, Answer, Completed, ReceiveQp, SendPhase, SendQp, limiter};
 pub use outcome::*;
 pub(crate) use packet::{Kind as PacketKind, MAX_PACKETS, Packet};
 pub use random::Random;

@@ -11,7 +11,8 @@ use super::Simulation;
 use super::agenda::{Event, PfcFrame};
 use super::port::{Dropped, PauseChange};
 use crate::network::{
-    Address, Answer, Packet, PacketKind, ReceiveQp, Recovery, SendQp, Transmitter, Transport, Turn, limiter,
+    Address, Answer, Packet, PacketKind, ReceiveQp, Recovery, SendPhase, SendQp, Transmitter, Transport,
+    limiter,
 };
 use crate::{FlowCounters, RoceGroup, Work};
 
@@ -231,7 +232,7 @@ impl Simulation<'_> {
         match self.tcp_index(flow) {
             None => {
                 let qp = &mut self.qps[flow as usize];
-                if qp.send.turn == Turn::Idle && qp.send.has_data(&self.transports[qp.group as usize]) {
+                if qp.send.phase == SendPhase::Idle && qp.send.has_data(&self.transports[qp.group as usize]) {
                     self.wake_idle(flow);
                 }
             }
@@ -250,11 +251,11 @@ impl Simulation<'_> {
     fn wake_idle(&mut self, flow: u32) {
         let qp = &mut self.qps[flow as usize];
         if let Some(due_ns) = qp.send.due_ns(&self.params[qp.group as usize], self.now_ns) {
-            qp.send.turn = Turn::Waiting;
+            qp.send.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due(flow));
             return;
         }
-        qp.send.turn = Turn::Ready;
+        qp.send.phase = SendPhase::Ready;
         let sender = qp.sender;
         self.enqueue(sender, flow);
     }
@@ -295,7 +296,7 @@ impl Simulation<'_> {
                 let qp = &mut self.qps[flow as usize];
                 let (group, send) = (qp.group as usize, &mut qp.send);
                 let packet = send.next_packet(&self.params[group], &self.transports[group], now_ns);
-                send.turn = if packet.is_some() { Turn::Sending } else { Turn::Idle };
+                send.phase = if packet.is_some() { SendPhase::Sending } else { SendPhase::Idle };
                 qp.counters.sent_packets += u64::from(packet.is_some());
                 (packet, packet.and_then(|_| send.set_timer(now_ns, &self.transports[group])))
             }
@@ -326,7 +327,7 @@ impl Simulation<'_> {
         self.up.enter(self.now_ns, usize::from(nic.delay), packet);
         self.counters.sent_packets += 1;
         match self.tcp_index(packet.qp) {
-            None => self.qps[packet.qp as usize].send.turn = Turn::Idle,
+            None => self.qps[packet.qp as usize].send.phase = SendPhase::Idle,
             Some(i) => self.tcps[i].queued = false,
         }
         self.wake(packet.qp);

@@ -17,7 +17,7 @@ use dcqcn_common::params::Params;
 use self::admission::Admitted;
 use self::flight::Flight;
 pub(crate) use self::receive::{Answer, ReceiveQp};
-pub(crate) use self::send::{Address, Completed, SendQp, Turn};
+pub(crate) use self::send::{Address, Completed, SendPhase, SendQp};
 use self::window_end::WindowEnds;
 pub(crate) use self::window_end::limiter;
 use crate::network::agenda::{Agenda, Event};
@@ -32,7 +32,7 @@ use crate::network::workload::{Edge, Pair, Wait, Workload};
 
 /// AETH of an ACK or NAK, in place of a payload.
 const AETH_BYTES: u16 = 4;
-/// [`Place::slot`]: the QP has no state, not yet or not any more.
+/// [`QpEntry::slot`]: the QP has no state, not yet or not any more.
 const NO_SLOT: u32 = u32::MAX;
 
 /// State shared by all hosts.
@@ -85,7 +85,7 @@ pub(crate) struct HostCounters {
 
 /// A queue pair of this host.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct QpEntry {
     pair: u32,
     slot: u32,
     /// Incomplete flows.
@@ -123,14 +123,14 @@ pub(crate) struct Host {
     pub(crate) counters: HostCounters,
     inbound: Inbound,
     pub(crate) hops: u64,
-    sends: Vec<Place>,
+    sends: Vec<QpEntry>,
     pool: Pool,
     /// NSCC on this host's link.
     law: Option<Law>,
     number: u32,
     scheduler: Scheduler,
     lines: [Line; CLASSES],
-    receives: Vec<Place>,
+    receives: Vec<QpEntry>,
     free_senders: Vec<u32>,
     receivers: Vec<ReceiveQp>,
     free_receivers: Vec<u32>,
@@ -192,14 +192,14 @@ impl Host {
     /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
         let places = if sends { &mut self.sends } else { &mut self.receives };
-        places.push(Place { pair, slot: NO_SLOT, left: 0 });
+        places.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
     }
 
     /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
         let places = if sends { &mut self.sends } else { &mut self.receives };
-        if let Some(place) = places.get_mut(local as usize) {
-            place.left += 1;
+        if let Some(entry) = places.get_mut(local as usize) {
+            entry.left += 1;
         }
     }
 
@@ -240,9 +240,9 @@ impl Host {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             match event {
                 Event::Arrival => {
-                    if let Some(place) = self.inbound.take(&self.pool, &mut self.agenda, 0) {
-                        let packet = *self.pool.packet(place);
-                        self.pool.give(place);
+                    if let Some(slot) = self.inbound.take(&self.pool, &mut self.agenda, 0) {
+                        let packet = *self.pool.packet(slot);
+                        self.pool.free(slot);
                         self.on_arrival(now_ns, packet, out);
                     }
                 }
@@ -252,9 +252,9 @@ impl Host {
                 }
                 Event::Due => {
                     if let Some(qp) =
-                        self.senders.get_mut(index as usize).filter(|qp| qp.turn == Turn::Waiting)
+                        self.senders.get_mut(index as usize).filter(|qp| qp.phase == SendPhase::Waiting)
                     {
-                        qp.turn = Turn::Idle;
+                        qp.phase = SendPhase::Idle;
                         self.wake(now_ns, index, out);
                     }
                 }
@@ -292,11 +292,11 @@ impl Host {
     #[inline]
     fn wake(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         let qp = &mut self.senders[slot as usize];
-        if qp.turn != Turn::Idle || !qp.has_data(&self.rules.transport) {
+        if qp.phase != SendPhase::Idle || !qp.has_data(&self.rules.transport) {
             return;
         }
         if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
-            qp.turn = Turn::Waiting;
+            qp.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
             return;
         }
@@ -312,7 +312,7 @@ impl Host {
             }
             return;
         }
-        qp.turn = Turn::Ready;
+        qp.phase = SendPhase::Ready;
         self.lines[usize::from(class)].ready.push_back(slot);
         self.waiting |= 1 << class;
         self.pump(now_ns, out);
@@ -357,12 +357,12 @@ impl Host {
                 let qp = &mut self.senders[slot as usize];
                 if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
                     // Its rate was cut while it was queued.
-                    qp.turn = Turn::Waiting;
+                    qp.phase = SendPhase::Waiting;
                     self.agenda.at(due_ns, Event::Due, slot);
                     return None;
                 }
                 let packet = qp.next_packet(&self.params, &self.rules.transport, now_ns);
-                qp.turn = Turn::Idle;
+                qp.phase = SendPhase::Idle;
                 Some((packet?, Some(slot)))
             }),
         };
@@ -385,11 +385,11 @@ impl Host {
         }
         let free_ns = self.wire.transmitter.free_ns();
         if let Some(due_ns) = qp.due_ns(&self.params, now_ns).filter(|due_ns| *due_ns > free_ns) {
-            qp.turn = Turn::Waiting;
+            qp.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
         } else {
             // The next packet is due when the link is free again.
-            qp.turn = Turn::Ready;
+            qp.phase = SendPhase::Ready;
             self.lines[class].ready.push_back(slot);
             self.waiting |= 1 << class;
         }
@@ -422,8 +422,8 @@ impl Host {
 
     /// Retransmissions of incomplete QPs.
     pub(crate) fn retransmitted(&self) -> u64 {
-        let live = self.sends.iter().filter(|place| place.slot != NO_SLOT);
-        live.map(|place| self.senders[place.slot as usize].retransmitted).sum::<u64>()
+        let live = self.sends.iter().filter(|entry| entry.slot != NO_SLOT);
+        live.map(|entry| self.senders[entry.slot as usize].retransmitted).sum::<u64>()
             + self.counters.retransmitted
     }
 
@@ -494,7 +494,7 @@ impl Host {
         let is_admitted = self.rules.transport.admission.is_some();
         let flight = self.law.as_ref().map(Flight::new);
         let qp = SendQp::new(address, id, &self.params, is_admitted, flight);
-        let slot = place(&mut self.senders, &mut self.free_senders, qp);
+        let slot = store(&mut self.senders, &mut self.free_senders, qp);
         self.sends[local as usize].slot = slot;
         slot
     }
@@ -525,7 +525,7 @@ const fn flow_id(pair: Pair, number: u32) -> FlowId {
 }
 
 /// Stores `item` in a free slot, or a new one.
-fn place<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
+fn store<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
     match free.pop() {
         Some(slot) => {
             items[slot as usize] = item;

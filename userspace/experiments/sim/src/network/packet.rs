@@ -106,17 +106,17 @@ impl Default for List {
 impl Pool {
     /// Allocates a slot for a packet that arrives at `at_ns`.
     #[inline]
-    pub(crate) fn take(&mut self, at_ns: u64, packet: Packet) -> u32 {
-        let slot = Slot { at_ns, packet, next: NONE };
+    pub(crate) fn allocate(&mut self, at_ns: u64, packet: Packet) -> u32 {
+        let content = Slot { at_ns, packet, next: NONE };
         match self.slots.get_mut(self.free as usize) {
             Some(free) => {
-                let place = self.free;
+                let slot = self.free;
                 self.free = free.next;
-                *free = slot;
-                place
+                *free = content;
+                slot
             }
             None => {
-                self.slots.push(slot);
+                self.slots.push(content);
                 self.slots.len() as u32 - 1
             }
         }
@@ -124,14 +124,14 @@ impl Pool {
 
     /// Frees a slot.
     #[inline]
-    pub(crate) fn give(&mut self, place: u32) {
-        self.slots[place as usize].next = self.free;
-        self.free = place;
+    pub(crate) fn free(&mut self, slot: u32) {
+        self.slots[slot as usize].next = self.free;
+        self.free = slot;
     }
 
     #[inline]
-    pub(crate) fn packet(&mut self, place: u32) -> &mut Packet {
-        &mut self.slots[place as usize].packet
+    pub(crate) fn packet(&mut self, slot: u32) -> &mut Packet {
+        &mut self.slots[slot as usize].packet
     }
 }
 
@@ -142,14 +142,14 @@ impl List {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, pool: &mut Pool, place: u32) {
-        pool.slots[place as usize].next = NONE;
+    pub(crate) fn push(&mut self, pool: &mut Pool, slot: u32) {
+        pool.slots[slot as usize].next = NONE;
         if self.is_empty() {
-            self.head = place;
+            self.head = slot;
         } else {
-            pool.slots[self.tail as usize].next = place;
+            pool.slots[self.tail as usize].next = slot;
         }
-        self.tail = place;
+        self.tail = slot;
     }
 
     #[inline]
@@ -157,9 +157,9 @@ impl List {
         if self.is_empty() {
             return None;
         }
-        let place = self.head;
-        self.head = pool.slots[place as usize].next;
-        Some(place)
+        let slot = self.head;
+        self.head = pool.slots[slot as usize].next;
+        Some(slot)
     }
 
     /// When the first packet arrives.
@@ -177,7 +177,7 @@ impl List {
     /// Number of packets.
     pub(crate) fn len(self, pool: &Pool) -> u64 {
         let next =
-            |place: &u32| pool.slots.get(*place as usize).map(|slot| slot.next).filter(|next| *next != NONE);
+            |slot: &u32| pool.slots.get(*slot as usize).map(|slot| slot.next).filter(|next| *next != NONE);
         let first = (!self.is_empty()).then_some(self.head);
         std::iter::successors(first, next).count() as u64
     }
@@ -212,14 +212,14 @@ mod tests {
             let mut expected: [VecDeque<u32>; 3] = Default::default();
             for ((enters, list), psn) in steps.into_iter().zip(1..) {
                 if enters {
-                    let place = pool.take(psn.into(), packet(psn));
-                    lists[list].push(&mut pool, place);
+                    let slot = pool.allocate(psn.into(), packet(psn));
+                    lists[list].push(&mut pool, slot);
                     expected[list].push_back(psn);
                 } else {
                     let popped = lists[list].pop(&pool);
-                    prop_assert_eq!(popped.map(|place| pool.packet(place).psn), expected[list].pop_front());
-                    if let Some(place) = popped {
-                        pool.give(place);
+                    prop_assert_eq!(popped.map(|slot| pool.packet(slot).psn), expected[list].pop_front());
+                    if let Some(slot) = popped {
+                        pool.free(slot);
                     }
                 }
                 let own = &expected[list];

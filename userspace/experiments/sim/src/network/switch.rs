@@ -180,10 +180,10 @@ impl Switch {
             match event {
                 Event::Arrival => {
                     let inbound = &mut self.inbound[usize::from(port)];
-                    if let Some(place) = inbound.take(&self.pool, &mut self.agenda, port)
-                        && !self.on_arrival(now_ns, port, place, out)
+                    if let Some(slot) = inbound.take(&self.pool, &mut self.agenda, port)
+                        && !self.on_arrival(now_ns, port, slot, out)
                     {
-                        self.pool.give(place);
+                        self.pool.free(slot);
                     }
                 }
                 Event::Done => {
@@ -198,10 +198,10 @@ impl Switch {
         }
     }
 
-    /// The packet at `place` arrives; returns whether it is stored.
+    /// The packet at `slot` arrives; returns whether it is stored.
     #[inline]
-    fn on_arrival(&mut self, now_ns: u64, ingress: u16, place: u32, out: &mut Outbox) -> bool {
-        let packet = self.pool.packet(place);
+    fn on_arrival(&mut self, now_ns: u64, ingress: u16, slot: u32, out: &mut Outbox) -> bool {
+        let packet = self.pool.packet(slot);
         packet.ingress = ingress;
         let packet = *packet;
         if self.down[usize::from(ingress)] {
@@ -218,7 +218,7 @@ impl Switch {
             self.counters[usize::from(packet.class)].lost += 1;
             return false;
         };
-        self.enqueue(now_ns, egress, place, packet, out)
+        self.enqueue(now_ns, egress, slot, packet, out)
     }
 
     /// Egress port of `packet`.
@@ -276,9 +276,9 @@ impl Switch {
     fn dequeue(&mut self, number: u16, class: usize) -> Option<Packet> {
         let port = &mut self.ports[usize::from(number)];
         let queue = &mut port.queues[class];
-        let place = queue.packets.pop(&self.pool)?;
-        let packet = *self.pool.packet(place);
-        self.pool.give(place);
+        let slot = queue.packets.pop(&self.pool)?;
+        let packet = *self.pool.packet(slot);
+        self.pool.free(slot);
         let bytes = u32::from(packet.frame_bytes);
         queue.bytes -= bytes;
         port.bytes -= bytes;
@@ -344,13 +344,13 @@ impl Switch {
 
 /// Admission to a queue, trimming and marking.
 impl Switch {
-    /// Queues the packet at `place` at `egress`; returns whether it fits the buffer.
+    /// Queues the packet at `slot` at `egress`; returns whether it fits the buffer.
     #[inline]
     fn enqueue(
         &mut self,
         now_ns: u64,
         egress: u16,
-        place: u32,
+        slot: u32,
         mut packet: Packet,
         out: &mut Outbox,
     ) -> bool {
@@ -375,19 +375,19 @@ impl Switch {
                     return false;
                 }
                 class = usize::from(packet.class);
-                *self.pool.packet(place) = packet;
+                *self.pool.packet(slot) = packet;
             }
         }
         if self.rules.switching.marking == Marking::Enqueue && packet.is(Packet::ECT) {
             self.mark(egress, class, &mut packet);
-            *self.pool.packet(place) = packet;
+            *self.pool.packet(slot) = packet;
         }
         let port = &mut self.ports[usize::from(egress)];
         let bytes = u32::from(packet.frame_bytes);
         let queue = &mut port.queues[class];
         queue.bytes += bytes;
         queue.max_bytes = queue.max_bytes.max(queue.bytes);
-        queue.packets.push(&mut self.pool, place);
+        queue.packets.push(&mut self.pool, slot);
         port.bytes += bytes;
         port.max_bytes = port.max_bytes.max(port.bytes);
         port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);

@@ -112,18 +112,18 @@ impl Inbound {
         if self.under_way.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
-        let place = pool.take(at_ns, packet);
-        self.under_way.push(pool, place);
+        let slot = pool.allocate(at_ns, packet);
+        self.under_way.push(pool, slot);
     }
 
     /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
     pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
-        let place = self.under_way.pop(pool);
+        let slot = self.under_way.pop(pool);
         if let Some(next_ns) = self.under_way.first_ns(pool) {
             agenda.at(next_ns, Event::Arrival, port.into());
         }
-        place
+        slot
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::receive::Answer;
-use super::{Host, NO_SLOT, Place};
+use super::{Host, NO_SLOT, QpEntry};
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Admission;
 use crate::network::wire::Outbox;
@@ -38,7 +38,7 @@ impl Host {
 
     /// A sender's request.
     pub(super) fn on_request(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
+        let QpEntry { pair: number, slot, left } = self.receives[packet.qp as usize];
         if left == 0 {
             // All of this QP has arrived: an outdated request.
             return;

@@ -3,8 +3,8 @@
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
-use super::send::Turn;
-use super::{AETH_BYTES, Host, NO_SLOT, Place, Record, flow_id, place};
+use super::send::SendPhase;
+use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, Record, flow_id, store};
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Control;
 use crate::network::wire::Outbox;
@@ -42,7 +42,7 @@ impl Host {
     /// A packet that this host receives.
     #[inline]
     pub(super) fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
-        let Place { pair: number, slot, left } = self.receives[packet.qp as usize];
+        let QpEntry { pair: number, slot, left } = self.receives[packet.qp as usize];
         if left == 0 {
             let pair = self.rules.workload.pairs()[number as usize];
             // All flows of this QP have arrived: the last acknowledgement was lost.
@@ -89,12 +89,12 @@ impl Host {
             for flow in delivered.into_iter().chain(more) {
                 self.complete(now_ns, flow, Wait::Delivered, out);
             }
-            let place = &mut self.receives[packet.qp as usize];
-            place.left -= count;
-            if place.left == 0 {
-                place.slot = NO_SLOT;
+            let entry = &mut self.receives[packet.qp as usize];
+            entry.left -= count;
+            if entry.left == 0 {
+                entry.slot = NO_SLOT;
                 self.free_receivers.push(slot);
-                self.gone(slot);
+                self.on_last_packet(slot);
             }
         }
         self.pump(now_ns, out);
@@ -108,7 +108,7 @@ impl Host {
         if let Some(&slot) = self.free_receivers.last() {
             self.replaced(slot);
         }
-        let slot = place(&mut self.receivers, &mut self.free_receivers, qp);
+        let slot = store(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;
         slot
     }
@@ -158,7 +158,7 @@ impl Host {
         let recovery = self.rules.transport.recovery;
         let qp = &mut self.senders[slot as usize];
         if let Some(law) = self.law.as_ref().filter(|_| matches!(packet.kind, Kind::Ack | Kind::Nak)) {
-            qp.hear(law, now_ns, packet);
+            qp.on_reply(law, now_ns, packet);
         }
         match packet.kind {
             Kind::Cnp => {
@@ -207,11 +207,11 @@ impl Host {
             let flow = self.records[index].flow;
             self.complete(now_ns, flow, Wait::Acknowledged, out);
         }
-        let place = &mut self.sends[qp as usize];
-        place.left -= count.min(place.left);
+        let entry = &mut self.sends[qp as usize];
+        entry.left -= count.min(entry.left);
         let sender = &mut self.senders[slot as usize];
-        if place.left == 0 && sender.is_done() && sender.turn == Turn::Idle {
-            place.slot = NO_SLOT;
+        if entry.left == 0 && sender.is_done() && sender.phase == SendPhase::Idle {
+            entry.slot = NO_SLOT;
             self.counters.retransmitted += sender.retransmitted;
             sender.timeouts = 0;
             self.free_senders.push(slot);

@@ -34,7 +34,7 @@ pub(crate) struct Completed {
 
 /// State of a QP at its NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum SendPhase {
     /// Nothing to send.
     Idle,
     /// The next packet may not leave yet; an event is scheduled.
@@ -59,7 +59,7 @@ pub(crate) struct Address {
 #[derive(Debug, Default)]
 struct Repair {
     /// State of the packets from the first unacknowledged one on.
-    known: VecDeque<Known>,
+    known: VecDeque<PacketState>,
     /// Packets that switches trimmed: certainly missing.
     trimmed: VecDeque<u64>,
     /// Missing packets before this one are retransmitted.
@@ -71,17 +71,17 @@ struct Repair {
 
 /// State of a packet that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    Nothing,
+enum PacketState {
+    Unknown,
     Arrived,
     /// Trimmed and retransmitted.
-    SentAgain,
+    Retransmitted,
 }
 
 impl Repair {
-    fn set(&mut self, index: usize, known: Known) {
+    fn set(&mut self, index: usize, known: PacketState) {
         if self.known.len() <= index {
-            self.known.resize(index + 1, Known::Nothing);
+            self.known.resize(index + 1, PacketState::Unknown);
         }
         self.known[index] = known;
     }
@@ -91,8 +91,8 @@ impl Repair {
         self.trimmed.clear();
         self.known
             .iter_mut()
-            .filter(|known| **known == Known::SentAgain)
-            .for_each(|known| *known = Known::Nothing);
+            .filter(|known| **known == PacketState::Retransmitted)
+            .for_each(|known| *known = PacketState::Unknown);
     }
 }
 
@@ -102,7 +102,7 @@ impl Repair {
 pub(crate) struct SendQp {
     pub(crate) address: Address,
     since_ack_request: u32,
-    pub(crate) turn: Turn,
+    pub(crate) phase: SendPhase,
     /// Request more admission from the receiver.
     asks: bool,
     /// Time of its retransmission timer's event; 0: none.
@@ -137,7 +137,7 @@ impl SendQp {
     ) -> Self {
         Self {
             address,
-            turn: Turn::Idle,
+            phase: SendPhase::Idle,
             timer_ns: 0,
             rp: RpFlow::new(id, &params.rp),
             debt: Debt::NONE,
@@ -216,7 +216,7 @@ impl SendQp {
         let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
         while let Some(&psn) = repair.trimmed.front() {
             let index = psn.checked_sub(first_psn);
-            if index.is_some_and(|index| repair.known.get(index as usize) != Some(&Known::Arrived)) {
+            if index.is_some_and(|index| repair.known.get(index as usize) != Some(&PacketState::Arrived)) {
                 return Some(psn);
             }
             repair.trimmed.pop_front();
@@ -224,7 +224,7 @@ impl SendQp {
         repair.next_psn = repair.next_psn.max(first_psn);
         while repair.next_psn < repair.until_psn {
             let index = (repair.next_psn - first_psn) as usize;
-            if repair.known.get(index).is_none_or(|known| *known == Known::Nothing) {
+            if repair.known.get(index).is_none_or(|known| *known == PacketState::Unknown) {
                 return Some(repair.next_psn);
             }
             repair.next_psn += 1;
@@ -236,7 +236,7 @@ impl SendQp {
     fn send_again(&mut self, psn: u64) {
         if self.repair.trimmed.front() == Some(&psn) {
             self.repair.trimmed.pop_front();
-            self.repair.set(self.index(psn), Known::SentAgain);
+            self.repair.set(self.index(psn), PacketState::Retransmitted);
         } else {
             self.repair.next_psn = psn + 1;
         }
@@ -438,11 +438,11 @@ impl SendQp {
                 }
                 let index = self.index(named_psn);
                 if trimmed {
-                    self.repair.set(index, Known::Nothing);
+                    self.repair.set(index, PacketState::Unknown);
                     self.repair.trimmed.push_back(named_psn);
                     return;
                 }
-                self.repair.set(index, Known::Arrived);
+                self.repair.set(index, PacketState::Arrived);
                 if sent.start >= self.repair.recover_psn {
                     // A retransmission is not repeated until everything sent before it is acknowledged.
                     self.repair.recover_psn = sent.end;
@@ -457,10 +457,10 @@ impl SendQp {
 
     /// NSCC: a reply arrives.
     #[inline]
-    pub(crate) fn hear(&mut self, law: &Law, now_ns: u64, packet: &Packet) {
+    pub(crate) fn on_reply(&mut self, law: &Law, now_ns: u64, packet: &Packet) {
         if let Some(flight) = &mut self.flight {
             let psns = self.window.acknowledged() as u32..self.window.sent_end() as u32;
-            flight.hear(law, now_ns, packet, psns);
+            flight.on_ack(law, now_ns, packet, psns);
         }
     }
 

@@ -103,15 +103,15 @@ impl Host {
     }
 
     /// The last packet of a QP arrived.
-    pub(super) fn gone(&mut self, slot: u32) {
-        if self.rules.window_end == WindowEnd::NextOfFlow && self.is_owed(slot) {
+    pub(super) fn on_last_packet(&mut self, slot: u32) {
+        if self.rules.window_end == WindowEnd::NextOfFlow && self.is_pending(slot) {
             self.counters.marks_unanswered += 1;
         }
     }
 
     /// A new QP reuses the slot of a removed one, whose pending marks are dropped.
     pub(super) fn replaced(&mut self, slot: u32) {
-        if self.rules.window_end != WindowEnd::NextOfFlow && self.is_owed(slot) {
+        if self.rules.window_end != WindowEnd::NextOfFlow && self.is_pending(slot) {
             self.counters.marks_unanswered += 1;
             let interval_ns = self.params.config.scalars.min_time_between_cnps_ns;
             let end_ns = self.receivers[slot as usize].np.last_cnp_ns + interval_ns;
@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// Whether marks of the QP in this slot wait for a separate answer.
-    fn is_owed(&self, slot: u32) -> bool {
+    fn is_pending(&self, slot: u32) -> bool {
         let scalars = &self.params.config.scalars;
         let of_qp = scalars.np_window == NP_WINDOW_BOTH && scalars.cnp_limit == CNP_LIMIT_QP;
         of_qp && self.rules.control == Control::Dcqcn && self.receivers[slot as usize].np.pending != 0

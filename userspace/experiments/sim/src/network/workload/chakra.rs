@@ -100,7 +100,7 @@ impl Node {
 }
 
 /// A known node: its flow, and the condition for its dependents.
-type Known = HashMap<u64, (u32, Wait)>;
+type KnownNodes = HashMap<u64, (u32, Wait)>;
 
 impl Workload {
     /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, at most `hosts`.
@@ -139,7 +139,7 @@ impl Workload {
     fn of_traces(traces: &[(String, Vec<Node>)], class: u8) -> Result<Self, FileError> {
         let mut workload = Self::new();
         let mut pairs = Pairs::new(class);
-        let mut known: Vec<Known> = vec![Known::new(); traces.len()];
+        let mut known: Vec<KnownNodes> = vec![KnownNodes::new(); traces.len()];
         // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
         let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
         let mut places: HashMap<(String, usize), usize> = HashMap::new();
