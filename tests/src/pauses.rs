@@ -24,7 +24,7 @@ pub const PAUSE: Duration = Duration::from_millis(1_024);
 
 /// Observations.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct PauseObservations {
     /// Time from the pause until the paused packet arrived.
     pub held: Duration,
     /// Time until a packet of another queue arrived.
@@ -43,7 +43,7 @@ pub struct Held {
 ///
 /// # Errors
 /// A sent packet does not arrive, or the kernel fails.
-pub fn run(test: &str) -> Result<Held> {
+pub fn run(test: &str) -> Result<PauseObservations> {
     let pair = Pair::new(test)?;
     let mut sender = request("a0", Role::Host, &CHANGES)?;
     sender.settings.pacer = Some(PacerChoice::Fq);
@@ -75,7 +75,7 @@ pub fn run(test: &str) -> Result<Held> {
     let after_xon = begun.elapsed();
     let counters = pair.a.counters("a0", Hook::Ingress)?;
     let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
-    Ok(Held {
+    Ok(PauseObservations {
         held,
         other,
         after_xon,
@@ -85,7 +85,7 @@ pub fn run(test: &str) -> Result<Held> {
     })
 }
 
-impl Held {
+impl PauseObservations {
     /// Violations, as text; empty if none.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {

@@ -91,13 +91,20 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// Effects of forged packets.
-struct Seen {
+struct Effects {
     counted: u64,
     rate_bps: f64,
 }
 
 /// Sends a frame to the victim repeatedly, through the port of its peer's packets.
-fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str, qpn: u32) -> Result<Seen> {
+fn forge(
+    lab: &Lab,
+    report: &mut Report,
+    name: &str,
+    frame: &[u8],
+    counter: &str,
+    qpn: u32,
+) -> Result<Effects> {
     let before = count(&lab.on_host(VICTIM, "counters {}")?, counter)?;
     let elapsed = lab.switch.run(|| -> Result<Duration> {
         let port = dcqcn_netlink::Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
@@ -125,7 +132,7 @@ fn forge(lab: &Lab, report: &mut Report, name: &str, frame: &[u8], counter: &str
         counted.to_string(),
         format!("{:.2}", rate_bps / 1e6),
     ]);
-    Ok(Seen { counted, rate_bps })
+    Ok(Effects { counted, rate_bps })
 }
 
 /// Sends a packet for each of many QPs from the victim's own interface.

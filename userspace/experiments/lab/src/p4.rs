@@ -8,7 +8,7 @@ use std::{fmt, fs};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_NONE};
-use dcqcn_p4::{Kept, Plan, Program, Switch, build, switch};
+use dcqcn_p4::{Plan, Program, StoredConfig, Switch, build, switch};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_support::cli::Output;
 use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
@@ -143,13 +143,13 @@ struct FileArgs {
 }
 
 impl FileArgs {
-    fn read(self) -> anyhow::Result<Kept> {
+    fn read(self) -> anyhow::Result<StoredConfig> {
         let Self { config, profile, changes } = self;
         let name = config.display().to_string();
         let text = fs::read_to_string(&config).with_context(|| format!("cannot read {name}"))?;
         let (settings, switch) = switch::parse(&name, &text)?;
         let settings = settings.then(Settings { profile, changes, ..Settings::default() });
-        Ok(Kept { config: switch_config(settings)?, switch })
+        Ok(StoredConfig { config: switch_config(settings)?, switch })
     }
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct CommandsArgs {
 
 impl CommandsArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Kept { config, switch } = self.file.read()?;
+        let StoredConfig { config, switch } = self.file.read()?;
         let plan = Plan::new(&Program::embedded()?, &config, &switch)?;
         let not_in_p4 = Ignored::of(&plan, &config);
         if out.is_json() {

@@ -10,7 +10,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_sim::fabric::FabricSetup;
-use dcqcn_sim::tune::{Limits, Objective, Place, Task, TuneReport, tune};
+use dcqcn_sim::tune::{FleetTarget, Limits, Objective, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 
@@ -110,28 +110,28 @@ fn label(text: &str) -> Result<(String, String), String> {
 struct Written {
     path: PathBuf,
     file: Replacement,
-    place: Place,
+    target: FleetTarget,
 }
 
 impl Written {
     /// Opens the file before the search, so that an error is reported early.
-    fn begin(path: PathBuf, place: Place) -> anyhow::Result<Self> {
+    fn begin(path: PathBuf, target: FleetTarget) -> anyhow::Result<Self> {
         let mut keys = BTreeSet::new();
-        for (key, _) in &place.labels {
+        for (key, _) in &target.labels {
             ensure!(
                 keys.insert(key),
                 "--label {key} is given twice: a host has one value per label; omit one"
             );
         }
         let file = Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, place })
+        Ok(Self { path, file, target })
     }
 
     /// Writes the best result; returns a message.
     fn finish(self, report: &TuneReport) -> anyhow::Result<String> {
-        let Self { path, mut file, place } = self;
+        let Self { path, mut file, target } = self;
         let shown = path.display();
-        let text = report.fragment(&place).with_context(|| format!("cannot write {shown}"))?;
+        let text = report.fragment(&target).with_context(|| format!("cannot write {shown}"))?;
         let mut write = || file.write_all(text.as_bytes());
         write().and_then(|()| file.finish()).with_context(|| format!("cannot write {shown}"))?;
         Ok(format!("wrote {shown}; to see its changes, run dcqcn-fleet apply {shown} --dry-run\n"))
@@ -157,8 +157,8 @@ impl TuneArgs {
             objective: self.objective,
             limits,
         };
-        let place = Place { group: self.group, labels: self.label, interface: self.interface };
-        let written = self.out.map(|path| Written::begin(path, place)).transpose()?;
+        let target = FleetTarget { group: self.group, labels: self.label, interface: self.interface };
+        let written = self.out.map(|path| Written::begin(path, target)).transpose()?;
         let report = tune(&task, threads)?;
         out.show(&report)?;
         // After Ctrl-C too, write the best result so far.

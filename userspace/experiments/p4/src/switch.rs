@@ -350,8 +350,8 @@ peer_qpn = 0x211
         assert_eq!((switch.port[0].host, switch.port[1].rate), (true, Some(Rate(5_000_000))));
         assert_eq!((switch.route[0].to.len, switch.mac[0].port, switch.pair[0].peer_qpn), (24, 2, 0x211));
         // The stored form of a switch is read back unchanged.
-        let kept = serde_json::to_string(&switch).unwrap();
-        assert_eq!(serde_json::from_str::<Switch>(&kept).unwrap(), switch);
+        let stored = serde_json::to_string(&switch).unwrap();
+        assert_eq!(serde_json::from_str::<Switch>(&stored).unwrap(), switch);
         assert_eq!(parse("b.toml", "").unwrap().1, Switch::default());
     }
 

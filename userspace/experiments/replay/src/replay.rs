@@ -171,15 +171,16 @@ fn replay(
             .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
             .max(1);
 
-        let seen = Seen::process(&mut engine, params, hook, now_ns, &packet.data)?;
+        let passage = Passage::process(&mut engine, params, hook, now_ns, &packet.data)?;
         let truncated = packet.data.len() < packet.length as usize;
-        summary.count(&seen.outcome, seen.marked, truncated, now_ns);
+        summary.count(&passage.outcome, passage.marked, truncated, now_ns);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
         if let Some((departures, path)) = &mut departures {
             let since_1970 = |run_ns: u64| epoch_ns.saturating_add(run_ns).saturating_sub(BASE_NS);
             let cut_off = packet.length.saturating_sub(packet.data.len() as u32);
             for (outcome, cut_off) in
-                iter::once((&seen.outcome, cut_off)).chain(seen.outcome.emitted.iter().map(|sent| (sent, 0)))
+                iter::once((&passage.outcome, cut_off))
+                    .chain(passage.outcome.emitted.iter().map(|sent| (sent, 0)))
             {
                 if outcome.verdict != Verdict::Drop {
                     departures.push(since_1970(outcome.departure_ns.max(now_ns)), &outcome.packet, cut_off);
@@ -188,7 +189,7 @@ fn replay(
             departures.flush_until(since_1970(now_ns)).map_err(out_error(path))?;
         }
         line.clear();
-        seen.write(&mut line, summary.packets - 1, now_ns, hook, &packet, params)?;
+        passage.write(&mut line, summary.packets - 1, now_ns, hook, &packet, params)?;
         output.write_all(&line)?;
     }
     if let Some((departures, path)) = departures {
@@ -216,7 +217,7 @@ fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
 }
 
 /// Passage of a packet through the hook, with the table state before and after.
-struct Seen {
+struct Passage {
     outcome: Outcome,
     marked: bool,
     depth_before_bytes: Option<u64>,
@@ -224,7 +225,7 @@ struct Seen {
     flow: Option<Flow>,
 }
 
-impl Seen {
+impl Passage {
     fn process(
         engine: &mut impl Engine,
         params: &Params,

@@ -4,8 +4,8 @@
 //! simulated again with new seeds; the second result decides. The search is random: a tree-structured Parzen estimator
 //! with the same budget found nothing better (docs/how-to/find-parameters.md).
 
+mod evaluate;
 mod fragment;
-mod judge;
 mod limits;
 mod presets;
 mod report;
@@ -13,8 +13,8 @@ mod run;
 mod space;
 mod task;
 
-pub use fragment::Place;
-pub use judge::{Objective, Score};
+pub use evaluate::{Objective, Score};
+pub use fragment::FleetTarget;
 pub use limits::{Bounds, Limits};
 pub use report::{Row, TuneReport};
 pub use run::tune;

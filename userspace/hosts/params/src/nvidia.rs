@@ -21,7 +21,7 @@ mod export;
 pub use export::{Export, export};
 
 /// A parameter of the firmware.
-struct Known {
+struct Entry {
     /// File in `roce_rp` or `roce_np`, and the name of the parameter here.
     name: &'static str,
     /// File in `cc_params`.
@@ -52,33 +52,33 @@ const BYTE_RESET_UNIT: u64 = 64;
 /// Largest value of a field of 17 bits.
 const BITS_17: u64 = (1 << 17) - 1;
 
-const fn known(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero, most: u64) -> Known {
-    Known { name, debugfs, scale, zero, most }
+const fn entry(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero, most: u64) -> Entry {
+    Entry { name, debugfs, scale, zero, most }
 }
 
-const RP: [Known; 16] = [
-    known("clamp_tgt_rate", "rp_clamp_tgt_rate", 1, Zero::Same, 1),
-    known("clamp_tgt_rate_after_time_inc", "rp_clamp_tgt_rate_ati", 1, Zero::Same, 1),
-    known("rpg_time_reset", "rp_time_reset", US, Zero::Same, BITS_17),
-    known("rpg_byte_reset", "rp_byte_reset", BYTE_RESET_UNIT, Zero::Same, (1 << 15) - 1),
-    known("rpg_threshold", "rp_threshold", 1, Zero::Same, 31),
-    known("rpg_max_rate", "rp_max_rate", MBIT, Zero::Same, u32::MAX as u64),
-    known("rpg_ai_rate", "rp_ai_rate", MBIT, Zero::Same, BITS_17),
-    known("rpg_hai_rate", "rp_hai_rate", MBIT, Zero::Same, BITS_17),
-    known("rpg_gd", "rp_gd", 1, Zero::Same, 15),
-    known("rpg_min_dec_fac", "rp_min_dec_fac", 1, Zero::Lowest, 100),
-    known("rpg_min_rate", "rp_min_rate", MBIT, Zero::Lowest, u32::MAX as u64),
-    known("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same, u32::MAX as u64),
-    known("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same, 1023),
-    known("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same, BITS_17),
+const RP: [Entry; 16] = [
+    entry("clamp_tgt_rate", "rp_clamp_tgt_rate", 1, Zero::Same, 1),
+    entry("clamp_tgt_rate_after_time_inc", "rp_clamp_tgt_rate_ati", 1, Zero::Same, 1),
+    entry("rpg_time_reset", "rp_time_reset", US, Zero::Same, BITS_17),
+    entry("rpg_byte_reset", "rp_byte_reset", BYTE_RESET_UNIT, Zero::Same, (1 << 15) - 1),
+    entry("rpg_threshold", "rp_threshold", 1, Zero::Same, 31),
+    entry("rpg_max_rate", "rp_max_rate", MBIT, Zero::Same, u32::MAX as u64),
+    entry("rpg_ai_rate", "rp_ai_rate", MBIT, Zero::Same, BITS_17),
+    entry("rpg_hai_rate", "rp_hai_rate", MBIT, Zero::Same, BITS_17),
+    entry("rpg_gd", "rp_gd", 1, Zero::Same, 15),
+    entry("rpg_min_dec_fac", "rp_min_dec_fac", 1, Zero::Lowest, 100),
+    entry("rpg_min_rate", "rp_min_rate", MBIT, Zero::Lowest, u32::MAX as u64),
+    entry("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same, u32::MAX as u64),
+    entry("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same, 1023),
+    entry("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same, BITS_17),
     // The `firmware` variant checks at least once per microsecond.
-    known("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US), u32::MAX as u64),
-    known("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same, 1023),
+    entry("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US), u32::MAX as u64),
+    entry("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same, 1023),
 ];
-const NP: [Known; 3] = [
-    known("min_time_between_cnps", "np_min_time_between_cnps", US, Zero::Same, BITS_17),
-    known("cnp_dscp", "np_cnp_dscp", 1, Zero::Same, 63),
-    known("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
+const NP: [Entry; 3] = [
+    entry("min_time_between_cnps", "np_min_time_between_cnps", US, Zero::Same, BITS_17),
+    entry("cnp_dscp", "np_cnp_dscp", 1, Zero::Same, 63),
+    entry("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
 ];
 
 /// Result of an import.
@@ -158,7 +158,7 @@ pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
 }
 
 fn is_rp(key: Key) -> bool {
-    RP.iter().any(|known| known.name == key.to_string())
+    RP.iter().any(|entry| entry.name == key.to_string())
 }
 
 impl Import {
@@ -171,7 +171,7 @@ impl Import {
             for (part, table) in [("roce_rp", &RP[..]), ("roce_np", &NP[..])] {
                 let part = directory.join(part);
                 if part.is_dir() {
-                    self.part(&part, &|file| table.iter().find(|known| known.name == file))?;
+                    self.part(&part, &|file| table.iter().find(|entry| entry.name == file))?;
                 }
             }
         } else {
@@ -185,14 +185,14 @@ impl Import {
     }
 
     /// Reads the files of one directory, ordered by name.
-    fn part(&mut self, directory: &Path, find: &dyn Fn(&str) -> Option<&'static Known>) -> Result<(), Error> {
+    fn part(&mut self, directory: &Path, find: &dyn Fn(&str) -> Option<&'static Entry>) -> Result<(), Error> {
         for name in entries(directory)? {
             let path = directory.join(&name);
             let reason = match find(&name) {
-                Some(known) => {
+                Some(entry) => {
                     let failed = |source| Error::Read { path: path.clone(), source };
                     let text = read_small(&path).map_err(failed)?;
-                    self.parameter(&path, text.trim(), known)?;
+                    self.parameter(&path, text.trim(), entry)?;
                     continue;
                 }
                 None if name == "enable" => priorities(&path),
@@ -204,15 +204,15 @@ impl Import {
     }
 
     /// Imports the parameter whose value, in `path`, is `text`.
-    fn parameter(&mut self, path: &Path, text: &str, known: &Known) -> Result<(), Error> {
+    fn parameter(&mut self, path: &Path, text: &str, entry: &Entry) -> Result<(), Error> {
         let value: u64 =
             text.parse().map_err(|_| Error::Number { path: path.to_owned(), text: text.to_owned() })?;
         let failed = |source| Error::Value { path: path.to_owned(), value, source: Box::new(source) };
-        let key: Key = known.name.parse().map_err(|error| failed(SetError::Key(error)))?;
-        let scaled = match (value, known.zero) {
+        let key: Key = entry.name.parse().map_err(|error| failed(SetError::Key(error)))?;
+        let scaled = match (value, entry.zero) {
             (0, Zero::Lowest) => *key.range().start(),
             (0, Zero::Is(value)) => value,
-            _ => value.saturating_mul(known.scale),
+            _ => value.saturating_mul(entry.scale),
         };
         let mut config = Config::DEFAULT;
         key.set(&mut config, scaled).map_err(failed)?;
@@ -226,8 +226,8 @@ impl Import {
 }
 
 /// The parameter with a name of sysfs or debugfs.
-fn find_entry(name: &str) -> Option<&'static Known> {
-    RP.iter().chain(&NP).find(|known| known.name == name || known.debugfs == name)
+fn find_entry(name: &str) -> Option<&'static Entry> {
+    RP.iter().chain(&NP).find(|entry| entry.name == name || entry.debugfs == name)
 }
 
 /// Note about a directory `enable` with a file for each priority.
@@ -311,7 +311,7 @@ mod tests {
         let import = read(directory(&FIRMWARE).path(), None).unwrap();
         assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
         assert_eq!(import.notes, []);
-        let of = |name: &str| RP.iter().chain(&NP).find(|known| known.name == name).unwrap().debugfs;
+        let of = |name: &str| RP.iter().chain(&NP).find(|entry| entry.name == name).unwrap().debugfs;
         let files: Vec<(&str, &str)> =
             FIRMWARE.iter().map(|(name, text)| (of(name.split_once('/').unwrap().1), *text)).collect();
         let import = read(directory(&files).path(), None).unwrap();

@@ -11,7 +11,7 @@ use dcqcn_loader::attach::Change;
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_p4::push::{Pushed, push, verify};
 use dcqcn_p4::read::Reader;
-use dcqcn_p4::{Claim, Kept, Plan, Program, Session, switch};
+use dcqcn_p4::{Claim, Plan, Program, Session, StoredConfig, switch};
 use dcqcn_params::{Assignment, Key};
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::audit;
@@ -48,15 +48,15 @@ pub(crate) struct PushArgs {
 impl PushArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let port = self.switch.thrift_port;
-        let kept = self.file.read()?;
+        let stored = self.file.read()?;
         let program = Program::embedded()?;
-        let plan = Plan::new(&program, &kept.config, &kept.switch)?;
+        let plan = Plan::new(&program, &stored.config, &stored.switch)?;
         let _claim = Claim::take(port)?;
         let mut session = Session::open(port)?;
         session.require(&program)?;
         let pushed = push(&mut session, &plan)?;
-        kept.save(port)?;
-        let not_in_p4 = Ignored::of(&plan, &kept.config);
+        stored.save(port)?;
+        let not_in_p4 = Ignored::of(&plan, &stored.config);
         out.show(&PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 })
     }
 }
@@ -204,20 +204,20 @@ impl ReadArgs {
         let program = Program::embedded()?;
         let mut session = Session::open(port)?;
         // Another switch may have used this port, in this namespace or in one with a reused number.
-        let kept = match self.config {
+        let stored = match self.config {
             Some(config) => {
                 session.require(&program)?;
                 FileArgs { config, profile: None, changes: Vec::new() }.read()?
             }
             None => {
-                let kept = Kept::load(port)?;
-                Target { port }.check(&mut session, &program, &kept).context(
+                let stored = StoredConfig::load(port)?;
+                Target { port }.check(&mut session, &program, &stored).context(
                     "the stored state of the switch is stale; `--config FILE` reads it as FILE describes",
                 )?;
-                kept
+                stored
             }
         };
-        let report = SwitchReport::read(&mut session, &program, &kept, port, self.all)?;
+        let report = SwitchReport::read(&mut session, &program, &stored, port, self.all)?;
         if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
     }
 }
@@ -232,7 +232,7 @@ impl SwitchReport {
     fn read(
         session: &mut Session,
         program: &Program,
-        Kept { config, switch }: &Kept,
+        StoredConfig { config, switch }: &StoredConfig,
         port: u16,
         all: bool,
     ) -> anyhow::Result<Self> {
@@ -289,28 +289,28 @@ struct Target {
 impl Target {
     /// Name and parameters of the switch, if it still has the pushed configuration.
     fn config(self) -> anyhow::Result<(String, Config)> {
-        let kept = Kept::load(self.port)?;
+        let stored = StoredConfig::load(self.port)?;
         let program = Program::embedded()?;
         let mut session = Session::open(self.port)?;
-        self.check(&mut session, &program, &kept)?;
-        Ok((target_name(self.port), kept.config))
+        self.check(&mut session, &program, &stored)?;
+        Ok((target_name(self.port), stored.config))
     }
 
     /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
         let _claim = Claim::take(self.port)?;
-        let mut kept = Kept::load(self.port)?;
+        let mut stored = StoredConfig::load(self.port)?;
         let program = Program::embedded()?;
-        let old = kept.config;
-        changes.iter().try_for_each(|change| change.apply(&mut kept.config))?;
-        kept.config.validate()?;
-        let plan = Plan::new(&program, &kept.config, &kept.switch)?;
+        let old = stored.config;
+        changes.iter().try_for_each(|change| change.apply(&mut stored.config))?;
+        stored.config.validate()?;
+        let plan = Plan::new(&program, &stored.config, &stored.switch)?;
         let mut session = Session::open(self.port)?;
-        self.check(&mut session, &program, &Kept { config: old, switch: kept.switch.clone() })?;
+        self.check(&mut session, &program, &StoredConfig { config: old, switch: stored.switch.clone() })?;
         push(&mut session, &plan)?;
-        kept.save(self.port)?;
+        stored.save(self.port)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
-        let change = [Change { iface: target_name(self.port), old, new: kept.config }];
+        let change = [Change { iface: target_name(self.port), old, new: stored.config }];
         if let Err(error) = audit::Log::here().append(&change) {
             tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
@@ -323,9 +323,9 @@ impl Target {
         Ok(())
     }
 
-    fn check(self, session: &mut Session, program: &Program, kept: &Kept) -> anyhow::Result<()> {
+    fn check(self, session: &mut Session, program: &Program, stored: &StoredConfig) -> anyhow::Result<()> {
         session.require(program)?;
-        let plan = Plan::new(program, &kept.config, &kept.switch)?;
+        let plan = Plan::new(program, &stored.config, &stored.switch)?;
         verify(session, &plan).with_context(|| {
             format!(
                 "the switch at port {0} differs from the last push; run `dcqcn-lab p4 push --config FILE --thrift-port {0}` \

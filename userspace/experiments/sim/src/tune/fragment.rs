@@ -10,7 +10,7 @@ use super::report::{Row, TuneReport};
 
 /// Hosts and interfaces of a fleet that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FleetTarget {
     /// Name of the group.
     pub group: String,
     /// Labels of its hosts; none: all hosts.
@@ -25,7 +25,7 @@ impl TuneReport {
     ///
     /// # Errors
     /// There is none, or it exceeds a limit.
-    pub fn fragment(&self, place: &Place) -> Result<String> {
+    pub fn fragment(&self, target: &FleetTarget) -> Result<String> {
         let row = self.best().context("nothing was simulated")?;
         let broken = self.broken(row);
         ensure!(
@@ -37,7 +37,7 @@ impl TuneReport {
         );
         let mut text = format!("# {}.\n# {}\n", self.verdict(), summary(row));
         // Writing into a `String` cannot fail.
-        let _ = write_group(&mut text, place);
+        let _ = write_group(&mut text, target);
         let settings = Settings { changes: row.assignments.clone(), ..Settings::default() };
         for line in to_toml(&settings).lines() {
             match line.strip_prefix('[') {
@@ -60,13 +60,13 @@ fn summary(row: &Row) -> String {
     )
 }
 
-fn write_group(text: &mut String, place: &Place) -> std::fmt::Result {
+fn write_group(text: &mut String, target: &FleetTarget) -> std::fmt::Result {
     let quoted = |text: &str| Value::String(text.to_owned()).to_string();
-    writeln!(text, "[[group]]\nname = {}", quoted(&place.group))?;
-    if !place.labels.is_empty() {
+    writeln!(text, "[[group]]\nname = {}", quoted(&target.group))?;
+    if !target.labels.is_empty() {
         let labels: Vec<String> =
-            place.labels.iter().map(|(key, value)| format!("{} = {}", quoted(key), quoted(value))).collect();
+            target.labels.iter().map(|(key, value)| format!("{} = {}", quoted(key), quoted(value))).collect();
         writeln!(text, "labels = {{ {} }}", labels.join(", "))?;
     }
-    write!(text, "[[group.interface]]\nname = {}", quoted(&place.interface))
+    write!(text, "[[group.interface]]\nname = {}", quoted(&target.interface))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use dcqcn_support::render;
 use serde::Serialize;
 
-use super::judge::Score;
+use super::evaluate::Score;
 
 /// Limits per simulation; `None`: none, and for pauses a tenth above the preset with fewest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 
-use super::judge::{Objective, Score};
+use super::evaluate::{Objective, Score};
 use super::limits::Bounds;
 use super::space::Settings;
 use super::task::Task;

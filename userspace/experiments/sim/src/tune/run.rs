@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_support::render;
 
-use super::judge::{Judge, Score};
+use super::evaluate::{Evaluator, Score};
 use super::limits::Bounds;
 use super::presets::{Preset, presets};
 use super::report::{Row, TuneReport};
@@ -49,8 +49,8 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let runs = [presets.len() + task.budget, presets.len() + task.keep.min(task.budget)];
     let pool = Pool::new(runs[0] as u64 * flows(&searched) + runs[1] as u64 * flows(&checked), threads)?;
     let duration_ns = base.duration_ns;
-    let first = Judge::new(&pool, searched, task.objective)?;
-    let second = Judge::new(&pool, checked, task.objective)?;
+    let first = Evaluator::new(&pool, searched, task.objective)?;
+    let second = Evaluator::new(&pool, checked, task.objective)?;
 
     let configs: Vec<Config> =
         presets.iter().map(|preset| preset.settings.config(setup, rate_bps)).collect::<Result<_>>()?;
@@ -133,7 +133,7 @@ struct Candidates<'t> {
 
 impl Candidates<'_> {
     /// Simulates candidates up to the budget; fewer after Ctrl-C, or if no more are found.
-    fn search(&self, judge: &Judge<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
+    fn search(&self, evaluator: &Evaluator<'_>, limits: &Bounds) -> Result<Vec<Tried>> {
         let Task { budget, search_seed, .. } = *self.task;
         let mut random = Random::new(search_seed);
         let mut found: Vec<Tried> = Vec::new();
@@ -149,7 +149,8 @@ impl Candidates<'_> {
             let configs: Vec<Config> = batch.iter().map(|(_, config)| *config).collect();
             let least = found.iter().map(|tried| tried.score.rank()).fold(f64::INFINITY, f64::min);
             let message = format!("{} of {budget} candidates, best {least:.2}", found.len());
-            let Some(scores) = judge.scores(&configs, &message)?.filter(|scores| !scores.is_empty()) else {
+            let Some(scores) = evaluator.scores(&configs, &message)?.filter(|scores| !scores.is_empty())
+            else {
                 break;
             };
             for ((settings, config), score) in batch.into_iter().zip(scores) {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
 
-use super::judge::Objective;
+use super::evaluate::Objective;
 use super::limits::Limits;
 use crate::fabric::{FabricSetup, refuse_without_effect};
 use crate::network::Scenario;

@@ -23,7 +23,7 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const BATCH: usize = 64;
 
 /// Statistics of the receiving host.
-pub(crate) struct Seen {
+pub(crate) struct ReceiverStats {
     /// Per QP.
     pub(crate) flows: Vec<ReceivedRecord>,
     /// Bytes of all RoCE frames, layer 2.
@@ -74,13 +74,13 @@ impl<'a> Receiver<'a> {
     }
 
     /// Acknowledges until the schedule ends.
-    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<Seen> {
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<ReceiverStats> {
         while !schedule.is_over() {
             if !self.receive_batch(schedule)? {
                 sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLIN)], u64::MAX)?;
             }
         }
-        Ok(Seen {
+        Ok(ReceiverStats {
             flows: self.qps.into_iter().map(|qp| qp.record).collect(),
             roce_bytes: self.roce_bytes,
             other_bytes: self.other_bytes,

@@ -14,7 +14,7 @@ mod traffic;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
 
-use super::snapshot::{Attached, Seen, Snapshot};
+use super::snapshot::{Attached, Observed, Snapshot};
 use super::{Finding, Severity};
 
 /// A check.
@@ -93,22 +93,22 @@ pub(super) const ALL: &[Check] = &[
 ];
 
 /// An attachment with its parameters and counters.
-struct Known<'a> {
+struct Reading<'a> {
     attached: &'a Attached,
     iface: &'a str,
     config: Config,
-    seen: Seen,
+    seen: Observed,
 }
 
 /// Attachments whose parameters and counters could be read.
-fn known(snapshot: &Snapshot) -> impl Iterator<Item = Known<'_>> {
+fn known(snapshot: &Snapshot) -> impl Iterator<Item = Reading<'_>> {
     snapshot.attachments.iter().filter(|attached| attached.alive).filter_map(|attached| {
         let (config, seen) = (attached.config()?, attached.seen(snapshot)?);
-        Some(Known { attached, iface: &attached.iface, config, seen })
+        Some(Reading { attached, iface: &attached.iface, config, seen })
     })
 }
 
-impl Known<'_> {
+impl Reading<'_> {
     /// Classes selected by some DSCP, other than the default class (that of DSCP 0).
     fn chosen_classes(&self) -> Vec<usize> {
         let rest = self.class_of(0);

@@ -1,12 +1,12 @@
 //! State of a host: plain data, the only input of [`examine`](super::examine).
 
-mod seen;
+mod observed;
 
 use std::collections::BTreeMap;
 
 use dcqcn_common::params::Config;
 use dcqcn_params::{Key, Role};
-pub(super) use seen::Seen;
+pub(super) use observed::Observed;
 use serde::{Deserialize, Serialize};
 
 /// Format version of a stored [`Snapshot`].
@@ -364,21 +364,21 @@ impl Attached {
     }
 
     /// Traffic: between the two readings if there was any, else since it was attached.
-    pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Seen> {
+    pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Observed> {
         let after = self.after.as_ref()?;
         let zero = Counts::default();
         let is_between_readings = self.before.as_ref().map(|before| after.since(before));
         if let Some(is_between_readings) =
             is_between_readings.filter(|is_between_readings| is_between_readings.has_roce())
         {
-            return Some(Seen {
+            return Some(Observed {
                 counts: is_between_readings,
                 when: format!("in {}", snapshot.window()),
                 is_between_readings: true,
             });
         }
         let counts = after.since(&zero);
-        Some(Seen { counts, when: "since it was attached".to_owned(), is_between_readings: false })
+        Some(Observed { counts, when: "since it was attached".to_owned(), is_between_readings: false })
     }
 }
 

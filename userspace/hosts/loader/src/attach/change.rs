@@ -8,7 +8,7 @@ use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 use super::find::find;
 use super::journal::{Record, Store as _};
 use super::pending_revert::Pending;
-use super::state_dir::{Held, StateDir};
+use super::state_dir::{NamespaceLock, StateDir};
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 use crate::queues::{self, Revised};
@@ -18,7 +18,7 @@ use crate::queues::{self, Revised};
 /// A transaction holds the lock, so no other process changes attachments. Dropping it changes nothing.
 pub struct Transaction {
     /// Released last.
-    _lock: Held,
+    _lock: NamespaceLock,
     place: StateDir,
     open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,

@@ -81,17 +81,17 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         owed,
         pending: None,
     };
-    let store = Kept { path: path.to_owned(), pins: pins.clone() };
+    let store = LegacyStore { path: path.to_owned(), pins: pins.clone() };
     settle_with(Journal::resume(record, store), &pins, reach).result(&iface)
 }
 
 /// Store of an old journal, which is not rewritten, only removed when everything is undone.
-struct Kept {
+struct LegacyStore {
     path: PathBuf,
     pins: PathBuf,
 }
 
-impl Store for Kept {
+impl Store for LegacyStore {
     type Error = Error;
 
     fn write(&mut self, _: &Record) -> Result<(), Error> {

@@ -44,13 +44,13 @@ const LOCK: &str = "lock";
 
 /// Lock for changing attachments of a namespace. Dropping it removes empty directories.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct NamespaceLock {
     place: StateDir,
     /// Released last.
     _lock: Lock,
 }
 
-impl Drop for Held {
+impl Drop for NamespaceLock {
     fn drop(&mut self) {
         self.place.tidy();
     }
@@ -126,21 +126,21 @@ impl StateDir {
     ///
     /// # Errors
     /// Another process holds it, or it cannot be created.
-    pub(super) fn lock(&self) -> Result<Held, Error> {
+    pub(super) fn lock(&self) -> Result<NamespaceLock, Error> {
         make_dir(&self.root, 0o755)?;
         let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace", || {
             make_dir(&self.files, 0o755)
         })?;
-        Ok(Held { place: self.clone(), _lock: lock })
+        Ok(NamespaceLock { place: self.clone(), _lock: lock })
     }
 
     /// As [`Self::lock`], without waiting; `None` if the lock is held or the directory does not exist.
     ///
     /// # Errors
     /// The lock file cannot be created.
-    pub(super) fn try_lock(&self) -> Result<Option<Held>, Error> {
+    pub(super) fn try_lock(&self) -> Result<Option<NamespaceLock>, Error> {
         let lock = Lock::attempt(&self.files.join(LOCK))?;
-        Ok(lock.map(|lock| Held { place: self.clone(), _lock: lock }))
+        Ok(lock.map(|lock| NamespaceLock { place: self.clone(), _lock: lock }))
     }
 
     /// Creates the directory of an interface's pins, with the lock held.

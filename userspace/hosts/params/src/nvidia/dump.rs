@@ -38,11 +38,11 @@ impl Import {
             let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
             match find_entry(&name) {
-                Some(known) if value.is_empty() => {
-                    self.notes.push(Note { file: at, reason: format!("{} has no value", known.name) });
+                Some(entry) if value.is_empty() => {
+                    self.notes.push(Note { file: at, reason: format!("{} has no value", entry.name) });
                 }
-                Some(known) => {
-                    self.parameter(&at, &value, known)?;
+                Some(entry) => {
+                    self.parameter(&at, &value, entry)?;
                     if let Some((port, line)) = other {
                         let reason = format!(
                             "port {port} has {} for {name}; use `--port {port}` to import it",

@@ -5,7 +5,7 @@ use std::fmt;
 use dcqcn_common::params::{Config, RP_VARIANT_FIRMWARE};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-use super::{Known, NP, RP};
+use super::{Entry, NP, RP};
 use crate::Key;
 
 /// Parameters in the firmware's units. Displayed as lines of `FILE:VALUE`, with files as in `/sys/class/net/IFACE/ecn`;
@@ -31,25 +31,25 @@ pub fn export(config: &Config) -> Export {
                 .to_owned(),
         );
     }
-    let mut part = |table: &'static [Known]| {
-        table.iter().filter_map(|known| Some((known.name, value(config, known, &mut notes)?))).collect()
+    let mut part = |table: &'static [Entry]| {
+        table.iter().filter_map(|entry| Some((entry.name, value(config, entry, &mut notes)?))).collect()
     };
     let (rp, np) = (part(&RP), part(&NP));
     Export { rp, np, notes }
 }
 
 /// A parameter in the firmware's unit.
-fn value(config: &Config, known: &Known, notes: &mut Vec<String>) -> Option<u64> {
-    let key: Key = known.name.parse().ok()?;
+fn value(config: &Config, entry: &Entry, notes: &mut Vec<String>) -> Option<u64> {
+    let key: Key = entry.name.parse().ok()?;
     let value = key.get(config);
-    let units = value.div_ceil(known.scale);
-    if units > known.most {
-        let (text, most) = (key.text(config), known.most);
+    let units = value.div_ceil(entry.scale);
+    if units > entry.most {
+        let (text, most) = (key.text(config), entry.most);
         notes.push(format!("{key} = {text} exceeds the firmware's field: writing {most}"));
-    } else if !value.is_multiple_of(known.scale) {
+    } else if !value.is_multiple_of(entry.scale) {
         notes.push(format!("{key} = {} rounded up to {units} firmware units", key.text(config)));
     }
-    Some(units.min(known.most))
+    Some(units.min(entry.most))
 }
 
 impl fmt::Display for Export {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::fabric::setup;
-use crate::tune::{Limits, Objective, Place};
+use crate::tune::{FleetTarget, Limits, Objective};
 
 const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
 
@@ -30,8 +30,8 @@ fn search_independent_of_cores() {
     assert_ne!(one.rows, other.rows);
 }
 
-fn place() -> Place {
-    Place { group: "tuned".to_owned(), labels: Vec::new(), interface: "eth*".to_owned() }
+fn target() -> FleetTarget {
+    FleetTarget { group: "tuned".to_owned(), labels: Vec::new(), interface: "eth*".to_owned() }
 }
 
 /// The file has the user's settings, even if a preset without them is better.
@@ -45,7 +45,7 @@ fn specified_settings_are_not_searched() {
     assert_eq!((best.profile.as_str(), best.parameters["rpg_ai_rate"]), ("nvidia", 1_000_000));
     let key: dcqcn_params::Key = "cnp_limit".parse().unwrap();
     assert_eq!(best.parameters["cnp_limit"], key.parse_value("port").unwrap());
-    let text = report.fragment(&place()).unwrap();
+    let text = report.fragment(&target()).unwrap();
     let interface = text.split_once("name = \"eth*\"\n").unwrap().1.replace("[group.interface.", "[");
     let settings = dcqcn_params::parse("fragment", &interface).unwrap();
     assert!(task(given).setup.changes.iter().all(|change| settings.changes.contains(change)), "{text}");
@@ -57,7 +57,7 @@ fn specified_settings_are_not_searched() {
 fn candidate_beyond_limit_not_written() {
     let limits = Limits { queue_bytes: Some(1_000), ..Limits::default() };
     let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, 2).unwrap();
-    let refused = report.fragment(&place()).unwrap_err().to_string();
+    let refused = report.fragment(&target()).unwrap_err().to_string();
     assert!(
         refused.contains("exceeds a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
         "{refused}"
@@ -79,8 +79,8 @@ fn flags_and_file_match_the_simulation() {
         }
     }
     let labels = vec![("rack".to_owned(), "a \"b\"".to_owned())];
-    let place = Place { group: "storage".to_owned(), labels, interface: "eth*".to_owned() };
-    let text = report.fragment(&place).unwrap();
+    let target = FleetTarget { group: "storage".to_owned(), labels, interface: "eth*".to_owned() };
+    let text = report.fragment(&target).unwrap();
     let table: toml::Table = toml::from_str(&text).unwrap();
     let group = &table["group"][0];
     assert_eq!(group["labels"]["rack"].as_str(), Some("a \"b\""));

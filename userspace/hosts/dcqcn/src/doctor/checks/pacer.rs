@@ -5,7 +5,7 @@ use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::pacer::FqLimits;
 
-use super::{Finding, Known, Snapshot, known, rate, size, time, transmission_ns};
+use super::{Finding, Reading, Snapshot, known, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
 /// Minimum packets per flow in fq: several times a soft-RoCE READ in flight. fq's default of 100 drops responses and
@@ -17,7 +17,7 @@ const LIMIT: u32 = 10_000;
 const ORPHAN_MASK: u32 = 0xffff;
 
 /// Attachments that pace with the qdisc `pacer`, and their interfaces.
-fn paced<'a>(snapshot: &'a Snapshot, pacer: &'a str) -> impl Iterator<Item = (Known<'a>, &'a Link)> {
+fn paced<'a>(snapshot: &'a Snapshot, pacer: &'a str) -> impl Iterator<Item = (Reading<'a>, &'a Link)> {
     known(snapshot)
         .filter(move |known| known.attached.pacer == pacer)
         .filter_map(|known| snapshot.link(known.iface).map(|link| (known, link)))
@@ -255,7 +255,7 @@ pub(super) fn without_daemon(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `horizon-drop`.
 pub(super) fn horizon(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (dropped, passed) =
             (known.seen.egress(Stat::RpHorizonDrop), known.seen.egress(Stat::RpHorizonPass));
         let evidence = format!(
@@ -274,7 +274,7 @@ pub(super) fn horizon(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `table-full`.
 pub(super) fn tables(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let tables = known.attached.tables?;
         let evicted = known.seen.egress(Stat::RpFlowEvicted);
         // Ended flows keep their slots until these are needed: only evictions of active flows matter.

@@ -3,7 +3,7 @@
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_params::Role;
 
-use super::{Finding, Known, Snapshot, known, time};
+use super::{Finding, Reading, Snapshot, known, time};
 
 /// Priorities with `pfc.N.rx` enabled.
 fn honoured(config: &Config) -> Vec<String> {
@@ -13,7 +13,7 @@ fn honoured(config: &Config) -> Vec<String> {
 
 /// `pfc-no-watchdog`: a pause storm would never be ended.
 pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (iface, priorities) = (known.iface, honoured(&known.config));
         if priorities.is_empty() {
             return None;
@@ -42,7 +42,7 @@ pub(super) fn without_watchdog(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `pfc-no-effect`: pauses are enabled, but cannot take effect.
 pub(super) fn without_effect(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (s, iface) = (&known.config.scalars, known.iface);
         let (why, fix) = if known.attached.inline_peer.is_some() {
             let fix = format!("`dcqcn set {iface} pfc.N.rx=off`: PFC frames are forwarded unchanged");

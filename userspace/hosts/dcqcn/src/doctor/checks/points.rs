@@ -3,7 +3,7 @@
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 
-use super::{Finding, Known, Severity, Snapshot, known};
+use super::{Finding, Reading, Severity, Snapshot, known};
 
 /// `np-off`, `rp-off`: on a host, one point without the other is worse than neither.
 pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
@@ -31,7 +31,7 @@ pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `ce-no-cnp`.
 pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let seen = &known.seen;
         let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
         let suppressed = seen.ingress(Stat::NpCnpSuppressed);
@@ -57,7 +57,7 @@ pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-failed`.
 pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (failed, sent) = (known.seen.all(Stat::NpCnpFailed), known.seen.egress(Stat::NpCnpSent));
         let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", known.seen.when);
         let finding = Finding::warning("cnp-failed", "CNPs could not be created", evidence).on(known.iface);
@@ -72,7 +72,7 @@ pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
 pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
     /// Minimum number of expected CNPs: a few may still be on their way between the hooks.
     const MIN_CNPS: u64 = 10;
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (seen, iface) = (&known.seen, known.iface);
         let sent = seen.egress(Stat::NpCnpSent);
         let [marked, ends, suppressed, limited, failed, others] = [
@@ -104,7 +104,7 @@ pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-hinted`.
 pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (hinted, sent) = (known.seen.egress(Stat::NpCnpHinted), known.seen.egress(Stat::NpCnpSent));
         let pairs = known.attached.tables.map_or(0, |tables| tables.pairs);
         let evidence = format!(
@@ -125,7 +125,7 @@ pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
 /// `cnp-unpaired`.
 pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
     // A CNP for a flow unknown to its interface is passed on, and counted again by the interface that has the flow.
-    let cnps_passed_to = |known: &Known<'_>| {
+    let cnps_passed_to = |known: &Reading<'_>| {
         let [cnps, unknown, invalid, handled, soon] = [
             Stat::RoceCnp,
             Stat::RpCnpUnknownFlow,
@@ -139,7 +139,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
     let elsewhere = |iface: &str| -> u64 {
         known(snapshot).filter(|other| other.iface != iface).map(|other| cnps_passed_to(&other)).sum()
     };
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let seen = &known.seen;
         let cnps = seen.ingress(Stat::RoceCnp);
         let unknown = seen.ingress(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(known.iface));
@@ -167,7 +167,7 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-invalid`.
 pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let (invalid, cnps) = (known.seen.ingress(Stat::RpCnpInvalid), known.seen.ingress(Stat::RoceCnp));
         let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
         let what = "CNPs with a wrong ICRC or invalid fields are ignored";
@@ -183,7 +183,7 @@ pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-no-cut`, `loop-closed`.
 pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Known<'_>| {
+    let check = |known: Reading<'_>| {
         let seen = &known.seen;
         let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
         let (soon, s) = (seen.ingress(Stat::RpCnpTooSoon), &known.config.scalars);
@@ -217,7 +217,7 @@ pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
 pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     /// Marks whose CNPs may still be on their way.
     const MANY: u64 = 100;
-    let switches: Vec<Known<'_>> =
+    let switches: Vec<Reading<'_>> =
         known(snapshot).filter(|known| known.attached.role == Role::Switch).collect();
     let both_ways = switches.len() > 1 || switches.iter().any(|known| known.attached.inline_peer.is_some());
     let cnps: u64 = switches.iter().map(|k| k.seen.all(Stat::RoceCnp) + k.seen.all(Stat::NpCnpSent)).sum();

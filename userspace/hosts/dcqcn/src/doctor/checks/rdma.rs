@@ -109,7 +109,7 @@ pub(super) fn traffic_class(snapshot: &Snapshot) -> Vec<Finding> {
         let Some(tos) = device.default_roce_tos else { continue };
         for iface in &device.ifaces {
             let here = known(snapshot).find(|known| known.iface == iface);
-            let expected_tos = here.as_ref().map_or(106, super::Known::roce_tos);
+            let expected_tos = here.as_ref().map_or(106, super::Reading::roce_tos);
             let evidence =
                 format!("default_roce_tos of {} is {tos}: DSCP {}, ECN {}", device.name, tos >> 2, tos & 3);
             if tos & 3 == 3 {

@@ -4,7 +4,7 @@ use dcqcn_common::params::{Config, PACER_NONE};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
-use super::{Finding, Known, Snapshot, known, ppm, rate, size, time, transmission_ns};
+use super::{Finding, Reading, Snapshot, known, ppm, rate, size, time, transmission_ns};
 use crate::doctor::snapshot::Link;
 
 /// Overhead of a frame, bytes: Ethernet, IPv4, UDP, BTH, ICRC.
@@ -24,7 +24,7 @@ fn frame_bytes(mtu: u32) -> u64 {
 }
 
 /// Congestion points: attachments that mark, and their interfaces.
-fn marking(snapshot: &Snapshot) -> impl Iterator<Item = (Known<'_>, &Link)> {
+fn marking(snapshot: &Snapshot) -> impl Iterator<Item = (Reading<'_>, &Link)> {
     known(snapshot)
         .filter(|known| known.config.scalars.cp_enable != 0)
         .filter_map(|known| snapshot.link(known.iface).map(|link| (known, link)))

@@ -8,7 +8,7 @@ use crate::doctor::tunnel;
 
 /// `no-roce`, `roce-idle`, `roce-seen`.
 pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: super::Known<'_>| {
+    let check = |known: super::Reading<'_>| {
         let seen = &known.seen;
         let others = seen.all(Stat::NotRoce);
         let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
@@ -251,7 +251,7 @@ pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
 /// `dscp-differs`: two ports show the two directions of the same connections.
 pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
     // The class with most packets, apart from CNPs.
-    let main = |known: &super::Known<'_>| {
+    let main = |known: &super::Reading<'_>| {
         let classes = (0..known.config.wred.len()).filter(|tc| *tc != known.cnp_class());
         let busiest = classes.max_by_key(|tc| known.seen.class(*tc).packets);
         busiest.filter(|tc| known.seen.class(*tc).packets != 0)
@@ -269,7 +269,7 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;
         }
-        let count = |known: &super::Known<'_>, tc: usize| {
+        let count = |known: &super::Reading<'_>, tc: usize| {
             format!(
                 "{} packets of class {tc} towards {} {}",
                 known.seen.class(tc).packets,

@@ -24,7 +24,7 @@ const DIRECTORY: &str = "/run/dcqcn/bmv2";
 
 /// A pushed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredConfig {
     /// The parameters.
     pub config: Config,
     /// The switch.
@@ -39,7 +39,7 @@ struct Stored {
     switch: Switch,
 }
 
-impl Kept {
+impl StoredConfig {
     /// The configuration pushed to the switch at a Thrift port of the calling thread's network namespace.
     ///
     /// # Errors

@@ -114,13 +114,13 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Simulations of every configuration: each workload with several seeds.
-pub(super) struct Judge<'p> {
+pub(super) struct Evaluator<'p> {
     pool: &'p Pool,
     workloads: Vec<Vec<Scenario>>,
     objective: Objective,
 }
 
-impl<'p> Judge<'p> {
+impl<'p> Evaluator<'p> {
     /// Sets up workloads, each with at least one simulation.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ mod tests {
     fn score_without_simulations_is_error() {
         let pool = Pool::new(0, 1).unwrap();
         for workloads in [vec![], vec![vec![]]] {
-            assert!(Judge::new(&pool, workloads, Objective::P99).is_err());
+            assert!(Evaluator::new(&pool, workloads, Objective::P99).is_err());
         }
     }
 

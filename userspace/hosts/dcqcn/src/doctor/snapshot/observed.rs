@@ -9,7 +9,7 @@ use super::{Class, Counts};
 const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
 
 /// Counters of an attachment over a period.
-pub(in crate::doctor) struct Seen {
+pub(in crate::doctor) struct Observed {
     pub(in crate::doctor) counts: Counts,
     /// The period, as in `in 2 s`.
     pub(in crate::doctor) when: String,
@@ -17,7 +17,7 @@ pub(in crate::doctor) struct Seen {
     pub(in crate::doctor) is_between_readings: bool,
 }
 
-impl Seen {
+impl Observed {
     pub(in crate::doctor) fn xdp(&self, stat: Stat) -> u64 {
         value(&self.counts.xdp, stat)
     }
