@@ -83,12 +83,12 @@ pub(crate) fn messages(bytes: &[u8]) {
         let qpn = u32::from_be_bytes([0, c, d, e]);
         let other = u32::from_be_bytes([0, f, g, h]);
         let hint = if has_hint & 1 == 0 { cnp::NO_HINT } else { other };
-        made(&CnpRepr { udp_sport: u16::from_be_bytes([a, b]), dest_qpn: qpn, hint, tos, ttl }, bit);
+        check_cnp(&CnpRepr { udp_sport: u16::from_be_bytes([a, b]), dest_qpn: qpn, hint, tos, ttl }, bit);
     }
 }
 
 /// A new CNP is valid and has the given content; with one bit flipped it is rejected.
-fn made(repr: &CnpRepr, bit: u8) {
+fn check_cnp(repr: &CnpRepr, bit: u8) {
     let said = Cnp { dest_qpn: repr.dest_qpn, hint: repr.hint };
     let mut v4 = [0; cnp::V4_LEN];
     cnp::emit_v4(&mut v4, [10, 0, 0, 1], [10, 0, 0, 2], repr);

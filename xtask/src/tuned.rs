@@ -128,7 +128,7 @@ fn best(rows: &[Value]) -> Result<Found> {
 }
 
 /// Results of one configuration on the other workloads: slowdown of each, and total pauses.
-fn others(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
+fn other_workloads(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
     let mut slowdowns = Vec::new();
     let mut pauses = 0.0;
     for (_, traffic) in OTHER {
@@ -149,7 +149,7 @@ fn others(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
 
 /// A row of the first table: medians over several searches.
 fn other_row(lab: &Lab, name: String, configurations: &[&str]) -> Result<Vec<String>> {
-    let all = configurations.iter().map(|flags| others(lab, flags)).collect::<Result<Vec<_>>>()?;
+    let all = configurations.iter().map(|flags| other_workloads(lab, flags)).collect::<Result<Vec<_>>>()?;
     let mut row = vec![name];
     for index in 0..OTHER.len() {
         row.push(format!("{:.1}", median(all.iter().map(|(slowdowns, _)| slowdowns[index]).collect())));

@@ -176,7 +176,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     let scenarios: Vec<Scenario> = driver
         .scenarios()?
         .into_iter()
-        .filter(|scenario| scenario.is_ci && is_wanted(&test(scenario), harness))
+        .filter(|scenario| scenario.is_ci && is_selected(&test(scenario), harness))
         .collect();
     if scenarios.is_empty() {
         return Ok(());
@@ -214,7 +214,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
 }
 
 /// Whether a harness's arguments select a test: all, if no part of a name is given.
-fn is_wanted(test: &str, harness: &[String]) -> bool {
+fn is_selected(test: &str, harness: &[String]) -> bool {
     let mut parts = harness.iter().filter(|argument| !argument.starts_with('-')).peekable();
     parts.peek().is_none() || parts.any(|part| test.contains(part.as_str()))
 }
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn tests_selected_by_part_of_name() {
         let arguments = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert!(is_wanted("vm::incast", &[]) && is_wanted("vm::incast", &arguments(&["--exact"])));
-        assert!(is_wanted("vm::incast", &arguments(&["net", "inca"])));
-        assert!(!is_wanted("vm::incast", &arguments(&["wred"])));
+        assert!(is_selected("vm::incast", &[]) && is_selected("vm::incast", &arguments(&["--exact"])));
+        assert!(is_selected("vm::incast", &arguments(&["net", "inca"])));
+        assert!(!is_selected("vm::incast", &arguments(&["wred"])));
     }
 }

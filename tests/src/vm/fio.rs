@@ -62,7 +62,7 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
 ///
 /// # Errors
 /// fio does not start.
-pub fn is_whole(disks: &[&str], block_bytes: u32) -> Result<bool> {
+pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
     for disk in disks {
         let mut check = Running::start(&format!(
             "fio --name=check --filename={disk} --rw=read --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \

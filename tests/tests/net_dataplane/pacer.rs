@@ -40,7 +40,7 @@ fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
     let attachment = host.attachment("a0")?;
     let mut pacer = HtbPacer::new(host.netlink()?, attachment.maps, attachment.info.ifindex)?;
     while !stop.load(Ordering::Relaxed) {
-        pacer.turn()?;
+        pacer.update()?;
     }
     Ok(())
 }

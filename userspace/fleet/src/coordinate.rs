@@ -85,7 +85,7 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Unregisters this coordinator, also after [`Self::run`] was dropped.
-    pub(crate) async fn leave(&self) {
+    pub(crate) async fn unregister(&self) {
         self.presence.end(self.store.clone()).await;
     }
 
@@ -155,7 +155,8 @@ impl<'a> Coordinator<'a> {
         }
         let desired_configs = desired_configs(&rollout, &effects);
         // After an error or another coordinator's step, the state is read again.
-        let Some(revision) = self.store.keep(&rollout, &changed, &desired_configs, revision).await? else {
+        let Some(revision) = self.store.write_state(&rollout, &changed, &desired_configs, revision).await?
+        else {
             return Ok(());
         };
         messages(&effects).for_each(|line| (self.print)(line));

@@ -201,7 +201,7 @@ impl Store {
     ///
     /// The rollout, the orders and their steps are written in one transaction. Other changed steps are written before it: they
     /// are observations, and valid even if the transaction fails.
-    pub(crate) async fn keep(
+    pub(crate) async fn write_state(
         &mut self,
         rollout: &Rollout,
         changed: &[&Step],
@@ -249,7 +249,7 @@ impl Store {
             }
             let before = rollout.steps.clone();
             let (edited, _) = next(rollout, event);
-            if self.keep(&edited, &differing(&before, &edited.steps), &[], revision).await?.is_some() {
+            if self.write_state(&edited, &differing(&before, &edited.steps), &[], revision).await?.is_some() {
                 return Ok(edited);
             }
         }

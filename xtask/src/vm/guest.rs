@@ -228,11 +228,11 @@ impl Booted<'_> {
         let made = self.guest.made.clone();
         let finished =
             Finished { scenario: title.to_owned(), series: self.series, seconds, outcome, verdict, made };
-        self.keep(&finished)?;
+        self.store(&finished)?;
         Ok(finished)
     }
 
-    fn keep(&self, finished: &Finished) -> Result<()> {
+    fn store(&self, finished: &Finished) -> Result<()> {
         let dir = self.guest.cache.join(RESULTS);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));

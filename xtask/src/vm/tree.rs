@@ -53,11 +53,11 @@ pub(super) struct Tree {
 impl Tree {
     /// Disk space for creating it, MB; 0 if present.
     pub(super) fn needed_mb(cache: &Path) -> u64 {
-        if Self::made(cache).is_some() { 0 } else { ROOM_MB }
+        if Self::existing(cache).is_some() { 0 } else { ROOM_MB }
     }
 
     /// The tree in `cache`, if it has the wanted packages.
-    fn made(cache: &Path) -> Option<Self> {
+    fn existing(cache: &Path) -> Option<Self> {
         let made_of = fs::read_to_string(cache.join(LIST)).ok()?;
         let root = cache.join(ROOT);
         (root.is_dir() && made_of == PACKAGES.join(" ")).then_some(Self { root })
@@ -65,7 +65,7 @@ impl Tree {
 
     /// The tree in `cache`, created if missing or outdated.
     pub(super) fn ensure(cache: &Path) -> Result<Self> {
-        if let Some(tree) = Self::made(cache) {
+        if let Some(tree) = Self::existing(cache) {
             return Ok(tree);
         }
         let root = cache.join(ROOT);

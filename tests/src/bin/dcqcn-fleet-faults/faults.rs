@@ -58,7 +58,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         field.until(1)?;
         let leader = field.site.etcd.leader()?;
         field.site.etcd.signal(leader, Signal::SIGSTOP)?;
-        Field::rest(Duration::from_secs(5));
+        Field::sleep(Duration::from_secs(5));
         field.site.etcd.signal(leader, Signal::SIGCONT)
     }),
     fault("no majority of etcd for 5 s", |field| {
@@ -66,7 +66,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         for member in [0, 1] {
             field.site.etcd.signal(member, Signal::SIGSTOP)?;
         }
-        Field::rest(Duration::from_secs(5));
+        Field::sleep(Duration::from_secs(5));
         for member in [0, 1] {
             field.site.etcd.signal(member, Signal::SIGCONT)?;
         }
@@ -81,7 +81,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         while !field.is_over()? {
             field.end_coordinators()?;
             field.coordinate()?;
-            Field::rest(Duration::from_millis(2_000));
+            Field::sleep(Duration::from_millis(2_000));
             times += 1;
             ensure!(times < 60, "the rollout does not end; coordinator killed {times} times");
         }
@@ -109,7 +109,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         for host in field.last(3) {
             field.site.signal_agent(&host, Signal::SIGSTOP)?;
         }
-        Field::rest(Duration::from_secs(8));
+        Field::sleep(Duration::from_secs(8));
         for host in field.last(3) {
             field.site.signal_agent(&host, Signal::SIGCONT)?;
         }
@@ -168,7 +168,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     harm("a canary dead before it changes: rolled back", |field| {
         let canary = field.canary();
         field.site.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
-        Field::rest(Duration::from_millis(1_000));
+        Field::sleep(Duration::from_millis(1_000));
         field.site.kill_agent(&canary)?;
         field.end_within(LONG)?;
         field.site.daemons[&canary].be(Nature::Good);
@@ -191,7 +191,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("the coordinator silent for 25 s, longer than patience", |field| {
         field.until(1)?;
         field.signal_coordinators(Signal::SIGSTOP)?;
-        Field::rest(Duration::from_secs(25));
+        Field::sleep(Duration::from_secs(25));
         field.signal_coordinators(Signal::SIGCONT)
     }),
     fault("all of etcd silent for 25 s, longer than patience", |field| {
@@ -199,7 +199,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         for member in 0..field.site.etcd.count() {
             field.site.etcd.signal(member, Signal::SIGSTOP)?;
         }
-        Field::rest(Duration::from_secs(25));
+        Field::sleep(Duration::from_secs(25));
         for member in 0..field.site.etcd.count() {
             field.site.etcd.signal(member, Signal::SIGCONT)?;
         }
@@ -268,7 +268,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             let mut is_over = false;
             for jump in ["+3h", "-5h", "+26h", "-1d"].iter().cycle().take(60) {
                 clock.set(jump)?;
-                Field::rest(Duration::from_secs(2));
+                Field::sleep(Duration::from_secs(2));
                 is_over = field.is_over()?;
                 if is_over {
                     break;
@@ -287,7 +287,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("the coordinator stopped for ten minutes", |field| {
             field.until(1)?;
             field.signal_coordinators(Signal::SIGSTOP)?;
-            Field::rest(Duration::from_secs(600));
+            Field::sleep(Duration::from_secs(600));
             field.signal_coordinators(Signal::SIGCONT)
         })
     },

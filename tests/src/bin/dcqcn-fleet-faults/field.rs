@@ -105,7 +105,7 @@ impl Field {
         for member in 0..self.site.etcd.count() {
             self.site.etcd.kill(member)?;
         }
-        Self::rest(time);
+        Self::sleep(time);
         for member in 0..self.site.etcd.count() {
             self.site.etcd.begin(member)?;
         }
@@ -130,7 +130,7 @@ impl Field {
             self.site
                 .etcd
                 .put(&[(key("report"), report.to_string()), (key("member"), member.to_string())])?;
-            Self::rest(Duration::from_millis(300));
+            Self::sleep(Duration::from_millis(300));
         }
         let status = self.site.status()?;
         let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -165,7 +165,7 @@ impl Field {
     }
 
     /// Sleeps while the rollout continues.
-    pub(crate) fn rest(time: Duration) {
+    pub(crate) fn sleep(time: Duration) {
         std::thread::sleep(time);
     }
 
@@ -189,7 +189,7 @@ impl Field {
         let began = Instant::now();
         while !self.is_over()? {
             ensure!(began.elapsed() < time, "no end within {} s", time.as_secs());
-            Self::rest(Duration::from_millis(200));
+            Self::sleep(Duration::from_millis(200));
         }
         Ok(())
     }

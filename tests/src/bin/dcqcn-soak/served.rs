@@ -33,11 +33,11 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "waiter and daemon of an unconfirmed change killed", make: unconfirmed_all_killed },
     Fault { name: "upgrade killed", make: upgrade_killed },
     Fault { name: "200 clients that send no request", make: idle_clients },
-    Fault { name: "lock held for a while", make: lock_kept },
+    Fault { name: "lock held for a while", make: lock_held_long },
     Fault { name: "no space for the audit log", make: audit_full },
     Fault { name: "broken journal of another interface", make: broken_journal },
     Fault { name: "interfaces added and removed", make: links_appear_and_disappear },
-    Fault { name: "daemon ended while interfaces are added", make: ended_while_they_come },
+    Fault { name: "daemon ended while interfaces are added", make: ended_during_additions },
     Fault { name: "address of metrics removed", make: address_removed },
     Fault { name: "reader of monitor exited", make: reader_closed },
 ];
@@ -209,7 +209,7 @@ fn idle_clients(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn lock_kept(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn lock_held_long(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let path = site.pair.a.journals()?.join("lock");
     let lock = File::options().create(true).append(true).open(path)?;
     lock.lock()?;
@@ -280,7 +280,7 @@ fn links_appear_and_disappear(site: &mut Site, random: &mut fastrand::Rng) -> Re
     go(site, &names)
 }
 
-fn ended_while_they_come(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn ended_during_additions(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a7", "a8", "a9"];
     appear(site, &names)?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));

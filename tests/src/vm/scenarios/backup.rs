@@ -273,7 +273,7 @@ impl Bench<'_> {
         let tcp_bps = tcp_bps.with_context(|| format!("iperf3 printed {iperf_output}"))?;
         let pauses = self.pauses()? - pauses;
         if job.pattern != "randread" {
-            done.failed |= !fio::is_whole(&nvme::MEMORY, job.block_bytes)?;
+            done.failed |= !fio::is_intact(&nvme::MEMORY, job.block_bytes)?;
         }
         // fio's result, bounded by TCP's remainder: a command that takes half a minute delays fio's end, and its average
         // then covers more than the measured time.

@@ -120,7 +120,7 @@ impl Bench<'_> {
             retries: after.retries - before.retries,
             sequence: after.sequence - before.sequence,
         };
-        let is_whole = job.pattern != "randwrite" || fio::is_whole(&DISK, BLOCK_BYTES)?;
+        let is_whole = job.pattern != "randwrite" || fio::is_intact(&DISK, BLOCK_BYTES)?;
         self.wrong += u64::from(done.failed || !is_whole);
         self.report.row([
             name.to_owned(),

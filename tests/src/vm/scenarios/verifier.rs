@@ -41,10 +41,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "left behind",
     ]);
     script_in(&netns, "mkdir -p /run/dcqcn")?;
-    let before = left(&netns)?;
+    let before = remaining(&netns)?;
     for (way, line) in WAYS {
         let info = json_in(&netns, &format!("dcqcn --json {line}")).with_context(|| (*way).to_owned())?;
-        let loaded = left(&netns)?;
+        let loaded = remaining(&netns)?;
         ensure!(loaded.programs > before.programs, "{way}: nothing was loaded");
         let instructions = instructions();
         sh_in(&netns, "dcqcn detach --all")?;
@@ -85,7 +85,7 @@ struct Removal {
     pins: String,
 }
 
-fn left(netns: &Netns) -> Result<Removal> {
+fn remaining(netns: &Netns) -> Result<Removal> {
     let (programs, maps) = loaded();
     Ok(Removal {
         programs,
@@ -102,7 +102,7 @@ fn settled(netns: &Netns, expected: &Removal) -> Result<Removal> {
     while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
         thread::sleep(Duration::from_millis(50));
     }
-    left(netns)
+    remaining(netns)
 }
 
 /// Programs and maps in the kernel.

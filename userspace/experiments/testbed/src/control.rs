@@ -88,7 +88,7 @@ impl DataPlane {
         }
         if queues.is_some() {
             host.tasks.push(Task::feeder(netns, iface)?);
-            host.tasks.push(Task::asker(netns, iface)?);
+            host.tasks.push(Task::pfc_sender(netns, iface)?);
         }
         Ok(host)
     }

@@ -23,7 +23,7 @@ impl Task {
     pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
         let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
-        Ok(Self::start(move || pacer.turn()))
+        Ok(Self::start(move || pacer.update()))
     }
 
     /// Publishes the depth of the port's queues to the congestion point.
@@ -38,17 +38,17 @@ impl Task {
     }
 
     /// Sends PFC to the neighbours of the switch's other ports.
-    pub(super) fn asker(netns: &Netns, iface: &str) -> Result<Self> {
+    pub(super) fn pfc_sender(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
         let netlink = Netlink::connect_in(netns)?;
         let socket = netns.run(PauseSocket::open)?.context("cannot send PFC frames")?;
-        let mut asker = PfcSender::default();
+        let mut sender = PfcSender::default();
         Ok(Self::start(move || {
             let now_ns = monotonic_ns();
-            if asker.is_behind(now_ns) {
-                asker.follow(&netlink, info.ifindex, &mut maps, now_ns)?;
+            if sender.is_behind(now_ns) {
+                sender.follow(&netlink, info.ifindex, &mut maps, now_ns)?;
             }
-            asker.look(&netlink, info.ifindex, &maps, &socket, now_ns)?;
+            sender.poll(&netlink, info.ifindex, &maps, &socket, now_ns)?;
             std::thread::sleep(backlog::PERIOD);
             Ok(())
         }))

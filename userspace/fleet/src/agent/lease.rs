@@ -15,7 +15,7 @@ use crate::store::Store;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Keeps a lease and publishes its ID, or `None` while there is none.
-async fn keep(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
+async fn maintain(mut store: Store, ttl_s: i64, sender: Sender<Option<i64>>) {
     let mut logged = String::new();
     loop {
         let error = match hold(&mut store, ttl_s, &sender, &mut logged).await {
@@ -107,7 +107,7 @@ pub(super) struct Reporting {
 pub(super) async fn report(reporting: Reporting, reports: Receiver<Option<Report>>) {
     let (sender, lease) = channel(None);
     tokio::select! {
-        () = keep(reporting.store.clone(), reporting.ttl_s, sender) => {}
+        () = maintain(reporting.store.clone(), reporting.ttl_s, sender) => {}
         () = write(reporting, lease, reports) => {}
     }
 }

@@ -251,7 +251,7 @@ pub(super) async fn execute(
         ended = interrupted() => ended.map(|()| None),
     };
     // Unregister, so that other commands do not rely on this coordinator.
-    coordinator.leave().await;
+    coordinator.unregister().await;
     if let Some(outcome) = outcome? {
         return Ok(outcome);
     }

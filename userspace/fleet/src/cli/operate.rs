@@ -51,7 +51,7 @@ impl CoordinateArgs {
             ended = serving => ended,
             ended = interrupted() => ended,
         };
-        coordinator.leave().await;
+        coordinator.unregister().await;
         ended
     }
 }

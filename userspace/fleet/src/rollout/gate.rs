@@ -66,7 +66,7 @@ impl Control {
     }
 
     /// Fraction of the traffic that is left, at most 1. Returns 1 if there was none.
-    fn left(&self, now: &Self) -> f64 {
+    fn remaining(&self, now: &Self) -> f64 {
         if self.packets_per_s == 0 || self.hosts == 0 || now.hosts == 0 {
             return 1.0;
         }
@@ -87,7 +87,7 @@ pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> V
         super::Phase::Forward(forward) => forward.wave,
         _ => 0,
     };
-    let left = control.left(&Control::of(&rollout.steps, wave, hosts));
+    let left = control.remaining(&Control::of(&rollout.steps, wave, hosts));
     let speaks = |rates: &&Rates| rates.data_packets >= gate.min_packets.max(1);
     let others: Vec<&Rates> =
         unchanged(&rollout.steps, hosts).map(|(_, rates)| rates).filter(speaks).collect();

@@ -60,7 +60,7 @@ impl Board {
     pub(super) fn subscribe(&self, view: &View) -> Option<Subscription> {
         let inner = self.lock();
         let views = inner.views.get(view)?;
-        Some(Subscription { first: text(&views.track.whole()), more: views.listeners.subscribe() })
+        Some(Subscription { first: text(&views.track.history()), more: views.listeners.subscribe() })
     }
 
     /// Returns whether there is any subscriber; each one subscribes to the overview.

@@ -165,7 +165,7 @@ impl Track {
     }
 
     /// The complete series, for a new subscriber.
-    pub(super) fn whole(&self) -> Value {
+    pub(super) fn history(&self) -> Value {
         self.message(0, true)
     }
 
@@ -303,7 +303,7 @@ mod tests {
                 GAP_S,
             );
         }
-        let whole = track.whole();
+        let whole = track.history();
         assert_eq!(whole["t"].as_array().unwrap().len(), 601);
         assert_eq!((&whole["t"][0], &whole["values"]["marks"][600]), (&json!(399.0), &json!(999.0)));
         let latest = track.latest();
@@ -326,7 +326,7 @@ mod tests {
         track.add(Point { t: 2.0, values: Vec::new() }, GAP_S);
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["values"]), (&json!(false), &json!({ "queue": [null] })));
-        assert_eq!(track.whole()["values"]["queue"], json!([5.0, null]));
+        assert_eq!(track.history()["values"]["queue"], json!([5.0, null]));
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         for t in [1.0, 7.0, 67.0, 68.0] {
             track.add(point(t), GAP_S);
         }
-        let whole = track.whole();
+        let whole = track.history();
         assert_eq!(whole["values"]["marks"], json!([1.0, 7.0, null, 67.0, 68.0]));
         assert_eq!(whole["t"][2], json!(17.0));
         assert_eq!(track.latest()["whole"], json!(false));
@@ -355,7 +355,7 @@ mod tests {
             let found = (latest["busiest"].is_null(), &latest["busiest_unknown"]);
             assert_eq!(found, (t == 2.0, &json!(if t == 2.0 { "four others are" } else { "" })));
         }
-        assert_eq!(track.whole()["qps"][0]["rate_bps"], json!([1_000, null, 1_000]));
+        assert_eq!(track.history()["qps"][0]["rate_bps"], json!([1_000, null, 1_000]));
         track.add_qps(&Ok(Vec::new()));
         assert_eq!(track.latest()["busiest"], json!([]));
     }

@@ -58,7 +58,7 @@ pub(crate) fn take_each<T>(
             (counts.rdma_errors, counts.queue_pairs) = (rdma.errors, rdma.queue_pairs);
         }
         counts.interface_drops = drops.get(&reading.info.ifindex).copied().unwrap_or_default();
-        let Depths { snapshots, active, at_floor } = watched.want(reading.info.ifindex);
+        let Depths { snapshots, active, at_floor } = watched.request(reading.info.ifindex);
         (counts.queue_samples, counts.active_flows, counts.flows_at_floor) =
             (snapshots.to_vec(), active, at_floor);
         (reading.info.iface.clone(), of(reading, counts))

@@ -98,7 +98,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     let listener = config.control.as_ref().map(control_socket::open).transpose()?;
     // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
-    privileges::give_up()?;
+    privileges::drop_privileges()?;
     let Options { source, detach_on_exit, allow_empty } = options;
     match &source {
         Source::File(file) if config.interfaces.is_empty() => {

@@ -41,13 +41,13 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Renews the demand, and returns the samples of the interface with this index.
-    pub(crate) fn want(&self, ifindex: u32) -> Depths {
+    pub(crate) fn request(&self, ifindex: u32) -> Depths {
         self.until_ns.store(monotonic_ns().saturating_add(DEMAND_NS), Ordering::Relaxed);
         self.lock().get(&ifindex).copied().unwrap_or_default()
     }
 
     /// Whether a client needs samples.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_needed(&self) -> bool {
         monotonic_ns() < self.until_ns.load(Ordering::Relaxed)
     }
 
@@ -73,19 +73,19 @@ mod tests {
     #[test]
     fn depth_samples_counted_while_watched() {
         let watched = Watched::default();
-        assert!(!watched.is_wanted());
-        assert_eq!(watched.want(7), Depths::default());
-        assert!(watched.is_wanted());
+        assert!(!watched.is_needed());
+        assert_eq!(watched.request(7), Depths::default());
+        assert!(watched.is_needed());
         for percent in [0, 10, 11, 100, 101, 5_000] {
             watched.change(7, |depths| depths.see(percent));
         }
-        let snapshots = watched.want(7).snapshots;
+        let snapshots = watched.request(7).snapshots;
         assert_eq!(
             (snapshots[0], snapshots[1], snapshots[9], snapshots[10], snapshots[QUEUE_BINS - 1]),
             (2, 1, 1, 1, 1)
         );
         assert_eq!(snapshots.iter().sum::<u64>(), 6);
         watched.forget(7);
-        assert_eq!(watched.want(7), Depths::default());
+        assert_eq!(watched.request(7), Depths::default());
     }
 }

@@ -51,7 +51,7 @@ pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     survey,
 };
-pub use foreign::{Other, others};
+pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
 pub use identity::Id;
 pub use journal::State;

@@ -39,7 +39,7 @@ pub struct PfcSender {
     pauses: BTreeMap<(u32, usize), PauseState>,
 }
 
-/// Result of [`PfcSender::look`].
+/// Result of [`PfcSender::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PfcPoll {
     /// PFC transmission is not enabled.
@@ -61,7 +61,7 @@ impl PfcSender {
     ///
     /// # Errors
     /// A query or map read fails; the next call retries.
-    pub fn look(
+    pub fn poll(
         &mut self,
         netlink: &Netlink,
         ifindex: u32,
@@ -72,7 +72,7 @@ impl PfcSender {
         let config = maps.params()?.config;
         let enabled_priorities = enabled_priorities(&config);
         if enabled_priorities.is_empty() {
-            let sent = self.give_up(ifindex, socket, now_ns);
+            let sent = self.release(ifindex, socket, now_ns);
             return Ok(if sent == 0 { PfcPoll::Disabled } else { PfcPoll::Sent(sent) });
         }
         // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
@@ -111,7 +111,7 @@ impl PfcSender {
     /// Sends XON to every neighbour paused for the egress port `ifindex`.
     ///
     /// Returns the number of frames sent.
-    pub fn give_up(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
+    pub fn release(&mut self, ifindex: u32, socket: &PauseSocket, now_ns: u64) -> usize {
         let paused = mem::take(&mut self.pauses).into_iter().filter(|(_, pauses)| pauses.is_paused());
         let resumed = paused.filter(|((ingress, priority), _)| {
             let port = self.ports.iter().find(|port| port.ifindex == *ingress);

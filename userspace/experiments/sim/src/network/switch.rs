@@ -264,7 +264,7 @@ impl Switch {
                 guard.sent(class);
             }
             port.wire.send(now_ns, packet, out);
-            self.leave(now_ns, packet, out);
+            self.release(now_ns, packet, out);
         }
         let port = &mut self.ports[usize::from(number)];
         if port.waiting != 0 || port.wire.has_pfc() {
@@ -292,7 +292,7 @@ impl Switch {
 
     /// A packet leaves the buffer; its ingress port may resume.
     #[inline]
-    fn leave(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
+    fn release(&mut self, now_ns: u64, packet: Packet, out: &mut Outbox) {
         if self.buffer.release(packet.ingress, packet.class, packet.frame_bytes.into()) {
             let ingress = packet.ingress;
             self.ports[usize::from(ingress)].wire.request_pause(1 << packet.class, false);
@@ -438,7 +438,7 @@ impl Switch {
         let mut flushed = 0;
         while let Some(packet) = self.dequeue(number, class) {
             flushed += 1;
-            self.leave(now_ns, packet, out);
+            self.release(now_ns, packet, out);
         }
         flushed
     }

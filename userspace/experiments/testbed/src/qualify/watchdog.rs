@@ -195,7 +195,7 @@ impl Probe {
     }
 
     /// Sends a packet, and returns whether it is delayed.
-    fn is_held(&mut self) -> Result<bool> {
+    fn is_delayed(&mut self) -> Result<bool> {
         let (qpn, begun) = (self.send()?, Instant::now());
         while begun.elapsed() < MIN_DELAY {
             if self.wire.arrived()?.iter().any(|arrival| arrival.qpn == qpn) {
@@ -227,15 +227,15 @@ impl Probe {
     }
 
     fn run(mut self, storm: &mut Storm, detection: Duration, restoration: Duration) -> Result<Observation> {
-        let free = !self.is_held()?;
-        let delays = storm.during(|| self.is_held())?;
+        let free = !self.is_delayed()?;
+        let delays = storm.during(|| self.is_delayed())?;
         // Delayed packets have left, and the watchdog has sampled.
         thread::sleep(PAUSE + STARTUP_ALLOWANCE);
         let detected = storm.during(|| self.detected(detection + 2 * STARTUP_ALLOWANCE))?;
         thread::sleep(restoration / 2);
-        let still_ignored = !storm.during(|| self.is_held())?;
+        let still_ignored = !storm.during(|| self.is_delayed())?;
         thread::sleep(restoration + detection);
-        let restored = storm.during(|| self.is_held())?;
+        let restored = storm.during(|| self.is_delayed())?;
         Ok(Observation { free, delays, detected, still_ignored, restored })
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn begin(
 }
 
 impl Work for Age {
-    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+    fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let Some(idle) = self.settings.age_idle() else {
             return Ok(IDLE_PERIOD);
         };

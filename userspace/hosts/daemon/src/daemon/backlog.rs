@@ -58,7 +58,7 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
 }
 
 impl Work for Feeder {
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+    fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
         self.note_drops(netlink, &params)?;
         let Some(backlogs) = backlog::read(netlink, self.port.info.ifindex, &params.config)? else {

@@ -225,7 +225,7 @@ impl Handler {
                 Answer::of(Ok(VersionAnswer { dcqcn, protocol: VERSION }))
             }
             Verb::Status {} => Answer::of(Ok(self.status())),
-            Verb::Config {} => Answer::of(Ok(self.held())),
+            Verb::Config {} => Answer::of(Ok(self.active_override())),
             Verb::Health {} => Answer::of(self.health().await),
             Verb::Snapshot(request) => {
                 Answer::of(self.read(move |shared, snapshots| snapshots.snapshot(shared, &request)).await)
@@ -268,7 +268,7 @@ impl Handler {
         }
     }
 
-    fn held(&self) -> Option<Override> {
+    fn active_override(&self) -> Option<Override> {
         let snapshot = self.shared.snapshot();
         let left = snapshot.confirm_until.map(left_s);
         snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })

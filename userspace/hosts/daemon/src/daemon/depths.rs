@@ -43,8 +43,8 @@ pub(super) fn begin(
 }
 
 impl Work for Sampler {
-    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
-        if !self.settings.watched().is_wanted() {
+    fn run(&mut self, _: &Netlink) -> Result<Duration> {
+        if !self.settings.watched().is_needed() {
             return Ok(IDLE_PERIOD);
         }
         let params = match self.params.take() {

@@ -27,7 +27,7 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
 }
 
 impl Work for Events {
-    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+    fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let (clock, now_ns, iface) = (SystemTime::now(), monotonic_ns(), &self.iface);
         let entries = self.reader.read();
         let rows = entries.iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns));

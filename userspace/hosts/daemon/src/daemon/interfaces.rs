@@ -172,7 +172,7 @@ impl ManagedInterfaces {
 
     /// Updates the managed interfaces to the existing ones; calls `tell` after each step.
     pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
-        let (world, infos) = self.look(false)?;
+        let (world, infos) = self.query(false)?;
         self.rename(&infos);
         let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
@@ -223,7 +223,7 @@ impl ManagedInterfaces {
 
     /// Interfaces and attachments. With `probe`, also which attachments another daemon manages, which briefly blocks
     /// their claims.
-    fn look(&mut self, probe: bool) -> Result<(World, Vec<Info>)> {
+    fn query(&mut self, probe: bool) -> Result<(World, Vec<Info>)> {
         let links = self.netlink.links()?;
         if let Scope::File(config) = &mut self.scope {
             config.see(&self.netlink, &links)?;

@@ -29,10 +29,10 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> R
 }
 
 impl Work for Pacer {
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+    fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let cuts = self.port.maps_mut().cuts()?;
-        self.classes.turn(netlink, &self.port.maps(), &cuts)?;
-        Ok(self.classes.rest())
+        self.classes.update(netlink, &self.port.maps(), &cuts)?;
+        Ok(self.classes.until_next())
     }
 
     fn wakes(&self) -> Option<BorrowedFd<'_>> {

@@ -30,7 +30,7 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> R
 }
 
 impl Work for Pairs {
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+    fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Self { port, entered } = self;
         let present = entered.present(netlink, port.info.ifindex)?;
         let changes = entered.refresh(present, &mut port.maps_mut())?;

@@ -46,7 +46,7 @@ impl PfcTask {
 }
 
 impl Work for PfcTask {
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration> {
+    fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Some(socket): Option<&PauseSocket> = self.settings.pause_socket() else {
             let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
             self.complain(wanted);
@@ -56,7 +56,7 @@ impl Work for PfcTask {
         if self.sender.is_behind(now_ns) {
             self.sender.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
         }
-        let looked = self.sender.look(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
+        let looked = self.sender.poll(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
         Ok(if looked == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
     }
 }
@@ -65,7 +65,7 @@ impl Drop for PfcTask {
     /// Sends XON to every neighbour that is paused.
     fn drop(&mut self) {
         if let Some(socket) = self.settings.pause_socket() {
-            self.sender.give_up(self.port.info.ifindex, socket, monotonic_ns());
+            self.sender.release(self.port.info.ifindex, socket, monotonic_ns());
         }
     }
 }

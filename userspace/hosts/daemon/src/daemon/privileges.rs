@@ -16,7 +16,7 @@ const CAPABILITIES: [Capability; 3] =
 ///
 /// # Errors
 /// A capability is missing, or attachments would become invisible.
-pub(super) fn give_up() -> Result<()> {
+pub(super) fn drop_privileges() -> Result<()> {
     // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
     let kept: CapsHashSet = CAPABILITIES.into_iter().collect();

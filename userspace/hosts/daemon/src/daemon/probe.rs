@@ -60,7 +60,7 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
 }
 
 impl Work for Prober {
-    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+    fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
         if !self.is_enabled(&params) {
             (self.probe, self.watched) = (None, HashMap::new());

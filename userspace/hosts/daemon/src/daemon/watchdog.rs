@@ -66,7 +66,7 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
 }
 
 impl Work for WatchdogTask {
-    fn turn(&mut self, _: &Netlink) -> Result<Duration> {
+    fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
         let honoured = params.pauses.of_class.iter().fold(0, |all, of_class| all | of_class);
         let wanted = params.config.watchdog().filter(|_| honoured != 0).map(|watchdog| (watchdog, honoured));

@@ -83,7 +83,7 @@ pub(super) trait Work {
     ///
     /// # Errors
     /// Logged; the task is restarted.
-    fn turn(&mut self, netlink: &Netlink) -> Result<Duration>;
+    fn run(&mut self, netlink: &Netlink) -> Result<Duration>;
 
     /// A file descriptor that wakes the task when readable.
     fn wakes(&self) -> Option<BorrowedFd<'_>> {

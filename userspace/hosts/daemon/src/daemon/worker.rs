@@ -87,7 +87,7 @@ impl Worker {
         let bounds = Arc::new(overrides.own.bounds());
         // Attaching takes seconds; publish the override first, for clients that query it in the meantime.
         self.shared.publish(Snapshot {
-            held: overrides.held(),
+            held: overrides.active(),
             confirm_until: overrides.confirm_until,
             bounds: Arc::clone(&bounds),
             ..Snapshot::default()
@@ -95,7 +95,7 @@ impl Worker {
         let fleet = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
         let now = Instant::now();
         let published = Published {
-            held: overrides.held(),
+            held: overrides.active(),
             confirm_until: overrides.confirm_until,
             bounds,
             ..Published::default()

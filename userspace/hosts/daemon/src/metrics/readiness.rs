@@ -19,7 +19,7 @@ pub(crate) struct Readiness {
 }
 
 /// Checks readiness; `shared` is the state of the enclosing daemon, if any.
-pub(super) fn look(shared: Option<&SharedState>) -> Readiness {
+pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
     let mut unreadable = Vec::new();
     match attach::alive() {

@@ -110,7 +110,7 @@ impl Exporter {
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
         let look = move || {
-            let found = readiness::look(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
+            let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             Ok((status(found.is_ready), json(&found)?))
         };
         self.readiness.get(look).await.map_err(|error| failed(&error))?

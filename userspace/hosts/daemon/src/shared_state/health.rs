@@ -37,7 +37,7 @@ impl Health {
         self.busy_since_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    pub(crate) fn rest(&self) {
+    pub(crate) fn set_idle(&self) {
         self.busy_since_ns.store(0, Ordering::Relaxed);
     }
 

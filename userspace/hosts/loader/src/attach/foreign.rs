@@ -21,7 +21,7 @@ const BPF_TCX_EGRESS: u32 = 47;
 
 /// Another application's program on one of our hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Other {
+pub struct ForeignProgram {
     /// Hook: `ingress` or `egress`.
     pub hook: String,
     /// Program name, possibly truncated by the kernel; the kind of a filter without a name; `?` without
@@ -37,7 +37,7 @@ pub struct Other {
 ///
 /// # Errors
 /// The interface is not attached any more, or CAP_NET_ADMIN is missing.
-pub fn others(info: &Info) -> Result<Vec<Other>, Error> {
+pub fn foreign_programs(info: &Info) -> Result<Vec<ForeignProgram>, Error> {
     let place = StateDir::here()?;
     let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
     let Some(Record { owed, .. }) = record else {
@@ -97,10 +97,10 @@ pub(super) fn chain(
 }
 
 /// Programs of a TCX chain other than `ours`.
-pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> Vec<Other> {
+pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> Vec<ForeignProgram> {
     let place = chain.iter().position(|program| Some(program.id) == ours);
     let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id) != ours);
-    let other = |(number, program): (usize, &ChainProgram)| Other {
+    let other = |(number, program): (usize, &ChainProgram)| ForeignProgram {
         hook: hook.to_owned(),
         name: program.name.clone().unwrap_or_else(|| "?".to_owned()),
         program_id: Some(program.id),
@@ -110,10 +110,10 @@ pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> V
 }
 
 /// Filters, in order, other than that of program `ours`.
-pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other> {
+pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<ForeignProgram> {
     let is_ours = |filter: &Filter| filter.name.as_deref() == Some(ours);
     let priority = filters.iter().find(|filter| is_ours(filter)).map(|filter| filter.priority);
-    let other = |filter: &Filter| Other {
+    let other = |filter: &Filter| ForeignProgram {
         hook: hook.to_owned(),
         name: filter.name.clone().unwrap_or_else(|| filter.kind.clone()),
         program_id: filter.program_id,
@@ -123,7 +123,7 @@ pub(super) fn on_clsact(hook: &str, filters: &[Filter], ours: &str) -> Vec<Other
 }
 
 /// Notes on the programs that run after ours and before ours.
-pub(super) fn notes(hook: &str, others: &[Other]) -> Vec<String> {
+pub(super) fn notes(hook: &str, others: &[ForeignProgram]) -> Vec<String> {
     let describe = |is_before: bool| -> Option<String> {
         let names = others.iter().filter(|other| other.is_before == is_before).map(ToString::to_string);
         let names: Vec<_> = names.collect();
@@ -136,7 +136,7 @@ pub(super) fn notes(hook: &str, others: &[Other]) -> Vec<String> {
     after.into_iter().chain(before).collect()
 }
 
-impl std::fmt::Display for Other {
+impl std::fmt::Display for ForeignProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)?;
         self.program_id.map_or(Ok(()), |id| write!(f, " (program {id})"))

@@ -118,7 +118,7 @@ fn free_in_other_namespaces(place: &StateDir) -> Result<Vec<Freed>, Error> {
         };
         let why = if record.boot_id != boot_id {
             "of an earlier boot"
-        } else if is_gone(place, &record, my_inode) {
+        } else if was_removed(place, &record, my_inode) {
             "its network namespace or interface was removed"
         } else {
             continue;
@@ -138,7 +138,7 @@ fn free_in_other_namespaces(place: &StateDir) -> Result<Vec<Freed>, Error> {
 }
 
 /// Whether the interface of a record of another namespace was certainly removed.
-fn is_gone(place: &StateDir, record: &Record, my_inode: u64) -> bool {
+fn was_removed(place: &StateDir, record: &Record, my_inode: u64) -> bool {
     let pins = place.pins(record.info.ifindex);
     // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
     let bound = record.owed.iter().filter_map(|owed| match owed {

@@ -51,7 +51,7 @@ pub(super) fn attach_tc(
         let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
         let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
         let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
-        leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+        keep_attached(classifier.take_link(id).map_err(|e| failed(e.into()))?);
         let all = netlink.filters(link.index, parent)?;
         info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
         return Ok(());
@@ -72,7 +72,7 @@ pub(super) fn attach_tc(
 }
 
 /// Keeps a filter attached. It has no descriptor to pin, and aya removes it when its link is dropped.
-fn leave(link: SchedClassifierLink) {
+fn keep_attached(link: SchedClassifierLink) {
     mem::forget(link);
 }
 
@@ -100,7 +100,7 @@ pub(super) fn replace_filter(
     let old = SchedClassifierLink::attached(&link.name, attach_type, old.priority, handle, None);
     let classifier = classifier(ebpf, program)?;
     let id = classifier.attach_to_link(old.map_err(|e| failed(e.into()))?).map_err(|e| failed(e.into()))?;
-    leave(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+    keep_attached(classifier.take_link(id).map_err(|e| failed(e.into()))?);
     Ok(true)
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Lock {
 impl Lock {
     /// Takes the lock on this file, waiting up to [`PATIENCE`]; `what` names the protected state in errors.
     ///
-    /// `make_dir` creates the file's directory. It is called before each attempt, because the previous
+    /// `create_dir` creates the file's directory. It is called before each attempt, because the previous
     /// holder may have removed the directory.
     ///
     /// # Errors
@@ -34,11 +34,11 @@ impl Lock {
     pub(super) fn take(
         path: &Path,
         what: &'static str,
-        make_dir: impl Fn() -> Result<(), Error>,
+        create_dir: impl Fn() -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let until = Instant::now() + PATIENCE;
         loop {
-            make_dir()?;
+            create_dir()?;
             if let Some(lock) = Self::attempt(path)? {
                 return Ok(lock);
             }
@@ -68,7 +68,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            if is_at(&file, path).map_err(failed)? {
+            if refers_to(&file, path).map_err(failed)? {
                 file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
                 return Ok(Some(Self { _file: file }));
             }
@@ -77,7 +77,7 @@ impl Lock {
 }
 
 /// Whether `path` still refers to this open file.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn refers_to(file: &File, path: &Path) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::metadata(path) {
         Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
@@ -134,9 +134,9 @@ mod tests {
         assert!(Lock::attempt(&path).expect("a file").is_some());
         fs::remove_dir_all(dir.path()).expect("there");
         assert!(Lock::attempt(&path).expect("no file").is_none(), "a check creates no file");
-        let make_dir = || {
+        let create_dir = || {
             fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
         };
-        assert!(Lock::take(&path, "a test", make_dir).is_ok());
+        assert!(Lock::take(&path, "a test", create_dir).is_ok());
     }
 }

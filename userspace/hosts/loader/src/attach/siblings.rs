@@ -50,7 +50,7 @@ pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
 }
 
 /// Clears the entry at `place`; false if there was none, or the map was removed.
-pub(super) fn leave(pins: &Path, place: u32) -> Result<bool, Error> {
+pub(super) fn clear(pins: &Path, place: u32) -> Result<bool, Error> {
     let failed = |source| Failed::Map { name: MAP, source };
     let path = pins.join(MAP);
     if !path.exists() {

@@ -113,9 +113,9 @@ impl StateDir {
         }
         // Without the lock, two processes could mount one file system over the other.
         let _lock = Lock::take(&self.root.join(LOCK), "the mounting of the BPF file system", || {
-            make_dir(&self.root, 0o755)
+            create_dir(&self.root, 0o755)
         })?;
-        make_dir(&bpf, 0o700)?;
+        create_dir(&bpf, 0o700)?;
         if !is_bpf(&bpf) {
             mount_bpf()?;
         }
@@ -127,9 +127,9 @@ impl StateDir {
     /// # Errors
     /// Another process holds it, or it cannot be created.
     pub(super) fn lock(&self) -> Result<NamespaceLock, Error> {
-        make_dir(&self.root, 0o755)?;
+        create_dir(&self.root, 0o755)?;
         let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace", || {
-            make_dir(&self.files, 0o755)
+            create_dir(&self.files, 0o755)
         })?;
         Ok(NamespaceLock { place: self.clone(), _lock: lock })
     }
@@ -145,8 +145,8 @@ impl StateDir {
 
     /// Creates the directory of an interface's pins, with the lock held.
     pub(super) fn create_pin_dir(&self, ifindex: u32) -> Result<(), Error> {
-        make_dir(&self.pins, 0o700)?;
-        make_dir(&self.pins(ifindex), 0o700)
+        create_dir(&self.pins, 0o700)?;
+        create_dir(&self.pins(ifindex), 0o700)
     }
 
     /// Whether the namespace has a journal or a lock.
@@ -300,7 +300,7 @@ pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
 }
 
 /// Creates a directory with this mode, regardless of the umask.
-fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
+fn create_dir(path: &Path, mode: u32) -> Result<(), Error> {
     let make = || {
         match DirBuilder::new().mode(mode).create(path) {
             // Owner and mode were set by its creator.

@@ -63,7 +63,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
             return Ok(Some("maps removed".into()));
         }
         (UndoStep::Sibling { place }, _) => {
-            let left = siblings::leave(pins, *place)?;
+            let left = siblings::clear(pins, *place)?;
             return Ok(left.then(|| "CNPs from other interfaces no longer handed on".into()));
         }
         (UndoStep::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),

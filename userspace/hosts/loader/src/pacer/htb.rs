@@ -92,7 +92,7 @@ impl Classes {
     ///
     /// # Errors
     /// The interface or the maps were removed.
-    pub fn turn(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
+    pub fn update(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
         let params = maps.params()?;
         let now_ns = monotonic_ns();
         let mut batch = Batch::new(self.ifindex);
@@ -120,7 +120,7 @@ impl Classes {
 
     /// Time until the next update is due without a cut.
     #[must_use]
-    pub fn rest(&self) -> Duration {
+    pub fn until_next(&self) -> Duration {
         match (self.swept_ns, self.due.first()) {
             // The first update finds flows that were cut while no loop ran.
             (0, _) => Duration::ZERO,

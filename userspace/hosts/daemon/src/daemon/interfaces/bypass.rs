@@ -38,7 +38,7 @@ impl ChainWatch {
     /// # Errors
     /// The chains or the attachment's counters cannot be read.
     fn check(&mut self, info: &Info, statistics: LinkStatistics) -> Result<String, attach::Error> {
-        let mut ahead = attach::others(info)?;
+        let mut ahead = attach::foreign_programs(info)?;
         ahead.retain(|other| other.is_before);
         if ahead.is_empty() {
             *self = Self::default();

@@ -80,7 +80,7 @@ impl ManagedInterfaces {
         may_listen: impl FnOnce() -> Result<()>,
         tell: &mut dyn FnMut(&Self, usize),
     ) -> std::result::Result<bool, Refused> {
-        let (world, infos) = self.look(true)?;
+        let (world, infos) = self.query(true)?;
         let Scope::File(old) = &self.scope else {
             return Ok(false);
         };

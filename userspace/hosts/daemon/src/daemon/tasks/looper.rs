@@ -39,7 +39,7 @@ enum State {
     New,
     /// Not needed by the interface.
     NotNeeded,
-    AtWork(Box<dyn Work>),
+    Running(Box<dyn Work>),
 }
 
 pub(super) struct Looper {
@@ -84,8 +84,8 @@ impl Looper {
                     break;
                 }
                 self.health.begin(&entry.port.info.iface);
-                self.turn(&mut netlink, entry);
-                self.health.rest();
+                self.run_entry(&mut netlink, entry);
+                self.health.set_idle();
             }
             self.wait(&mut entries);
         }
@@ -113,7 +113,7 @@ impl Looper {
     }
 
     /// Starts or runs the task of an interface if it is due. A failed one is restarted.
-    fn turn(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
+    fn run_entry(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
         let iface = &entry.port.info.iface;
         let mut turn = || -> Result<Option<Duration>> {
             let netlink = match netlink {
@@ -122,15 +122,15 @@ impl Looper {
             };
             if matches!(entry.state, State::New) {
                 entry.state = match (self.begin)(&entry.port, &self.shared.settings, netlink)? {
-                    Some(work) => State::AtWork(work),
+                    Some(work) => State::Running(work),
                     None => State::NotNeeded,
                 };
-                if matches!(entry.state, State::AtWork(_)) {
+                if matches!(entry.state, State::Running(_)) {
                     tracing::info!(iface, task = self.name, "begun");
                 }
             }
             match &mut entry.state {
-                State::AtWork(work) => work.turn(netlink).map(Some),
+                State::Running(work) => work.run(netlink).map(Some),
                 _ => Ok(None),
             }
         };
@@ -176,7 +176,7 @@ impl Looper {
         let wakes: Vec<(&Id, BorrowedFd<'_>)> = entries
             .iter()
             .filter_map(|(id, entry)| match &entry.state {
-                State::AtWork(work) => Some((id, work.wakes()?)),
+                State::Running(work) => Some((id, work.wakes()?)),
                 _ => None,
             })
             .collect();

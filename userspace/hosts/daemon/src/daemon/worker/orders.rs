@@ -78,7 +78,7 @@ impl WorkerState {
         }
         check(apply).map_err(Refused::one)?;
         let interfaces = checked_interfaces(&self.overrides.own, name, text)?;
-        let now = self.overrides.held();
+        let now = self.overrides.active();
         let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
         if is_same && confirm_within_s.is_none() && self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
@@ -125,8 +125,8 @@ impl WorkerState {
 
     fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        let Some(held) = self.overrides.held().filter(|held| held.name == confirm.name) else {
-            let now = self.overrides.held().map_or_else(|| "nothing".into(), |held| held.name);
+        let Some(held) = self.overrides.active().filter(|held| held.name == confirm.name) else {
+            let now = self.overrides.active().map_or_else(|| "nothing".into(), |held| held.name);
             let why = format!("{} is not the active override: {now} is", confirm.name);
             return Err(Refused::one(why));
         };
@@ -143,7 +143,7 @@ impl WorkerState {
 
     fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        if self.overrides.held().is_none() {
+        if self.overrides.active().is_none() {
             return Ok(self.applied(false, began));
         }
         self.put(Persisted::default(), Vec::new())?;
@@ -155,7 +155,7 @@ impl WorkerState {
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
         let waits = self.overrides.confirm_until.is_some();
-        let held = self.overrides.held().filter(|held| waits && held.name == undo.name);
+        let held = self.overrides.active().filter(|held| waits && held.name == undo.name);
         let Some(held) = held else {
             return Err(Refused::one(format!("{} is not unconfirmed", undo.name)));
         };
@@ -169,7 +169,7 @@ impl WorkerState {
         if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
-        let name = self.overrides.held().map(|held| held.name).unwrap_or_default();
+        let name = self.overrides.active().map(|held| held.name).unwrap_or_default();
         match self.revert() {
             Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
             Err(refused) => {
@@ -194,11 +194,11 @@ impl WorkerState {
                 (Persisted::default(), Vec::new())
             }
         };
-        self.go_back(kept, over)
+        self.revert_to(kept, over)
     }
 
     /// Activates the previous state, whether or not it can be persisted.
-    fn go_back(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
+    fn revert_to(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
         change::revert();
         let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
         self.switch_to(self.overrides.own.under(over), options)?;
@@ -214,7 +214,7 @@ impl WorkerState {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Refused::one(why));
         }
-        let held = self.overrides.held();
+        let held = self.overrides.active();
         let (over, refused) =
             match held.map(|held| checked_interfaces(&own, &held.name, &held.text)).transpose() {
                 Ok(over) => (over.unwrap_or_default(), None),
@@ -261,7 +261,7 @@ impl WorkerState {
     /// Records the active override.
     fn take(&mut self, kept: Persisted) {
         self.overrides.take(kept);
-        self.published.held = self.overrides.held();
+        self.published.held = self.overrides.active();
         self.published.confirm_until = self.overrides.confirm_until;
     }
 
@@ -274,12 +274,12 @@ impl WorkerState {
 
     fn applied(&self, changed: bool, began: Instant) -> Applied {
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let name = self.overrides.held().map(|held| held.name);
+        let name = self.overrides.active().map(|held| held.name);
         Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
-        let name = self.overrides.held().map(|held| held.name);
+        let name = self.overrides.active().map(|held| held.name);
         tracing::info!(name, by, why, peer, "{order}");
         let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
         if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {

@@ -62,7 +62,7 @@ impl Overrides {
     }
 
     /// Active override.
-    pub(super) fn held(&self) -> Option<Override> {
+    pub(super) fn active(&self) -> Option<Override> {
         self.kept.held.clone()
     }
 
@@ -179,7 +179,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         written.persist().unwrap();
         let own = own(&path);
         let overrides = Overrides::begin(own.clone(), Path::new("own"));
-        assert_eq!((overrides.held(), kmax(&overrides)), (Some(held("700")), 700_000));
+        assert_eq!((overrides.active(), kmax(&overrides)), (Some(held("700")), 700_000));
         // Neither values outside the ranges, nor any without [fleet].
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
@@ -192,7 +192,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
             );
         }
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(Overrides::begin(own, Path::new("own")).held(), None);
+        assert_eq!(Overrides::begin(own, Path::new("own")).active(), None);
     }
 
     #[test]
@@ -206,7 +206,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let reverted = Persisted { held: Some(held("500")), trial: None };
         assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
         store(&Persisted { held: Some(held("2000")), trial: None });
-        assert_eq!(Overrides::begin(own(&path), Path::new("own")).held(), None);
+        assert_eq!(Overrides::begin(own(&path), Path::new("own")).active(), None);
         assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
     }
 

@@ -175,7 +175,7 @@ fn is_jited(id: u32) -> Result<bool, ProgramError> {
 
 /// Other programs that process packets before the project's own.
 fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
-    let others = attach::others(info).unwrap_or_else(|error| {
+    let others = attach::foreign_programs(info).unwrap_or_else(|error| {
         notes.minor(&format!("other programs on {}", info.iface), &error, AS_ROOT);
         Vec::new()
     });

@@ -28,14 +28,14 @@ impl HtbPacer {
     ///
     /// # Errors
     /// The interface or the maps were removed.
-    pub fn turn(&mut self) -> Result<()> {
+    pub fn update(&mut self) -> Result<()> {
         let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(self.classes.rest()).unwrap_or(PollTimeout::ZERO);
+        let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for the data plane"),
         }
         let cuts = self.maps.cuts()?;
-        self.classes.turn(&self.netlink, &self.maps, &cuts)
+        self.classes.update(&self.netlink, &self.maps, &cuts)
     }
 }
