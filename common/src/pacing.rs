@@ -94,8 +94,9 @@ impl Pacer {
         Departure::At(departure_ns)
     }
 
-    /// A packet departs at `departure_ns`, later than its rate requires: the debt is paid later by as much, so that a
-    /// change of rate does not schedule the next packet before it.
+    /// Records that a packet departs at `departure_ns`, later than its rate requires.
+    ///
+    /// The debt moves by the same time, so that a change of rate does not schedule the next packet before this one.
     #[inline(always)]
     pub(crate) fn skip_to(&mut self, departure_ns: u64) {
         let left_ns = self.next_ns.saturating_sub(departure_ns);

@@ -54,7 +54,7 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         };
         frames.push(roce.frame());
         if number % 4 == 0 {
-            // From the other end, for data of this one.
+            // CNPs of the peer for this data.
             frames.push(roce.cnp(None, 0xc0));
             frames.push(roce.cnp(Some(roce.dest_qpn), 0xc0));
         }

@@ -1,5 +1,6 @@
-//! `cargo xtask bench --quick` runs, and all of its metrics are numbers. Tests check no absolute speed, but a cost a
-//! third above the highest so far, relative to programs that do nothing, counts as a fault.
+//! `cargo xtask bench --quick` runs, and all of its metrics are numbers.
+//!
+//! Absolute speed is not checked. A cost relative to empty programs fails if it is a third above the highest so far.
 
 use std::process::Command;
 

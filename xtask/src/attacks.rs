@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[ATTACKS])?;
     toolchain::require_runtime_tools()?;
     header("attacks");
-    let mut command = Command::new(workspace.built("release", ATTACKS.0));
+    let mut command = Command::new(workspace.binary_of("release", ATTACKS.0));
     command.args(&args.more);
     if !args.report {
         return stream(&mut command);

@@ -62,7 +62,7 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     stream(&mut command)?;
     eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
     for name in names {
-        let binary = workspace.built(profile, name);
+        let binary = workspace.binary_of(profile, name);
         eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
     }
     Ok(())

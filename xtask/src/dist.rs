@@ -101,7 +101,7 @@ impl<'a> Release<'a> {
         let release = Self { workspace, generated: out.join("generated"), out, is_native: true };
         // As Debian requires of a package; the linker leaves the symbols of one of them.
         for name in COMMANDS {
-            capture(Command::new("strip").arg(workspace.built("dist", name)))?;
+            capture(Command::new("strip").arg(workspace.binary_of("dist", name)))?;
         }
         release.generate()?;
         Ok(release)

@@ -56,8 +56,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[build::FLEET, FAULTS])?;
     let path = run::path_with(&tools::for_tests(workspace, Want::Etcd))?;
     let program = |words: &[&str]| {
-        let mut command = Command::new(workspace.built("release", FAULTS.0));
-        command.env("PATH", &path).env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
+        let mut command = Command::new(workspace.binary_of("release", FAULTS.0));
+        command.env("PATH", &path).env("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0));
         command.args(words).args(&args.more);
         command
     };

@@ -53,7 +53,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let origin = page::origin(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
     // The program exits in an orderly way, and reverts its changes.
-    let mut command = run::bound("TERM", workspace.built("release", SOAK.0));
+    let mut command = run::bound("TERM", workspace.binary_of("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
     let path = log(workspace);

@@ -193,7 +193,7 @@ fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
         .args(["--no-fail-fast", "-p", "dcqcn-tests"])
         .env("DCQCN_BIN", workspace.binary())
         .env("DCQCN_LAB_BIN", workspace.lab())
-        .env("DCQCN_FLEET_BIN", workspace.built("release", build::FLEET.0));
+        .env("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0));
     let image = dist::test_image(workspace);
     if image.exists() {
         command.env("DCQCN_IMAGE", image);

@@ -59,16 +59,16 @@ impl Workspace {
 
     /// The release `dcqcn` binary.
     pub(crate) fn binary(&self) -> PathBuf {
-        self.built("release", "dcqcn")
+        self.binary_of("release", "dcqcn")
     }
 
     /// The release `dcqcn-lab` binary.
     pub(crate) fn lab(&self) -> PathBuf {
-        self.built("release", "dcqcn-lab")
+        self.binary_of("release", "dcqcn-lab")
     }
 
     /// A binary built with a profile.
-    pub(crate) fn built(&self, profile: &str, name: &str) -> PathBuf {
+    pub(crate) fn binary_of(&self, profile: &str, name: &str) -> PathBuf {
         self.target.join(profile).join(name)
     }
 

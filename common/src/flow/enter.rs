@@ -63,8 +63,9 @@ pub(crate) fn in_any_vlan(set: Shared, id: &FlowId) -> Option<usize> {
     (way < WAYS).then_some(way)
 }
 
-/// The way of the flow with this fingerprint if it is not in its primary way: its own, or one that is idle at `now_ns`
-/// and becomes its own; `now_ns` = 0 searches only.
+/// Finds the way of a flow outside its primary way, or claims one that is idle at `now_ns`.
+///
+/// `now_ns` = 0 searches only.
 ///
 /// # Errors
 /// The flow is absent and no way is idle, or another CPU holds the lock.

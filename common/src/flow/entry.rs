@@ -65,7 +65,7 @@ impl RpHot {
     }
 
     /// Processes a CNP for this flow at `now_ns`; `debt` is scratch space as in [`RpHot::advance`]. Returns `false`,
-    /// having changed nothing, if it came too soon after the last one.
+    /// having changed nothing, if it arrived too soon after the last one.
     #[inline(always)]
     pub fn on_cnp(&mut self, cnps: &mut Cnps, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> bool {
         if cnps.last_ns != 0 && now_ns.saturating_sub(cnps.last_ns) < rp.guard_ns {

@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// The slot of a flow: its own, or one idle at `now_ns`, which becomes its own; `now_ns` = 0 searches only.
+    /// Finds the slot of a flow, or claims one that is idle at `now_ns`; `now_ns` = 0 searches only.
     ///
     /// # Errors
     /// The flow is absent and no way is idle, or another CPU holds the lock.

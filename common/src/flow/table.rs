@@ -55,7 +55,7 @@ pub struct Cnps {
     pub last_ns: u64,
     /// CNPs that cut it.
     pub handled: u32,
-    /// CNPs ignored because they came too soon.
+    /// CNPs ignored because they arrived too soon.
     pub ignored: u32,
 }
 

@@ -285,9 +285,10 @@ impl fmt::Display for Lab {
     }
 }
 
-/// Whether soft-RoCE's QPs die at the first packet that their own host drops, as a qdisc does that is replaced or has
-/// no carrier: `rxe_send` of Linux 6.12 and 7.3 treats it as an error (drivers/infiniband/sw/rxe/rxe_net.c), that of
-/// 6.1 retries.
+/// Whether soft-RoCE's QPs die at the first packet that their own host drops.
+///
+/// A qdisc drops packets when it is replaced or has no carrier. `rxe_send` (drivers/infiniband/sw/rxe/rxe_net.c) of
+/// Linux 6.12 and 7.3 treats a drop as an error, that of 6.1 retries.
 ///
 /// # Errors
 /// The kernel's release is unknown.

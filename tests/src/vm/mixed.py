@@ -26,8 +26,8 @@ SLOT_BYTES = 8192
 DEPTH = 16
 RECEIVES = 4 * DEPTH
 MIN_BYTES = 64
-# Parts of the memory of an end, in slots: messages that come, what the other end writes to and reads from, what is sent from here,
-# what is read to here, and one for the numbers of atomic operations.
+# Areas of an end's memory, in slots: received messages, target of the peer's WRITEs and READs, sent messages,
+# results of own READs, and one slot for the operands of atomic operations.
 INCOMING, TARGET, OUTGOING, ANSWERS = 0, RECEIVES, RECEIVES + DEPTH, RECEIVES + 2 * DEPTH
 NUMBERS = RECEIVES + 3 * DEPTH
 SLOTS = NUMBERS + 1

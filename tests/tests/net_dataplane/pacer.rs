@@ -148,7 +148,7 @@ fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Resul
     while_sending(&[(cut, Duration::ZERO), (other, moderate)], &|| {
         pair.b.socket("b0")?.send(&cut.cnp(None, CNP_TOS))?;
         wait_for_class(&pair.a)?;
-        // Half the line for one; the other gets its load: 8.7 kbit every 2 ms or a little more, 7 % of the line.
+        // The cut flow gets half of the line, the other its load: 8.7 kbit every 2 ms or more, 7 % of the line.
         shares(receiver, "after one cut, next to another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
     })?;
     while_sending(&[(other, Duration::ZERO)], &|| shares(receiver, "alone", &[(other, 0.9..1.1)]))

@@ -1,7 +1,7 @@
 //! Copies the compiled eBPF objects to where the library embeds them from.
 //!
-//! They are built by `cargo xtask build`, with another compiler; `DCQCN_EBPF_OBJECT` names one
-//! built elsewhere; the other must be in the same directory.
+//! `cargo xtask build` builds them with another compiler. `DCQCN_EBPF_OBJECT` is the path of an object
+//! built elsewhere; the second object must be in the same directory.
 
 use std::{env, fs, path::PathBuf};
 

@@ -119,8 +119,7 @@ impl Guest {
         Ok((Self { made: from, _lock: lock, workspace, programs, cache, share, tree }, made))
     }
 
-    /// Puts the packages on the share, as built by `cargo xtask deb`, the daemon's also as an earlier version; and
-    /// etcd, a single program.
+    /// Puts etcd and the packages of `cargo xtask deb` on the share, the daemon's also as an earlier version.
     fn package(&self) -> Result<()> {
         let out = self.cache.join("deb");
         let current = env!("CARGO_PKG_VERSION");
@@ -136,7 +135,7 @@ impl Guest {
             fs::copy(&package, self.share.join(name))
                 .with_context(|| format!("cannot copy {}", package.display()))?;
         }
-        let fleet = package(&self.workspace.built("release", build::FLEET.0), build::FLEET.0, current)?;
+        let fleet = package(&self.workspace.binary_of("release", build::FLEET.0), build::FLEET.0, current)?;
         for (from, to) in [(fleet, "dcqcn-fleet.deb"), (self.programs.join("etcd"), "etcd")] {
             let from = if from.exists() { from } else { find_program(to).unwrap_or(from) };
             fs::copy(&from, self.share.join(to))

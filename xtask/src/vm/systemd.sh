@@ -1,5 +1,5 @@
-# First program of a guest that boots with Debian's systemd: puts into its root what an image would have, and hands over. The
-# package is installed as in an image too, with nothing running; it is to attach at boot what udev renames meanwhile.
+# First program of a guest that boots with Debian's systemd: installs what an image would have, and starts systemd.
+# As in an image, the package is installed while nothing runs; at boot it must attach an interface that udev renames.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive
 cp /share/vm-guest /usr/local/bin
 echo guest >/etc/hostname

@@ -169,8 +169,8 @@ fn misses(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Names of the metrics of one CPU, and of two: batches (see `dcqcn_common::vqueue::Share`), and thresholds so low that
-/// each packet is published.
+/// Names of the metrics of one and two CPUs: in batches (see `dcqcn_common::vqueue::Share`), and with thresholds so low
+/// that each packet is published.
 pub(crate) const CPUS: [&str; 2] = ["1 CPU on one virtual queue", "2 CPUs on one virtual queue"];
 pub(crate) const CPUS_LOW: [&str; 2] = ["1 CPU, Kmin 5 KB", "2 CPUs, Kmin 5 KB"];
 /// Name of the metric of two CPUs without shared state: the maximum here.

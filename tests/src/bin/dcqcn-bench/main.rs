@@ -129,7 +129,7 @@ fn run(args: &Args) -> Result<ExitCode> {
 
 /// Exit codes of a regression, and of an inconclusive comparison.
 const WORSE: u8 = 2;
-const UNSURE: u8 = 3;
+const INCONCLUSIVE: u8 = 3;
 
 /// Compares a run with an earlier one, and repeats measurements in doubt.
 fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCode> {
@@ -142,8 +142,8 @@ fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str))
     print_text(&tables::changes(&changes));
     Ok(match changes.iter().map(|change| change.verdict).max() {
         Some(Verdict::Worse) => ExitCode::from(WORSE),
-        Some(Verdict::Unsure) | None => ExitCode::from(UNSURE),
-        Some(Verdict::Kept) => ExitCode::SUCCESS,
+        Some(Verdict::Inconclusive) | None => ExitCode::from(INCONCLUSIVE),
+        Some(Verdict::Unchanged) => ExitCode::SUCCESS,
     })
 }
 

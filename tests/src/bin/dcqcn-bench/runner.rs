@@ -147,8 +147,9 @@ impl Instance {
         Self::load(config, DEFAULT_FLOWS, |port| port)
     }
 
-    /// Cuts each flow of these sets of the RP table by a CNP at `at_ns`, regardless of locks, and writes them back;
-    /// with `last_ns`, the time of their last packet.
+    /// Cuts each flow of these sets of the RP table by a CNP at `at_ns`, regardless of locks.
+    ///
+    /// `last_ns` replaces the time of their last packet, if given.
     pub(crate) fn cut(&mut self, sets: &[RpSet], at_ns: u64, last_ns: Option<u64>) -> Result<()> {
         let rp = &self.params.rp;
         for (index, set) in (0..).zip(sets) {

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 /// Set for the child process.
 const WORKER: &str = "DCQCN_SOAK_WORKER";
-/// Interval of checking whether it has exited.
+/// Interval between checks whether it has exited.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time limit for printing its table.
 const GRACE: Duration = Duration::from_millis(300);

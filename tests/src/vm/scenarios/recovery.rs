@@ -25,7 +25,7 @@ const PORT: &str = "tbf rate 20mbit burst 64000 limit 400000";
 /// NVMe-oF's QPs retry without limit (`retry_cnt` 7).
 const PROBE: &str = "--set link_rate=20mbit --set tail_loss_probe=on --set tail_loss_probe_limit=0";
 
-/// Losses: name, one of how many packets, and the bounds with the probe: longest access, and rate of that without loss.
+/// Loss rates: name, packets per lost packet, and bounds with the probe: longest access in ms, minimum relative rate.
 const LOSSES: [(&str, u32, f64, f64); 2] = [("10^-3", 1_000, 1_000.0, 0.85), ("10^-2", 100, 2_000.0, 0.0)];
 
 const COLUMNS: &[&str] =

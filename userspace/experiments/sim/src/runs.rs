@@ -10,7 +10,7 @@ use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Interval of updating the progress line and checking for Ctrl-C.
+/// Interval between updates of the progress line and checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(20);
 
 /// A simulation that [`run_all`] can run.

@@ -25,7 +25,7 @@ use super::{Attached, Control, measure, plot, tcp};
 
 /// Time before traffic starts, in which all threads open their sockets, ns.
 const LEAD_TIME_NS: u64 = 300_000_000;
-/// Interval of updating the progress line and checking for Ctrl-C.
+/// Interval between updates of the progress line and checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(100);
 /// First QPN at the senders, and at the receiver: different, to detect a confusion.
 const FIRST_SENDER_QPN: u32 = 0x0011;

@@ -1,7 +1,7 @@
 //! Metrics as Prometheus text or OpenMetrics over HTTP: `/metrics`, `/healthz` for liveness, and `/readyz` for
 //! readiness.
 //!
-//! Counters have their [`Stat`] names, which are mlx5's where mlx5 has them.
+//! Counters have the names of [`Stat`], which are those of mlx5 where it has the same counter.
 //!
 //! [`Stat`]: dcqcn_common::stats::Stat
 

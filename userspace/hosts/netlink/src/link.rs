@@ -65,9 +65,10 @@ pub struct Link {
     pub master: Option<u32>,
     /// Packets the driver's queue may hold, used by some queueing disciplines as their default limit.
     pub tx_queue_len: u32,
-    /// Speed that the driver reports, in bits per second; `None` if it reports none, or if the
-    /// interface is one of a list ([`Netlink::links`]), as each driver would have to be queried.
-    /// Virtual interfaces report an invented speed: see [`Link::is_virtual`].
+    /// Speed reported by the driver, in bits per second; `None` if it does not report one.
+    ///
+    /// Always `None` in lists ([`Netlink::links`]), which do not query drivers. Virtual interfaces
+    /// report an invented speed: see [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
 }
 

@@ -65,7 +65,7 @@ pub struct FlowRow {
     pub last_cnp_age_ns: Option<u64>,
     /// CNPs that cut it.
     pub cnp_handled: u32,
-    /// CNPs ignored because they came too soon.
+    /// CNPs ignored because they arrived too soon.
     pub cnp_ignored: u32,
     /// Owner of the sending QP; omitted if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]

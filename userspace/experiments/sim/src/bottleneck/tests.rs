@@ -114,7 +114,7 @@ fn qps_of_one_sender_share_its_link() {
     assert!(out.groups[0].jain > 0.999_99, "{}", out.groups[0].jain);
     assert!(out.classes[0].queue.max_bytes <= 1_000);
 
-    // The rates of nine flows sum up to 9 Gbit/s, and waiting for the others costs no flow any of its rate.
+    // The rates of nine flows add up to 9 Gbit/s: sharing the link does not reduce any flow's rate.
     s.roce[0].flows = 9;
     s.roce[0].flows_per_sender = 9;
     s.config.scalars.rpg_max_rate_bps = GBIT;

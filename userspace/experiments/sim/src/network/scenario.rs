@@ -77,7 +77,7 @@ pub enum WindowEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nscc {
     /// Round trip of a full packet and its acknowledgement between the farthest hosts, through an empty network: 100 ns
-    /// to 1 s. A sender that measures a shorter one uses that.
+    /// to 1 s. A sender uses its shortest measured round trip if that is shorter.
     pub base_rtt_ns: u64,
     /// Target queueing delay, 100 ns to 1 s: the base round trip, or 3/4 of it if switches trim.
     pub target_delay_ns: u64,
@@ -186,7 +186,7 @@ pub struct Pfc {
     pub reserved_bytes: u64,
     /// Threshold above which the port is paused.
     pub xoff: Threshold,
-    /// Room for packets that arrive after that, per ingress port (`xoff`).
+    /// Headroom above XOFF for packets that arrive before the pause takes effect, per ingress port (`xoff`).
     pub headroom_bytes: u64,
     /// The port resumes this far below XOFF (`xon_offset`).
     pub xon_offset_bytes: u64,

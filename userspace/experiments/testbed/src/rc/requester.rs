@@ -76,8 +76,9 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// A requester that has sent nothing. `message` is the payload of every WRITE, at least one byte; shorter than
-    /// that, or a zero MTU or window, makes a requester that never sends.
+    /// A requester that has sent nothing. `message` is the payload of every WRITE.
+    ///
+    /// With an empty message, or a zero MTU or window, it never sends.
     #[must_use]
     pub(crate) fn new(config: RequesterConfig, message: Bytes) -> Self {
         let packets_per_message = (message.len() as u64).div_ceil(u64::from(config.mtu_bytes.max(1)));

@@ -19,7 +19,7 @@ use super::work::{Port, Settings, Work};
 /// Range of the interval between scans of a table.
 const SCAN_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 
-/// Interval of checking whether aging is enabled.
+/// Interval between checks whether aging is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Age {

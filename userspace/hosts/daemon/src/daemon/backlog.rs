@@ -14,9 +14,9 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Interval of checking whether the parameters enable it.
+/// Interval between checks whether the parameters enable it.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
-/// Interval of reading the drops of queues.
+/// Interval between readings of the queues' drops.
 const DROPS_PERIOD: Duration = Duration::from_millis(200);
 
 struct Feeder {

@@ -53,8 +53,10 @@ pub(super) struct Opened {
     without_group: Option<String>,
 }
 
-/// Opens the socket, replacing a file without a listener. If the configured group cannot get access, that is logged and
-/// shown in `status`, and only root has access: the pacing must not depend on it.
+/// Opens the socket, replacing a file without a listener.
+///
+/// If the configured group cannot get access, the daemon starts anyway, with access for root only; the log and `status`
+/// report it.
 ///
 /// # Errors
 /// Another daemon uses it, or it cannot be created.

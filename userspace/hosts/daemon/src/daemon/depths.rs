@@ -13,7 +13,7 @@ use super::work::{Port, Settings, Work};
 
 /// Interval between samples of queues.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Interval of checking whether a client needs samples.
+/// Interval between checks whether a client needs samples.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Interval between readings of the parameters.
 const PARAMS: Duration = Duration::from_secs(1);

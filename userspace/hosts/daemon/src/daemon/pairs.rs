@@ -12,7 +12,7 @@ use crate::pairing::{Change, RdmaPairs};
 
 /// Polling interval of the QPs: new ones must be known within 100 ms.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Interval of checking for a device if there is none.
+/// Interval between checks for a device if there is none.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Pairs {

@@ -21,7 +21,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Interval of checking whether the parameters enable it.
+/// Interval between checks whether the parameters enable it.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;

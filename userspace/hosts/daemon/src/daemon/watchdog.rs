@@ -14,7 +14,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Interval of checking whether it is enabled.
+/// Interval between checks whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum interval between samples.
 const SHORTEST: Duration = Duration::from_millis(1);

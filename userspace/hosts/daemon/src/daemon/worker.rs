@@ -31,14 +31,14 @@ use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
 use refusals::Refusals;
 
-/// Interval of checking the file and the attachments.
+/// Interval between checks of the file and the attachments.
 const TICK: Duration = Duration::from_secs(1);
-/// Interval of freeing state of deleted namespaces.
+/// Interval between searches for state of deleted namespaces.
 const GC: Duration = Duration::from_secs(60);
 /// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(320);
-/// Interval of checking link speeds, in addition to link notifications.
+/// Interval between checks of link speeds, in addition to link notifications.
 const SPEEDS: Duration = Duration::from_secs(10);
 
 /// Requests to the worker.

@@ -11,8 +11,7 @@ use dcqcn_telemetry::PacketRow;
 /// Polling interval.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Shows packets of these interfaces (default: all that log packets) until `left` were shown; with `follow`, waits for
-/// more.
+/// Shows up to `left` packets of these interfaces (default: all that log packets); `follow` waits for more.
 pub(super) fn run(
     out: &mut Output<'_>,
     ifaces: &[String],

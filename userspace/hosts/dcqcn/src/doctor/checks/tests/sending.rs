@@ -141,7 +141,7 @@ fn threshold_faults_are_found() {
         let fix = finding.fix.unwrap();
         assert!(fix.contains(expected) && fix.contains("wred.3.drain_rate=17.1mbit"), "{fix}");
     }
-    // It keeps its rate; or no packets waited, so nothing is known.
+    // No finding if the shaper reaches its rate, or if too few samples had a backlog.
     for fine in [shaped(25_600_000, 95, 4_900_000), shaped(25_600_000, 50, 100_000)] {
         let mut snapshot = healthy();
         fine(&mut snapshot);
