@@ -81,7 +81,7 @@ pub struct Requester {
     sent_ns: u64,
     /// Last announcement to `dcqcn run`.
     announced_ns: u64,
-    /// When the packet was sent that measures the round-trip time; 0 = none.
+    /// Departure time of the packet that measures the round-trip time; 0 = none.
     timed_ns: u64,
     /// PSN of that packet.
     timed_psn: u32,

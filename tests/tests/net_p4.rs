@@ -273,7 +273,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     ensure!(bench.refused("p4 read")?.contains("no switch answers at Thrift port 9090"));
     bench.start()?;
     let refused = bench.refused("p4 read")?;
-    ensure!(refused.contains("the stored state of the switch is stale"), "{refused}");
+    ensure!(refused.contains("the stored configuration of the switch is stale"), "{refused}");
     let read = bench.json("p4 read --config switch.toml")?;
     ensure!(read["queues"][0]["classes"][3]["kmax_bytes"] == 43_280, "{read}");
     Ok(())

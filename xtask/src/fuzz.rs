@@ -156,11 +156,11 @@ fn one(
     }
     command.args(more).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| run::not_started(&command))?;
-    let mut figures = TargetStats::default();
+    let mut stats = TargetStats::default();
     let output = BufReader::new(child.stderr.take().context("no standard error")?);
     for text in output.lines() {
         let text = text.context("cannot read the fuzzer's output")?;
-        figures.take(&text);
+        stats.take(&text);
         // Thousands of new inputs have a line each.
         if !text.contains("\tNEW ") && !text.contains("\tREDUCE ") {
             eprintln!("{text}");
@@ -173,7 +173,7 @@ fn one(
         line(&command),
         workspace.shown(&found)
     );
-    Ok(figures)
+    Ok(stats)
 }
 
 impl TargetStats {
@@ -197,15 +197,15 @@ mod tests {
 
     #[test]
     fn libfuzzer_output_parsed() {
-        let mut figures = TargetStats::default();
-        figures.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
-        figures.take("stat::number_of_executed_units: 2000000");
-        figures.take("stat::average_exec_per_sec:     333333");
-        let TargetStats { executions, per_second, edges, skipped } = figures;
+        let mut stats = TargetStats::default();
+        stats.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
+        stats.take("stat::number_of_executed_units: 2000000");
+        stats.take("stat::average_exec_per_sec:     333333");
+        let TargetStats { executions, per_second, edges, skipped } = stats;
         assert_eq!((executions.as_str(), per_second.as_str(), edges.as_str()), ("2000000", "333333", "312"));
         assert_eq!(skipped, None);
-        let mut figures = TargetStats::default();
-        figures.take("SKIPPED differential: no right to load programs: run it as root");
-        assert_eq!(figures.skipped.as_deref(), Some("no right to load programs: run it as root"));
+        let mut stats = TargetStats::default();
+        stats.take("SKIPPED differential: no permission to load programs; run as root");
+        assert_eq!(stats.skipped.as_deref(), Some("no permission to load programs; run as root"));
     }
 }

@@ -37,7 +37,7 @@ kmax = '300KB'
 ";
 /// Sending QPs, with different rates.
 const QPS: u32 = 6;
-const OF: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
+const SENDER_QPS: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
 /// Bearer token of changes.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -127,7 +127,7 @@ impl Site {
                 // Bursts of up to 240 KB, unequal among QPs.
                 let burst = 20 + round % 7 * 7;
                 for packet in 0..burst {
-                    data.send(&frame(OF[packet as usize % OF.len()]).frame())?;
+                    data.send(&frame(SENDER_QPS[packet as usize % SENDER_QPS.len()]).frame())?;
                 }
                 if round % 3 == 0 {
                     cnps.send(&frame(round / 3 * 5 / 2 % QPS).cnp(None, CNP_TOS))?;

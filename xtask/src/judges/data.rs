@@ -6,7 +6,7 @@ use super::flows::Flows;
 
 /// Means over the runs of one case.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct Means {
     pub(super) mean_us: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -15,7 +15,7 @@ pub(super) struct Figures {
     pub(super) max_queue_bytes: f64,
 }
 
-impl Figures {
+impl Means {
     /// Mean of several results.
     pub(super) fn mean(runs: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| runs.iter().map(figure).sum::<f64>() / runs.len().max(1) as f64;
@@ -33,7 +33,7 @@ impl Figures {
 /// The line of `csv` for `case` by `variant` of the other simulator:
 /// `case,variant,flows,starts,mean_us,p50_us,p99_us,last_us,cnps,max_queue_bytes`. Lines that start with `#` are
 /// comments.
-pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Figures)> {
+pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Means)> {
     let missing = || format!("no stored results of `{variant}` for `{case}`");
     let line = csv
         .lines()
@@ -47,7 +47,7 @@ pub(super) fn find(csv: &str, case: &str, variant: &str) -> Result<(Flows, Figur
     let &[mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes] = numbers.as_slice() else {
         anyhow::bail!(wrong());
     };
-    Ok((flows.with_context(wrong)?, Figures { mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes }))
+    Ok((flows.with_context(wrong)?, Means { mean_us, p50_us, p99_us, last_us, cnps, max_queue_bytes }))
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
         let ((flows, old), (_, new)) = (find(csv, "a", "old").unwrap(), find(csv, "a", "new").unwrap());
         assert_eq!(flows, Flows { count: 9, starts: 255 });
         assert_eq!((old.mean_us, new.max_queue_bytes), (1.0, 8.0));
-        assert_eq!(Figures::mean(&[old, new]).mean_us, 1.5);
+        assert_eq!(Means::mean(&[old, new]).mean_us, 1.5);
         assert!(find(csv, "b", "new").is_err() && find("a,x,9,00ff,1\n", "a", "x").is_err());
         assert!(find("a,x,9,00ff,1,2,-nan,4,5,x\n", "a", "x").is_err());
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::Judged;
-use super::data::{Figures, find};
+use super::data::{Means, find};
 use super::flows::{self, Flows, difference};
 use super::matrix::{INCASTS, PERMUTATIONS, STARTS, incast_file, permutation_file};
 use crate::lab::{Lab, number, table};
@@ -22,9 +22,9 @@ const DCQCN: &str = "--profile paper --set rpg_threshold=6 --set rpg_ai_rate=5gb
                      --set rpg_min_rate=10mbit --set cnp_dscp=26 --set wred.3.kmin=195936B --set wred.3.kmax=195936B \
                      --set wred.3.pmax=100%";
 
-fn figures(report: &Value) -> Result<Figures> {
+fn means(report: &Value) -> Result<Means> {
     let us = |figure: &str| number(report, &format!("/fct/{figure}")).map(|ns| ns / 1e3);
-    Ok(Figures {
+    Ok(Means {
         mean_us: us("mean_ns")?,
         p50_us: us("p50_ns")?,
         p99_us: us("p99_ns")?,
@@ -35,21 +35,21 @@ fn figures(report: &Value) -> Result<Figures> {
 }
 
 /// Our results, averaged over `workloads`, and their flows.
-pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Figures)> {
-    let (mut figures, mut all) = (Vec::new(), Vec::new());
+pub(super) fn ours(lab: &Lab, options: &str, workloads: &[String]) -> Result<(Flows, Means)> {
+    let (mut means, mut all) = (Vec::new(), Vec::new());
     for workload in workloads {
         let (report, flows) = flows::run(lab, &format!("fabric {workload} {options}"))?;
-        figures.push(self::figures(&report)?);
+        means.push(self::means(&report)?);
         all.push(flows);
     }
-    Ok((Flows::of(&all), Figures::mean(&figures)))
+    Ok((Flows::of(&all), Means::mean(&means)))
 }
 
 /// htsim's stored results in `kept` for the same flows.
-pub(super) fn theirs(kept: &str, case: &str, variant: &str, flows: Flows) -> Result<Figures> {
-    let (theirs, figures) = find(kept, case, variant)?;
+pub(super) fn theirs(kept: &str, case: &str, variant: &str, flows: Flows) -> Result<Means> {
+    let (theirs, means) = find(kept, case, variant)?;
     flows.ensure_same(theirs, &format!("{case}, {variant}"))?;
-    Ok(figures)
+    Ok(means)
 }
 
 /// Rows of a table, and results out of bounds.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Judged;
-use super::data::Figures;
+use super::data::Means;
 use super::flows::Flows;
 use super::htsim::{REPAIRED, Rows, files, ours, permutations, theirs};
 use super::matrix::{INCASTS, incast_file};
@@ -33,7 +33,7 @@ const CHANCE_BOUND: f64 = 0.1;
 fn incasts(
     lab: &Lab,
     queue: &str,
-    mut row: impl FnMut(&mut Rows, u32, Flows, Figures) -> Result<Vec<String>>,
+    mut row: impl FnMut(&mut Rows, u32, Flows, Means) -> Result<Vec<String>>,
 ) -> Result<(Rows, String)> {
     let options = format!("{STAR} {queue} {COMMON}");
     let mut rows = Rows::default();

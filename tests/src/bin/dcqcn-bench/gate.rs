@@ -16,9 +16,9 @@ pub(crate) const ATTEMPTS: usize = 4;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     /// No worse than before.
-    Unchanged,
+    Kept,
     /// Too noisy, then or now.
-    Inconclusive,
+    Unsure,
     /// Worse.
     Worse,
 }
@@ -58,7 +58,7 @@ fn change(old: &Report, new: &Report, then: &Metric) -> Change {
             old: then.better(),
             new: f64::NAN,
             ratio: f64::NAN,
-            verdict: Verdict::Inconclusive,
+            verdict: Verdict::Unsure,
         };
     };
     let ((before, noise_then), (after, noise_now)) = (comparable(old, then), comparable(new, now));
@@ -66,9 +66,9 @@ fn change(old: &Report, new: &Report, then: &Metric) -> Change {
     let worse_by = if now.more_is_better { 1.0 / ratio } else { ratio };
     let noise = noise_then.max(noise_now);
     let verdict = if worse_by <= WORSE {
-        Verdict::Unchanged
+        Verdict::Kept
     } else if noise > NOISE && worse_by <= 1.0 + noise {
-        Verdict::Inconclusive
+        Verdict::Unsure
     } else {
         Verdict::Worse
     };
@@ -108,7 +108,7 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
 /// Sections to run again: with a regression, or inconclusive.
 pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
     let is_doubtful = |section: &Section| {
-        changes.iter().any(|change| change.section == *section && change.verdict != Verdict::Unchanged)
+        changes.iter().any(|change| change.section == *section && change.verdict != Verdict::Kept)
     };
     Section::ALL.into_iter().filter(is_doubtful).collect()
 }
@@ -174,16 +174,16 @@ mod tests {
     #[test]
     fn gate_fails_beyond_ten_percent() {
         assert_eq!(verdict(vec![100.0], vec![vec![112.0]]), Verdict::Worse);
-        assert_eq!(verdict(vec![100.0], vec![vec![109.0]]), Verdict::Unchanged);
-        assert_eq!(verdict(vec![100.0], vec![vec![50.0]]), Verdict::Unchanged);
+        assert_eq!(verdict(vec![100.0], vec![vec![109.0]]), Verdict::Kept);
+        assert_eq!(verdict(vec![100.0], vec![vec![50.0]]), Verdict::Kept);
     }
 
     #[test]
     fn gate_reports_noise_that_hides_changes() {
         let noisy = vec![100.0, 115.0, 140.0];
-        assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Inconclusive);
+        assert_eq!(verdict(vec![100.0], vec![noisy.clone()]), Verdict::Unsure);
         assert_eq!(verdict(vec![50.0], vec![noisy.clone()]), Verdict::Worse, "above the noise");
-        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Unchanged, "the best run is used");
+        assert_eq!(verdict(vec![100.0], vec![noisy, vec![101.0]]), Verdict::Kept, "the best run is used");
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let (old, mut new) = (run(vec![100.0]), run(vec![100.0]));
         slower(&mut new);
         let changes = compare(&old, &[new]);
-        assert_eq!(changes.last().unwrap().verdict, Verdict::Unchanged);
+        assert_eq!(changes.last().unwrap().verdict, Verdict::Kept);
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let mut less = run(vec![100.0]);
         less.figures.truncate(1);
         let changes = compare(&run(vec![100.0]), &[less]);
-        assert_eq!(changes.iter().map(|change| change.verdict).max(), Some(Verdict::Inconclusive));
+        assert_eq!(changes.iter().map(|change| change.verdict).max(), Some(Verdict::Unsure));
     }
 
     #[test]

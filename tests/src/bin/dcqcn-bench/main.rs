@@ -142,8 +142,8 @@ fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str))
     print_text(&tables::changes(&changes));
     Ok(match changes.iter().map(|change| change.verdict).max() {
         Some(Verdict::Worse) => ExitCode::from(WORSE),
-        Some(Verdict::Inconclusive) | None => ExitCode::from(INCONCLUSIVE),
-        Some(Verdict::Unchanged) => ExitCode::SUCCESS,
+        Some(Verdict::Unsure) | None => ExitCode::from(INCONCLUSIVE),
+        Some(Verdict::Kept) => ExitCode::SUCCESS,
     })
 }
 

@@ -206,8 +206,8 @@ pub(crate) fn changes(changes: &[Change]) -> String {
             change.unit.clone(),
             format!("{:.2}", change.ratio),
             match change.verdict {
-                Verdict::Unchanged => String::new(),
-                Verdict::Inconclusive => "inconclusive: too noisy".to_owned(),
+                Verdict::Kept => String::new(),
+                Verdict::Unsure => "inconclusive: too noisy".to_owned(),
                 Verdict::Worse => "WORSE".to_owned(),
             },
         ]);

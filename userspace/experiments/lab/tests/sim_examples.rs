@@ -77,14 +77,14 @@ fn find<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 fn missing_values(line: &str, report: &Value) -> Option<&'static str> {
     let mut groups = Vec::new();
     find(report, "groups", &mut groups);
-    let mut figures = Vec::new();
-    groups.iter().for_each(|groups| find(groups, "goodput_bps", &mut figures));
-    find(report, "mean_ns", &mut figures);
-    find(report, "hops", &mut figures);
-    if figures.len() < 2 {
+    let mut values = Vec::new();
+    groups.iter().for_each(|groups| find(groups, "goodput_bps", &mut values));
+    find(report, "mean_ns", &mut values);
+    find(report, "hops", &mut values);
+    if values.len() < 2 {
         return Some("too few metrics");
     }
-    if !figures.iter().all(|figure| figure.as_f64().is_some_and(|figure| figure > 0.0)) {
+    if !values.iter().all(|value| value.as_f64().is_some_and(|value| value > 0.0)) {
         return Some("a metric is zero");
     }
     // Simulations of messages report completion times.

@@ -276,7 +276,7 @@ impl Interpreter {
             Primitive::RegisterRead(to, register, index) => {
                 let index = value(index);
                 let cell = self.registers.get(*register).and_then(|cells| cells.get(index.small() as usize));
-                let cell = *cell.ok_or_else(|| beyond("register", name(register), index))?;
+                let cell = *cell.ok_or_else(|| out_of_range("register", name(register), index))?;
                 packet.set(model, *to, u128::from(cell).into());
             }
             Primitive::RegisterWrite(register, index, expression) => {
@@ -284,7 +284,7 @@ impl Interpreter {
                 let bits = model.registers.get(*register).map_or(0, |register| register.bits);
                 let cell =
                     self.registers.get_mut(*register).and_then(|cells| cells.get_mut(index.small() as usize));
-                *cell.ok_or_else(|| beyond("register", name(register), index))? =
+                *cell.ok_or_else(|| out_of_range("register", name(register), index))? =
                     value.stored(bits, false).bits() as u64;
             }
             Primitive::Count(counter, index) => {
@@ -292,7 +292,7 @@ impl Interpreter {
                 let cell =
                     self.counters.get_mut(*counter).and_then(|cells| cells.get_mut(index.small() as usize));
                 let (packets, bytes) = cell.ok_or_else(|| {
-                    beyond("counter", model.counters.get(*counter).map_or("", |(name, _)| name), index)
+                    out_of_range("counter", model.counters.get(*counter).map_or("", |(name, _)| name), index)
                 })?;
                 *packets += 1;
                 *bytes += u64::from(packet.ingress_length);
@@ -338,7 +338,7 @@ fn hash(model: &Model, calculation: usize, packet: &Packet) -> u128 {
     }
 }
 
-fn beyond(what: &str, name: &str, index: Int) -> Error {
+fn out_of_range(what: &str, name: &str, index: Int) -> Error {
     Error::Interpreter { reason: format!("{what} `{name}` has no element {}", index.bits()) }
 }
 
@@ -391,7 +391,7 @@ impl Control for Interpreter {
         let array = self.model.counters.iter().position(|(there, _)| there == name);
         let cell =
             array.and_then(|array| self.counters.get(array)).and_then(|cells| cells.get(index as usize));
-        cell.copied().ok_or_else(|| beyond("counter", name, u128::from(index).into()))
+        cell.copied().ok_or_else(|| out_of_range("counter", name, u128::from(index).into()))
     }
 
     fn now_ns(&mut self) -> Result<u64> {
@@ -408,7 +408,7 @@ impl Interpreter {
 
     fn cell(&mut self, name: &str, index: u64) -> Result<&mut u64> {
         let cell = self.cells(name)?.get_mut(index as usize);
-        cell.ok_or_else(|| beyond("register", name, u128::from(index).into()))
+        cell.ok_or_else(|| out_of_range("register", name, u128::from(index).into()))
     }
 }
 

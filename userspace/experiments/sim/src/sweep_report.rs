@@ -209,11 +209,11 @@ impl SweepReport {
         for SweepRun { at, report } in &self.runs {
             let settings =
                 keys.iter().map(|key| at.get(*key).and_then(Value::as_str).unwrap_or_default().to_owned());
-            let figures = COLUMNS.iter().map(|column| match (column.value)(report) {
+            let values = COLUMNS.iter().map(|column| match (column.value)(report) {
                 value if value.is_finite() => value.to_string(),
                 _ => String::new(),
             });
-            let cells: Vec<String> = settings.chain(figures).collect();
+            let cells: Vec<String> = settings.chain(values).collect();
             writeln!(out, "{}", cells.join(","))?;
         }
         Ok(())
@@ -231,11 +231,11 @@ impl fmt::Display for SweepReport {
         for SweepRun { at, report } in &self.runs {
             let settings =
                 keys.iter().map(|key| at.get(*key).and_then(Value::as_str).unwrap_or_default().to_owned());
-            let figures = columns.iter().map(|column| match (column.value)(report) {
+            let values = columns.iter().map(|column| match (column.value)(report) {
                 value if value.is_finite() => (column.text)(value),
                 _ => "-".to_owned(),
             });
-            table.row(settings.chain(figures).collect::<Vec<_>>());
+            table.row(settings.chain(values).collect::<Vec<_>>());
         }
         write!(f, "{table}")
     }

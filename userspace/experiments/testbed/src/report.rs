@@ -28,9 +28,9 @@ pub struct RunReport {
     /// Whether the data plane was attached.
     pub control: bool,
     /// Metrics without the warm-up.
-    pub steady: Figures,
+    pub steady: WindowMetrics,
     /// Metrics from start to end.
-    pub whole: Figures,
+    pub whole: WindowMetrics,
     /// Fraction of the machine's CPU time that was busy, 0 to 1. Near 1, the metrics reflect the machine rather than
     /// the network.
     pub cpu_share: f64,
@@ -38,7 +38,7 @@ pub struct RunReport {
 
 /// Metrics of a time window.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct WindowMetrics {
     /// Length, s.
     pub seconds: f64,
     /// Per RoCE flow.
@@ -133,14 +133,14 @@ impl From<&RunRecord> for RunReport {
     fn from(record: &RunRecord) -> Self {
         Self {
             control: record.control.is_some(),
-            steady: Figures::of(record, record.steady()),
-            whole: Figures::of(record, record.whole()),
+            steady: WindowMetrics::of(record, record.steady()),
+            whole: WindowMetrics::of(record, record.whole()),
             cpu_share: record.cpu_share,
         }
     }
 }
 
-impl Figures {
+impl WindowMetrics {
     /// Metrics of a run inside `window`, which is the whole run or the run without its warm-up.
     fn of(record: &RunRecord, window: Window) -> Self {
         let per_second = |bytes: u64| bytes as f64 * 8.0 / window.seconds();
@@ -253,60 +253,61 @@ struct Row {
 }
 
 /// The table, a cell per column.
-fn rows(columns: &[&Figures]) -> Vec<Row> {
-    let row = |label: &str, cell: &dyn Fn(&Figures) -> String| Row {
+fn rows(columns: &[&WindowMetrics]) -> Vec<Row> {
+    let row = |label: &str, cell: &dyn Fn(&WindowMetrics) -> String| Row {
         label: label.to_owned(),
-        cells: columns.iter().map(|figures| cell(figures)).collect(),
+        cells: columns.iter().map(|metrics| cell(metrics)).collect(),
     };
     let controlled = |label: &str, cell: fn(&ControlCounters) -> String| {
-        row(label, &|figures| figures.control.as_ref().map_or_else(|| "-".to_owned(), cell))
+        row(label, &|metrics| metrics.control.as_ref().map_or_else(|| "-".to_owned(), cell))
     };
     let virtual_queue = |label: &str, of: fn(&Quantiles) -> u64| {
-        row(label, &|figures| {
-            let quantiles = figures.control.as_ref().and_then(|control| control.virtual_queue_bytes.as_ref());
+        row(label, &|metrics| {
+            let quantiles = metrics.control.as_ref().and_then(|control| control.virtual_queue_bytes.as_ref());
             quantiles.map_or_else(|| "-".to_owned(), |quantiles| render::bytes(of(quantiles)))
         })
     };
     let mut rows = flow_rows(columns);
     rows.extend([
-        row("RoCE goodput, total", &|figures| render::bps(figures.goodput_bps)),
-        row("  share of the link", &|figures| format!("{:.1} %", figures.link_share * 100.0)),
-        row("Jain's fairness index", &|figures| format!("{:.3}", figures.jain_index)),
+        row("RoCE goodput, total", &|metrics| render::bps(metrics.goodput_bps)),
+        row("  share of the link", &|metrics| format!("{:.1} %", metrics.link_share * 100.0)),
+        row("Jain's fairness index", &|metrics| format!("{:.3}", metrics.jain_index)),
     ]);
-    let tcp_flows = columns.iter().map(|figures| figures.tcp_goodput_bps.len()).max().unwrap_or(0);
+    let tcp_flows = columns.iter().map(|metrics| metrics.tcp_goodput_bps.len()).max().unwrap_or(0);
     for flow in 0..tcp_flows {
-        rows.push(row(&format!("TCP goodput, flow {flow}"), &|figures| {
-            render::bps(figures.tcp_goodput_bps.get(flow).copied().unwrap_or(0.0))
+        rows.push(row(&format!("TCP goodput, flow {flow}"), &|metrics| {
+            render::bps(metrics.tcp_goodput_bps.get(flow).copied().unwrap_or(0.0))
         }));
     }
     rows.extend([
-        row("bottleneck drops, packets", &|figures| figures.drops.to_string()),
-        row("retransmissions, packets", &|figures| figures.retransmissions.to_string()),
-        row("  by timeout, times", &|figures| figures.timeouts.to_string()),
-        row("  by NAK, times", &|figures| figures.naks.to_string()),
+        row("bottleneck drops, packets", &|metrics| metrics.drops.to_string()),
+        row("retransmissions, packets", &|metrics| metrics.retransmissions.to_string()),
+        row("  by timeout, times", &|metrics| metrics.timeouts.to_string()),
+        row("  by NAK, times", &|metrics| metrics.naks.to_string()),
         controlled("CE marks", |control| control.ce_marks.to_string()),
         controlled("CNPs sent", |control| control.cnps_sent.to_string()),
         controlled("CNPs handled", |control| control.cnps_handled.to_string()),
-        row("queue, p50", &|figures| render::bytes(figures.queue_bytes.p50)),
-        row("queue, p99", &|figures| render::bytes(figures.queue_bytes.p99)),
-        row("queue, max", &|figures| render::bytes(figures.queue_bytes.max)),
+        row("queue, p50", &|metrics| render::bytes(metrics.queue_bytes.p50)),
+        row("queue, p99", &|metrics| render::bytes(metrics.queue_bytes.p99)),
+        row("queue, max", &|metrics| render::bytes(metrics.queue_bytes.max)),
         virtual_queue("virtual queue, p50", |quantiles| quantiles.p50),
         virtual_queue("virtual queue, p99", |quantiles| quantiles.p99),
         virtual_queue("virtual queue, max", |quantiles| quantiles.max),
-        row("one-way delay, p50", &|figures| render::ns(figures.delay_ns.p50)),
-        row("one-way delay, p99", &|figures| render::ns(figures.delay_ns.p99)),
+        row("one-way delay, p50", &|metrics| render::ns(metrics.delay_ns.p50)),
+        row("one-way delay, p99", &|metrics| render::ns(metrics.delay_ns.p99)),
     ]);
     rows
 }
 
 /// The goodput of each flow, or of the slowest and the fastest of many.
-fn flow_rows(columns: &[&Figures]) -> Vec<Row> {
-    let goodputs = |figures: &Figures| figures.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>();
+fn flow_rows(columns: &[&WindowMetrics]) -> Vec<Row> {
+    let goodputs =
+        |metrics: &WindowMetrics| metrics.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>();
     let row = |label: String, cell: &dyn Fn(&[f64]) -> f64| Row {
         label,
-        cells: columns.iter().map(|figures| render::bps(cell(&goodputs(figures)))).collect(),
+        cells: columns.iter().map(|metrics| render::bps(cell(&goodputs(metrics)))).collect(),
     };
-    let flows = columns.first().map_or(&[][..], |figures| &figures.flows);
+    let flows = columns.first().map_or(&[][..], |metrics| &metrics.flows);
     if flows.len() > MAX_FLOW_ROWS {
         return vec![
             row("RoCE goodput, slowest flow".to_owned(), &|all| all.iter().copied().fold(f64::MAX, f64::min)),

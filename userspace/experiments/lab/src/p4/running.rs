@@ -212,7 +212,7 @@ impl ReadArgs {
             None => {
                 let stored = StoredConfig::load(port)?;
                 Target { port }.check(&mut session, &program, &stored).context(
-                    "the stored state of the switch is stale; `--config FILE` reads it as FILE describes",
+                    "the stored configuration of the switch is stale; specify its current one with `--config FILE`",
                 )?;
                 stored
             }

@@ -286,7 +286,7 @@ impl fmt::Display for FabricSweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = self.runs.first().map_or(&[][..], |(settings, _)| settings.as_slice());
         let mut headings: Vec<String> = keys.iter().map(|(key, _)| key.to_uppercase()).collect();
-        let figures = [
+        let values = [
             ">FLOWS",
             ">LEFT",
             ">FCT P50",
@@ -301,7 +301,7 @@ impl fmt::Display for FabricSweep {
             ">PAUSES",
             ">CNPS",
         ];
-        headings.extend(figures.map(str::to_owned));
+        headings.extend(values.map(str::to_owned));
         let collectives = self.runs.iter().any(|(_, report)| !report.collectives.is_empty());
         if collectives {
             headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));

@@ -289,7 +289,7 @@ pub(crate) fn collect(
                 transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
                 work.hops += switch.hops;
                 work.queued_packets += switch.packets();
-                let figures = switch.figures(now_ns);
+                let port_counters = switch.port_counters(now_ns);
                 if let Some(samples) = &mut samples {
                     samples.switches.push(SwitchSamples {
                         switch: topology.name(number),
@@ -297,8 +297,8 @@ pub(crate) fn collect(
                         paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
                     });
                 }
-                for (port, figures) in ports[number as usize].iter().zip(figures) {
-                    let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = figures;
+                for (port, port_counters) in ports[number as usize].iter().zip(port_counters) {
+                    let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = port_counters;
                     for (class, (deepest, paused_ns)) in
                         classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
                     {

@@ -321,14 +321,14 @@ impl Switch {
     }
 
     /// Counters of its ports up to now.
-    pub(crate) fn figures(&self, now_ns: u64) -> Vec<PortCounters> {
-        let figures = |port: &Port| PortCounters {
+    pub(crate) fn port_counters(&self, now_ns: u64) -> Vec<PortCounters> {
+        let port_counters = |port: &Port| PortCounters {
             tx_bytes: port.wire.tx_bytes,
             max_bytes: port.max_bytes.into(),
             max_class_bytes: std::array::from_fn(|class| port.queues[class].max_bytes.into()),
             paused_ns: std::array::from_fn(|class| port.wire.paused_ns(class, now_ns)),
         };
-        self.ports.iter().map(figures).collect()
+        self.ports.iter().map(port_counters).collect()
     }
 
     /// Peak use of the shared buffer.
