@@ -99,7 +99,7 @@ impl HeldObjects {
 
     /// Waits until the kernel has freed all of it; `false` on a time-out.
     #[must_use]
-    pub fn is_freed(&self) -> bool {
+    pub fn wait_until_freed(&self) -> bool {
         let until = Instant::now() + GRACE;
         loop {
             let maps = loaded_maps().filter_map(Result::ok).any(|map| self.maps.contains_key(&map.id()));

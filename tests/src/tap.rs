@@ -17,7 +17,7 @@ const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const REQUEST_BYTES: usize = 40;
 const NAME_BYTES: usize = 16;
 /// Longest frame.
-const FRAME_BYTES: usize = 10_000;
+const MAX_FRAME_BYTES: usize = 10_000;
 
 /// The interface; removed on drop.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Tap {
         while frames.len() < count {
             let before = frames.len();
             for (number, queue) in self.queues.iter_mut().enumerate() {
-                let mut frame = vec![0; FRAME_BYTES];
+                let mut frame = vec![0; MAX_FRAME_BYTES];
                 match queue.read(&mut frame) {
                     Ok(len) => {
                         frame.truncate(len);

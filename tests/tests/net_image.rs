@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Waits for the condition of its probe.
-    fn is_ready(&self, name: &str, pair: &Pair) -> Result<()> {
+    fn wait_until_ready(&self, name: &str, pair: &Pair) -> Result<()> {
         let ready = wait(|| match probe(pair, "/readyz") {
             Ok(status) if status == "200" => Ok(Ok(())),
             other => Ok(Err(format!("{other:?}"))),
@@ -278,7 +278,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     node.configure(1, &file)?;
     let network = format!("ns:/run/netns/{}", pair.a.netns.name());
     let dcqcn = node.start("base/daemonset.yaml", &network, &BTreeMap::new())?;
-    node.is_ready(&dcqcn, &pair)?;
+    node.wait_until_ready(&dcqcn, &pair)?;
     assert_eq!(probe(&pair, "/healthz")?, "200");
     // CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF, and no filter.
     assert_eq!(node.rights(&dcqcn)?, (1 << 12 | 1 << 38 | 1 << 39, "0".into(), "0".into()));
@@ -333,7 +333,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     // The pod is replaced: the attachment stays, with the rolled-out parameters.
     node.podman(&["stop", "--time", "10", &dcqcn])?;
     node.podman(&["start", &dcqcn])?;
-    node.is_ready(&dcqcn, &pair)?;
+    node.wait_until_ready(&dcqcn, &pair)?;
     assert_eq!(attached_at(&node)?, first);
     assert!(get(&node, "wred.3.kmin")?.contains("70KB"));
     node.inside(&dcqcn, &["/usr/bin/dcqcn", "detach", "a0"]).map(drop)

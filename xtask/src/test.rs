@@ -31,7 +31,7 @@ use crate::{
 const OF_FLEET: [&str; 3] = ["net_fleet", "net_image", "net_page"];
 
 /// Longest time a build or a test may print nothing: the slowest ones take two minutes on two cores.
-const SILENCE: Duration = Duration::from_secs(600);
+const MAX_SILENCE: Duration = Duration::from_secs(600);
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -149,12 +149,12 @@ fn unit(
     }
     // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
     command.args(["--", "--nocapture"]).args(harness);
-    counted(command, path, SILENCE, tally)?;
+    counted(command, path, MAX_SILENCE, tally)?;
 
     header("ring unit: across crates");
     let mut command = crate_tests(workspace, programs);
     command.args(["--lib", "--bins", "--", "--nocapture"]).args(harness);
-    counted(command, path, SILENCE, tally)
+    counted(command, path, MAX_SILENCE, tally)
 }
 
 fn privileged(
@@ -183,7 +183,7 @@ fn privileged(
     let mut command = crate_tests(workspace, programs);
     // Sequential: they share the kernel's interfaces, pins and clock. Uncaptured: shows which test hangs.
     command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
-    counted(command, path, SILENCE, tally)
+    counted(command, path, MAX_SILENCE, tally)
 }
 
 /// `cargo test` of programs in the `tests` crate, with the location of the release binaries.
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn failure_without_result_is_failure() {
         let mut tally = Tally::default();
-        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), SILENCE, &mut tally).unwrap();
+        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), MAX_SILENCE, &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
     }
 

@@ -16,7 +16,7 @@ use super::sysfs;
 const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest the second guest may take to boot after the first.
-const BOOT: Duration = Duration::from_secs(180);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Name of the interface in both guests.
 pub const IFACE: &str = "eth0";
 /// Addresses of the guests.
@@ -48,7 +48,7 @@ impl Peer {
     /// The second guest does not boot in time.
     pub fn connect() -> Result<Self> {
         set_up(0)?;
-        wait_for(&Path::new(DIR).join("ready"), BOOT)?;
+        wait_for(&Path::new(DIR).join("ready"), BOOT_TIMEOUT)?;
         Ok(Self { next: 0 })
     }
 
@@ -99,7 +99,7 @@ fn set_up(guest: usize) -> Result<()> {
     let command_line = sysfs::read("/proc/cmdline")?;
     let driver = parameter(&command_line, "nic").context("no dcqcn.nic= on the kernel's command line")?;
     sh(&format!("modprobe {driver}"))?;
-    wait_for(&Path::new("/sys/class/net").join(IFACE), BOOT)?;
+    wait_for(&Path::new("/sys/class/net").join(IFACE), BOOT_TIMEOUT)?;
     sh(&format!("ip address add {}/24 dev {IFACE}", ADDRESSES[guest]))?;
     sh(&format!("ip link set {IFACE} up"))?;
     Ok(())

@@ -41,7 +41,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     let first = HeldObjects::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
     daemon.wait_for_log(&["\"interface removed\"", "\"iface\":\"a1\""])?;
-    assert!(first.is_freed(), "{first:?}");
+    assert!(first.wait_until_freed(), "{first:?}");
     assert_eq!(pair.a.attached()?, ["a0"]);
 
     pair.a.run(|| attach::detach("a0"))??;

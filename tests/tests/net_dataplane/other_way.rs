@@ -98,7 +98,7 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
         let held = HeldObjects::by(&pair.a, "a0")?;
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
-        assert!(held.is_freed(), "{held:?}");
+        assert!(held.wait_until_freed(), "{held:?}");
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");
         assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);

@@ -129,7 +129,7 @@ fn data_plane_outlives_process() -> Result<()> {
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);
-    assert!(held.is_freed(), "{held:?}");
+    assert!(held.wait_until_freed(), "{held:?}");
     Ok(())
 }
 
@@ -159,13 +159,13 @@ fn recreated_interface_attached_again() -> Result<()> {
     does_not_mark(&pair)?;
     let fresh = State::of(&pair.a)?;
     pair.a.attach_as(&request)?;
-    assert!(first.is_freed(), "{first:?}");
+    assert!(first.wait_until_freed(), "{first:?}");
     marks(&pair)?;
     let second = HeldObjects::by(&pair.a, "a0")?;
     pair.a.run(|| attach::detach("a0"))??;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, State { files: before.files, ..fresh });
-    assert!(second.is_freed(), "{second:?}");
+    assert!(second.wait_until_freed(), "{second:?}");
 
     // Detached after its interface was removed.
     pair.a.attach_as(&request)?;
@@ -173,7 +173,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     pair.a.run(|| attach::detach("a0"))??;
     assert!(pair.a.run(attach::list)??.is_empty());
-    assert!(third.is_freed(), "{third:?}");
+    assert!(third.wait_until_freed(), "{third:?}");
     Ok(())
 }
 
@@ -207,7 +207,7 @@ fn detaching_restores_the_host() -> Result<()> {
             marks(&pair)?;
             pair.a.run(|| attach::detach("a0"))??;
             assert_eq!(State::of(&pair.a)?, before, "{root:?}, {pacer:?}");
-            assert!(held.is_freed(), "{held:?}");
+            assert!(held.wait_until_freed(), "{held:?}");
             does_not_mark(&pair)?;
         }
     }

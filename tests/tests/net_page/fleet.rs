@@ -9,7 +9,7 @@ use dcqcn_tests::browser::Browser;
 use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
 use serde_json::json;
 
-use super::seen::{is_accessible, picture};
+use super::seen::{check_accessibility, picture};
 use super::site::{Page, TOKEN};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
@@ -33,7 +33,7 @@ fn reports(round: u64) -> Vec<(String, String)> {
 }
 
 /// Fails unless the browser runs for that time without a task of more than 50 ms.
-fn has_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
+fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
     browser.eval(
         "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries().map((entry) => \
          Math.round(entry.duration)))).observe({ type: 'longtask' }); null",
@@ -92,13 +92,13 @@ fn watch(test: &str, page: &Page) -> Result<()> {
     browser.wait(
         "document.getElementById('counts').textContent === '100 hosts, 100 healthy, 0 failing, 0 away.'",
     )?;
-    has_no_long_task(&mut browser, "a hundred hosts")?;
-    is_accessible(test, &mut browser, "a hundred hosts")?;
+    check_no_long_task(&mut browser, "a hundred hosts")?;
+    check_accessibility(test, &mut browser, "a hundred hosts")?;
 
     browser.eval("location.hash = '#/interface/eth1'; null")?;
     browser.wait("document.getElementById('rates')?.chart.lines.length === 8")?;
     browser.wait("document.querySelectorAll('.parameter').length > 100")?;
-    has_no_long_task(&mut browser, "a thousand queue pairs")?;
+    check_no_long_task(&mut browser, "a thousand queue pairs")?;
     ensure!(
         browser.eval("document.querySelectorAll('main .wide')[0].querySelectorAll('tbody tr').length")? == 16
     );
@@ -110,7 +110,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
         marks.as_array().is_some_and(|marks| marks.iter().all(|value| value.as_f64() < Some(1_000.0))),
         "{marks}"
     );
-    is_accessible(test, &mut browser, "a host")?;
+    check_accessibility(test, &mut browser, "a host")?;
     ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     Ok(())
 }
@@ -146,7 +146,7 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     browser
         .wait("document.getElementById('rollout').textContent.includes('canaries, 1 of 4 hosts changed')")?;
     browser.wait("document.querySelector('main').innerText.includes('CHG-1')")?;
-    is_accessible(test, &mut browser, "a rollout")?;
+    check_accessibility(test, &mut browser, "a rollout")?;
     browser.picture(&picture(dir, "page-fleet.png"))?;
     browser.eval("document.getElementById('pause').click(); null")?;
     browser.wait("document.getElementById('token')")?;

@@ -12,7 +12,7 @@ use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::PATIENCE;
 use serde_json::{Value, json};
 
-use super::seen::{is_accessible, picture};
+use super::seen::{check_accessibility, picture};
 use super::site::{Page, Site, TOKEN};
 
 /// The last values of a chart, as drawn: times and lines.
@@ -38,7 +38,7 @@ fn drawn_values_match_kernel() -> Result<()> {
     browser.open(&page.url)?;
     // From the overview to the interface, by keys alone.
     browser.wait("document.querySelector('tbody a')")?;
-    is_accessible(test, &mut browser, "overview")?;
+    check_accessibility(test, &mut browser, "overview")?;
     browser.eval("document.querySelector('tbody a').focus()")?;
     browser.press("Enter", 13)?;
     browser.wait("document.getElementById('depth-3')?.chart.plot.data[0].length > 5")?;
@@ -85,19 +85,19 @@ fn drawn_values_match_kernel() -> Result<()> {
     )?;
     assert!(has_colour.as_u64() > Some(0), "{has_colour}");
 
-    is_accessible(test, &mut browser, "light")?;
+    check_accessibility(test, &mut browser, "light")?;
     assert!(
         browser.eval("document.querySelectorAll('#parameters ~ .groups button:not([hidden])').length")? == 0
     );
     browser.picture(&picture(site.dir.path(), "page-light.png"))?;
     browser.set_viewport(1_200, 1_000, "dark")?;
-    is_accessible(test, &mut browser, "dark")?;
+    check_accessibility(test, &mut browser, "dark")?;
     browser.picture(&picture(site.dir.path(), "page-dark.png"))?;
     browser.set_viewport(390, 844, "light")?;
     browser.wait("document.getElementById('depth-3').chart.plot.width < 390")?;
     let wide = browser.eval("document.documentElement.scrollWidth")?;
     assert!(wide.as_u64() <= Some(390), "{wide} pixels wide on a phone");
-    is_accessible(test, &mut browser, "phone")?;
+    check_accessibility(test, &mut browser, "phone")?;
     browser.picture(&picture(site.dir.path(), "page-phone.png"))?;
     assert_eq!(browser.complaints, [] as [String; 0]);
     Ok(())
@@ -148,7 +148,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     change(&mut browser, "150KB", TOKEN)?;
     browser.wait("document.getElementById('left')")?;
     has(150_000)?;
-    is_accessible(test, &mut browser, "a change that waits")?;
+    check_accessibility(test, &mut browser, "a change that waits")?;
     browser.wait("document.getElementById('depth-3')?.chart.plot.data[2].at(-1) === 150000")?;
     browser.wait("document.getElementById('depth-3')?.chart.changes.length > 0")?;
     browser.eval("document.getElementById('undo').click()")?;

@@ -11,7 +11,7 @@ pub(crate) fn picture(otherwise: &Path, name: &str) -> PathBuf {
 }
 
 /// Fails on any finding of axe-core.
-pub(crate) fn is_accessible(test: &str, browser: &mut Browser, what: &str) -> Result<()> {
+pub(crate) fn check_accessibility(test: &str, browser: &mut Browser, what: &str) -> Result<()> {
     match browser.faults()? {
         None => eprintln!("SKIPPED {test}, in part: axe-core is not there (`cargo xtask test` gets it)"),
         Some(faults) => ensure!(faults.is_empty(), "{what}: {}", faults.join("\n")),

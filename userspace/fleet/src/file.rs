@@ -16,7 +16,7 @@ pub(crate) type Labels = BTreeMap<String, String>;
 /// Upper limit of `max_unavailable`.
 pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
-const TEXT_BYTES: usize = 200 << 10;
+const MAX_TEXT_BYTES: usize = 200 << 10;
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -224,7 +224,11 @@ fn read_group(group: FileGroup) -> Result<Group> {
         check(table)?;
     }
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
-    ensure!(text.len() <= TEXT_BYTES, "configuration has {} bytes; the limit is {TEXT_BYTES}", text.len());
+    ensure!(
+        text.len() <= MAX_TEXT_BYTES,
+        "configuration has {} bytes; the limit is {MAX_TEXT_BYTES}",
+        text.len()
+    );
     Ok(Group { name, hosts, labels, text })
 }
 

@@ -20,15 +20,15 @@ use crate::file::{Group, Labels, Policy};
 use crate::measure::{Reading, Source, find};
 
 /// Maximum length of a text from a host that is copied to records of the fleet, in characters.
-pub(crate) const TEXT_CHARS: usize = 300;
+pub(crate) const MAX_TEXT_CHARS: usize = 300;
 /// Maximum number of complaints read from a report.
-const COMPLAINTS: usize = 20;
+const MAX_COMPLAINTS: usize = 20;
 /// Maximum size of a host's record, in bytes; longer ones are unreadable.
-pub(crate) const HOST_BYTES: usize = 64 << 10;
+pub(crate) const MAX_HOST_BYTES: usize = 64 << 10;
 
 /// Truncates a text from a host.
 pub(crate) fn cut(text: &str) -> String {
-    text.chars().take(TEXT_CHARS).collect()
+    text.chars().take(MAX_TEXT_CHARS).collect()
 }
 
 /// Content hash of a configuration: 64-bit FNV-1a in hexadecimal.
@@ -132,7 +132,7 @@ pub(crate) struct Report {
 impl Report {
     /// Truncates lists and texts from the host, and removes unknown metrics.
     pub(crate) fn bounded(mut self) -> Self {
-        self.failing.truncate(COMPLAINTS);
+        self.failing.truncate(MAX_COMPLAINTS);
         self.interfaces.truncate(1_000);
         self.failing.iter_mut().chain(&mut self.interfaces).for_each(|text| *text = cut(text));
         if let Some(tried) = &mut self.tried {
@@ -235,7 +235,7 @@ mod tests {
             ..Report::default()
         };
         let report = report.bounded();
-        assert_eq!(report.refusal(&target).map(str::len), Some(TEXT_CHARS));
-        assert_eq!((report.failing.len(), report.failing[0].len()), (COMPLAINTS, TEXT_CHARS));
+        assert_eq!(report.refusal(&target).map(str::len), Some(MAX_TEXT_CHARS));
+        assert_eq!((report.failing.len(), report.failing[0].len()), (MAX_COMPLAINTS, MAX_TEXT_CHARS));
     }
 }

@@ -33,11 +33,11 @@ const EDITS: usize = 20;
 /// Records per page. Those of hosts are the longest: at most 64 KiB, usually a few hundred bytes.
 const PAGE: i64 = 500;
 /// Maximum size of a received message, in bytes: a page of the longest records.
-const MESSAGE_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Maximum operations per transaction; etcd's limit is 128.
-const OPERATIONS: usize = 120;
+const MAX_OPERATIONS: usize = 120;
 /// Maximum size of a written record, in bytes; etcd's limit is 1.5 MiB per request.
-const RECORD_BYTES: usize = 1 << 20;
+const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
 const MAX_HOSTS: usize = 20_000;
 
@@ -62,7 +62,7 @@ impl Store {
 
     /// Client for key-value requests.
     fn kv(&self) -> KvClient {
-        self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES)
+        self.client.kv_client().max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     fn key(&self, rest: &str) -> String {
@@ -161,7 +161,7 @@ impl Store {
             vec![put(self.rollout_key(), &*rollout)?, put(self.version_key(version.version), version)?];
         puts.extend(self.outcome(rollout)?);
         let swept = self.get(self.key("swept"), None).await?.kvs().first().map_or(0, KeyValue::mod_revision);
-        for chunk in rollout.steps.chunks(OPERATIONS) {
+        for chunk in rollout.steps.chunks(MAX_OPERATIONS) {
             let put = |step: &Step| put(format!("{prefix}{}", step.host), step);
             self.txn(Txn::new().and_then(chunk.iter().map(put).collect::<Result<Vec<_>>>()?)).await?;
         }
@@ -219,7 +219,7 @@ impl Store {
             changed.iter().copied().partition(|step| ordered.contains(step.host.as_str()));
         let step = |step: &&Step| put(format!("{prefix}{}", step.host), *step);
         puts.extend(decided.iter().map(step).collect::<Result<Vec<_>>>()?);
-        for chunk in observed.chunks(OPERATIONS) {
+        for chunk in observed.chunks(MAX_OPERATIONS) {
             let txn = Txn::new().when([self.unchanged(seen)]);
             let txn = txn.and_then(chunk.iter().map(step).collect::<Result<Vec<_>>>()?);
             if !self.txn(txn).await?.succeeded() {
@@ -335,7 +335,7 @@ impl Store {
     /// # Errors
     /// A rollout began, or etcd does not respond.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
-        for chunk in versions.chunks(OPERATIONS / 2) {
+        for chunk in versions.chunks(MAX_OPERATIONS / 2) {
             let keys =
                 chunk.iter().flat_map(|version| [self.version_key(*version), self.outcome_key(*version)]);
             let deletes: Vec<TxnOp> = keys.map(|key| TxnOp::delete(key, None)).collect();
@@ -454,7 +454,10 @@ pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 fn text(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)?;
     let length = text.len();
-    ensure!(length <= RECORD_BYTES, "cannot write a record of {length} bytes: the limit is {RECORD_BYTES}");
+    ensure!(
+        length <= MAX_RECORD_BYTES,
+        "cannot write a record of {length} bytes: the limit is {MAX_RECORD_BYTES}"
+    );
     Ok(text)
 }
 

@@ -57,7 +57,7 @@ const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 /// Maximum number of curves in a legend.
 pub const MAX_LEGEND: usize = 10;
 /// Maximum number of points along an axis that the picture can show.
-const STRETCHES: f64 = 1000.0;
+const MAX_POINTS: f64 = 1000.0;
 
 /// Points, in the units of the axes.
 pub type Curve = Vec<(f64, f64)>;
@@ -351,7 +351,7 @@ fn tick(value: f64) -> String {
 
 /// Reduces a curve to one point per 1/1000 of the axis up to `end`, the resolution of the picture.
 pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&[f64]) -> f64) -> Curve {
-    let stretch = |time: f64| (time / end * STRETCHES) as u64;
+    let stretch = |time: f64| (time / end * MAX_POINTS) as u64;
     let mut thin = Curve::new();
     let mut values = Vec::new();
     let mut start = None;

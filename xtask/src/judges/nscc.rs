@@ -24,7 +24,7 @@ const BYTES: u64 = 2_000_000;
 /// Makes it trim arriving packets, instead of the last queued one half of the time.
 const ARRIVING: &str = "arriving";
 /// Maximum difference of completion times.
-const BOUND: f64 = 0.05;
+const MAX_DIFFERENCE: f64 = 0.05;
 /// With more senders, minimum windows overflow the queue and trimming is random: means may differ more.
 const FEW: u32 = 32;
 const CHANCE_BOUND: f64 = 0.1;
@@ -51,8 +51,8 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
         let case = format!("incast-{senders}-{BYTES}");
         let theirs = theirs(STORED, &case, REPAIRED, flows)?;
         let mut row = vec![senders.to_string()];
-        row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, BOUND));
-        row.extend(rows.compare(&case, own.last_us, theirs.last_us, BOUND));
+        row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, MAX_DIFFERENCE));
+        row.extend(rows.compare(&case, own.last_us, theirs.last_us, MAX_DIFFERENCE));
         row.push(format!("{:.2} / {:.2}", own.max_queue_bytes / 1e6, theirs.max_queue_bytes / 1e6));
         Ok(row)
     })?;
@@ -65,9 +65,9 @@ pub(super) fn incast(lab: &Lab) -> Result<Judged> {
 pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
     let (rows, command) = incasts(lab, TRIMMING, |rows, senders, flows, own| {
         let case = format!("trimming-{senders}-{BYTES}");
-        let mean_bound = if senders <= FEW { BOUND } else { CHANCE_BOUND };
+        let mean_bound = if senders <= FEW { MAX_DIFFERENCE } else { CHANCE_BOUND };
         let mut row = vec![senders.to_string()];
-        for (variant, bounds) in [(ARRIVING, [mean_bound, BOUND]), (REPAIRED, [f64::INFINITY; 2])] {
+        for (variant, bounds) in [(ARRIVING, [mean_bound, MAX_DIFFERENCE]), (REPAIRED, [f64::INFINITY; 2])] {
             let theirs = theirs(STORED, &case, variant, flows)?;
             row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
             row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));

@@ -9,7 +9,7 @@ const WORSE: f64 = 1.10;
 /// A metric whose quartiles differ by more than this fraction cannot show a change of a tenth.
 const NOISE: f64 = 0.10;
 /// Maximum runs of a section before the result is final.
-pub(crate) const ATTEMPTS: usize = 4;
+pub(crate) const MAX_RUNS: usize = 4;
 
 /// Result of comparing a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

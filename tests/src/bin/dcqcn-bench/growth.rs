@@ -183,7 +183,7 @@ const LINK_BPS: u64 = 100_000_000_000;
 /// Packets of one burst: some 400 us, so that two bursts that start together overlap.
 const BURST: u32 = 10_000;
 /// Minimum fraction of two bursts in which both ran.
-const OVERLAP: f64 = 0.9;
+const MIN_OVERLAP: f64 = 0.9;
 
 /// Measures two CPUs on one virtual queue, by the thresholds of `hpcc` and by those of `paper`.
 pub(crate) fn cpus(bench: &mut Bench) -> Result<()> {
@@ -297,5 +297,5 @@ fn together(programs: &[(&Program, &Input)]) -> Result<Option<f64>> {
     let ran: Duration = bursts.iter().map(|(start, end)| *end - *start).sum();
     let overlap = ran.as_secs_f64() / (whole.as_secs_f64() * cpus as f64);
     let packets = f64::from(BURST) * cpus as f64;
-    Ok((overlap >= OVERLAP).then(|| packets / whole.as_secs_f64() / 1e6))
+    Ok((overlap >= MIN_OVERLAP).then(|| packets / whole.as_secs_f64() / 1e6))
 }

@@ -135,7 +135,7 @@ const INCONCLUSIVE: u8 = 3;
 fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCode> {
     let mut runs = vec![report];
     let mut changes = gate::compare(old, &runs);
-    while runs.len() < gate::ATTEMPTS && !gate::doubtful(&changes).is_empty() {
+    while runs.len() < gate::MAX_RUNS && !gate::doubtful(&changes).is_empty() {
         runs.push(measure(&gate::doubtful(&changes), quick)?);
         changes = gate::compare(old, &runs);
     }
@@ -150,7 +150,7 @@ fn compare(old: &Report, report: Report, quick: bool, print_text: impl Fn(&str))
 /// Checks a run against the machine-independent bounds, and repeats measurements beyond them.
 fn gate(report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCode> {
     let mut beyond = gate::beyond(&report);
-    for _ in 1..gate::ATTEMPTS {
+    for _ in 1..gate::MAX_RUNS {
         if beyond.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }

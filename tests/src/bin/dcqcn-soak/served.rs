@@ -129,7 +129,7 @@ fn set_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
 }
 
 /// Waits until the previous value is restored.
-fn is_recovered(site: &Site) -> Result<()> {
+fn wait_until_recovered(site: &Site) -> Result<()> {
     wait(|| {
         let bps = site.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
         Ok(if bps == 10_000_000 { Ok(()) } else { Err(format!("rpg_ai_rate is {bps} bit/s")) })
@@ -159,7 +159,7 @@ fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
         let waiting = site.pair.a.run(dcqcn_loader::attach::pending)??.len();
         Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes are pending")) })
     })?;
-    is_recovered(site)
+    wait_until_recovered(site)
 }
 
 fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -167,7 +167,7 @@ fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     if random.bool() {
         kill_waiters(site)?;
     }
-    is_recovered(site)
+    wait_until_recovered(site)
 }
 
 fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -178,7 +178,7 @@ fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
     site.daemon.again(&site.pair.a)?;
     site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
-    is_recovered(site)
+    wait_until_recovered(site)
 }
 
 fn upgrade_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {

@@ -111,7 +111,7 @@ impl Site {
     }
 
     /// Waits until the daemon is running and responds.
-    pub(crate) fn is_served(&mut self) -> Result<()> {
+    pub(crate) fn wait_until_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.child.try_wait()? {
             anyhow::bail!("the daemon has exited: {status}");
         }
@@ -129,7 +129,7 @@ impl Site {
     pub(crate) fn harm(&mut self) -> Result<Harm> {
         self.traffic.pass(20)?;
         let packets_lost = self.traffic.lost()?;
-        self.is_served()?;
+        self.wait_until_served()?;
         let attachment = self.pair.a.attachment("a0")?;
         ensure!(attachment.info.id() == self.id, "a0 was attached again");
         let config = attachment.maps.params()?.config;

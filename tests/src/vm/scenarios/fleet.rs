@@ -56,7 +56,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 fn steps(report: &mut Report) -> Result<()> {
-    systemd::is_up()?;
+    systemd::wait_until_managed()?;
     ensure!(Path::new("/share/etcd").exists(), "the machine that created this guest has no etcd");
     sh("dpkg --install /share/dcqcn-fleet.deb")?;
     for unit in UNITS {
@@ -65,7 +65,9 @@ fn steps(report: &mut Report) -> Result<()> {
     }
     fs::write("/etc/dcqcn/dcqcn.toml", OWN)?;
     sh("systemctl restart dcqcn.service")?;
-    until("the control socket is there", || Ok(Path::new(SOCKET).exists() && systemd::is_up().is_ok()))?;
+    until("the control socket exists", || {
+        Ok(Path::new(SOCKET).exists() && systemd::wait_until_managed().is_ok())
+    })?;
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
     report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
 
@@ -202,7 +204,7 @@ fn removed(report: &mut Report) -> Result<()> {
     }
     report.check("purged: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
     sh("systemctl restart dcqcn.service")?;
-    until("the daemon starts without the package", || Ok(systemd::is_up().is_ok()))?;
+    until("the daemon starts without the package", || Ok(systemd::wait_until_managed().is_ok()))?;
     Ok(())
 }
 

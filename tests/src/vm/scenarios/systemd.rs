@@ -281,7 +281,7 @@ fn ai_rate() -> Result<String> {
 }
 
 /// Waits until the daemon started at boot manages the interface.
-pub(super) fn is_up() -> Result<()> {
+pub(super) fn wait_until_managed() -> Result<()> {
     until("active and attached", || Ok(is_active()? && serves(1)))
 }
 

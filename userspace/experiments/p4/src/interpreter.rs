@@ -53,7 +53,7 @@ const NORMAL: u32 = 0;
 const EGRESS_CLONE: u32 = 2;
 const RECIRCULATED: u32 = 4;
 /// Maximum passes through ingress or egress in one [`Interpreter::receive`].
-const PASSES: usize = 200;
+const MAX_PASSES: usize = 200;
 
 /// A switch that runs the program.
 pub struct Interpreter {
@@ -130,7 +130,7 @@ impl Interpreter {
     /// # Errors
     /// The program violates a rule.
     pub fn receive(&mut self, port: u16) -> Result<Option<Vec<u8>>> {
-        for _ in 0..PASSES {
+        for _ in 0..MAX_PASSES {
             if let Some(at) = self.left.iter().position(|(out, _)| *out == u32::from(port)) {
                 return Ok(self.left.remove(at).map(|(_, packet)| packet));
             }

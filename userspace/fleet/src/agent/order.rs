@@ -11,7 +11,7 @@ use crate::record::{DesiredConfig, Target, hash};
 use crate::store::Store;
 
 /// Maximum silence of a watch before the order is read again.
-const SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -85,7 +85,7 @@ async fn once(
     period.send_replace(store.period().await?.map(Duration::from_millis));
     let options = WatchOptions::new().with_start_revision(revision + 1);
     let mut events = store.client.watch(store.host_key(host, "want"), Some(options)).await?;
-    while let Ok(response) = timeout(SILENCE, events.message()).await {
+    while let Ok(response) = timeout(MAX_SILENCE, events.message()).await {
         let Some(response) = response? else { break };
         if response.canceled() || !response.events().is_empty() {
             // Read the current order again; intermediate changes are irrelevant.

@@ -25,9 +25,9 @@ use crate::rollout::Event;
 use crate::store::Store;
 
 /// Maximum concurrent event streams.
-const STREAMS: usize = 32;
+const MAX_STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.
-const BODY_BYTES: usize = 16 << 10;
+const MAX_BODY_BYTES: usize = 16 << 10;
 /// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
 /// Time limit for receiving a request body.
@@ -73,8 +73,12 @@ impl Handler {
 /// Routes of the page.
 pub(super) fn router(state: PageState) -> Router {
     let places = |count: usize| Arc::new(Semaphore::new(count));
-    let handler =
-        Handler { state: Arc::new(state), streams: places(STREAMS), reading: places(1), changing: places(1) };
+    let handler = Handler {
+        state: Arc::new(state),
+        streams: places(MAX_STREAMS),
+        reading: places(1),
+        changing: places(1),
+    };
     assets::router()
         .route("/events", get(overview))
         .route("/events/interface/{name}", get(interface))
@@ -101,7 +105,7 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Respo
 
 fn stream(handler: Handler, view: Option<View>) -> Response {
     let Ok(place) = handler.streams.try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS} clients are streaming already"))
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"))
             .into_response();
     };
     match events::events(Arc::clone(&handler.state.board), view, place) {
@@ -195,7 +199,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES))
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_BYTES))
         .await
         .map_err(|_| bad("request body not received in time".into()))?;
     let bytes = bytes.map_err(|error| bad(error.to_string()))?;

@@ -11,7 +11,7 @@ use super::series::Track;
 /// Messages buffered per subscriber. A subscriber that falls further behind receives the complete state again.
 const SUBSCRIBER_BUFFER: usize = 16;
 /// Maximum number of interfaces and hosts with stored metrics.
-const TRACKS: usize = 2_048;
+const MAX_TRACKS: usize = 2_048;
 
 /// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ impl Board {
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
         if !inner.views.contains_key(&view) {
-            if inner.views.len() >= TRACKS {
+            if inner.views.len() >= MAX_TRACKS {
                 return;
             }
             let (listeners, _) = channel(SUBSCRIBER_BUFFER);

@@ -22,7 +22,7 @@ const IDLE_TICK: Duration = Duration::from_secs(6);
 /// Time for draining the watch.
 const DRAIN: Duration = Duration::from_millis(50);
 /// Longest time between two points that a chart connects, in seconds.
-const GAP_S: f64 = 15.0;
+const MAX_GAP_S: f64 = 15.0;
 /// Period for reading versions, which are long; they are also read when a rollout begins or ends.
 const VERSIONS: Duration = Duration::from_secs(60);
 /// Number of versions sent to clients.
@@ -62,7 +62,7 @@ async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
     let status = Status::new(&*mirror.next(DRAIN).await?);
     let t = now();
     for Host { host, rates, .. } in &status.hosts {
-        board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref()), GAP_S));
+        board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref()), MAX_GAP_S));
     }
     board.retain(|view| match view {
         View::Host(name) => status.hosts.iter().any(|host| host.host == *name),

@@ -19,7 +19,7 @@ use crate::request::send;
 /// Sampling period.
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.
-const GAP_S: f64 = 5.0;
+const MAX_GAP_S: f64 = 5.0;
 /// Number of changes sent to clients.
 const CHANGES: usize = 100;
 /// Reason for unknown QPs.
@@ -65,7 +65,7 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
             let past = before.interfaces.get(name).map(|seen| (seen, before.at_ns));
             let point = series::point(t, past, seen, snapshot.at_ns);
             board.add(View::Interface(name.clone()), |track| {
-                track.add(point, GAP_S);
+                track.add(point, MAX_GAP_S);
                 track.add_qps(busiest.get(name).unwrap_or(&Err(UNWATCHED.into())));
             });
         }

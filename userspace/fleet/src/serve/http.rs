@@ -26,10 +26,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// TCP user timeout: the kernel closes a connection whose peer does not read for this long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum concurrent connections; a browser opens up to six.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Maximum sizes of a request's head and body.
-const HEAD_BYTES: usize = 16 << 10;
-const BODY_BYTES: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
+const MAX_BODY_BYTES: usize = 16 << 10;
 /// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -133,9 +133,10 @@ pub(super) async fn serve(
     router: Router,
     guard: Arc<Guard>,
 ) -> Result<Infallible, io::Error> {
-    let router =
-        router.layer(DefaultBodyLimit::max(BODY_BYTES)).layer(middleware::from_fn_with_state(guard, check));
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let router = router
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(middleware::from_fn_with_state(guard, check));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Beyond the limit, connections wait in the kernel's backlog.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
@@ -162,7 +163,7 @@ async fn connection(stream: TcpStream, router: Router, taking: Duration) {
         .timer(TokioTimer::new())
         // Also applies between requests, so that idle connections are closed.
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Errors of a connection concern only its client.
     let _ = serving.await;

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 /// Length of a series, in seconds.
 pub(super) const SPAN_S: f64 = 600.0;
 /// Maximum number of queue pairs (QPs) in the chart.
-const CHART_QPS: usize = 8;
+const MAX_CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.
 const CHART_RANK: usize = 32;
 /// Maximum number of QPs in the table.
-const TABLE_QPS: usize = 16;
+const MAX_TABLE_QPS: usize = 16;
 
 /// A line of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +150,7 @@ impl Track {
         self.sends_whole |= self.charted.len() != before;
         for qp in busiest {
             if !self.charted.iter().any(|charted| charted.is(qp)) {
-                if self.charted.len() >= CHART_QPS {
+                if self.charted.len() >= MAX_CHART_QPS {
                     continue;
                 }
                 self.sends_whole = true;
@@ -161,7 +161,7 @@ impl Track {
                 charted.rates.push_back((t, qp.rate_bps));
             }
         }
-        self.busiest = busiest.iter().take(TABLE_QPS).cloned().collect();
+        self.busiest = busiest.iter().take(MAX_TABLE_QPS).cloned().collect();
     }
 
     /// The complete series, for a new subscriber.
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    const GAP_S: f64 = 10.0;
+    const MAX_GAP_S: f64 = 10.0;
 
     fn seen(marked: u64, depth: u64) -> InterfaceSnapshot {
         let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
@@ -300,7 +300,7 @@ mod tests {
         for second in 0..1_000 {
             track.add(
                 Point { t: f64::from(second), values: vec![(Column::Marks, Some(f64::from(second)))] },
-                GAP_S,
+                MAX_GAP_S,
             );
         }
         let whole = track.history();
@@ -311,19 +311,19 @@ mod tests {
         // A new column, or a clock that was set back, requires the complete series.
         track.add(
             Point { t: 1_000.0, values: vec![(Column::Marks, Some(1.0)), (Column::Drops, Some(1.0))] },
-            GAP_S,
+            MAX_GAP_S,
         );
         assert_eq!(track.latest()["values"]["drops"].as_array().unwrap().len(), 601);
         assert_eq!(track.latest()["values"]["drops"][0], Value::Null);
-        track.add(Point { t: 5.0, values: vec![(Column::Marks, Some(1.0))] }, GAP_S);
+        track.add(Point { t: 5.0, values: vec![(Column::Marks, Some(1.0))] }, MAX_GAP_S);
         assert_eq!((&track.latest()["whole"], &track.latest()["t"]), (&json!(true), &json!([5.0])));
     }
 
     #[test]
     fn silent_host_has_a_gap() {
         let mut track = Track::default();
-        track.add(Point { t: 1.0, values: vec![(Column::Queue, Some(5.0))] }, GAP_S);
-        track.add(Point { t: 2.0, values: Vec::new() }, GAP_S);
+        track.add(Point { t: 1.0, values: vec![(Column::Queue, Some(5.0))] }, MAX_GAP_S);
+        track.add(Point { t: 2.0, values: Vec::new() }, MAX_GAP_S);
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["values"]), (&json!(false), &json!({ "queue": [null] })));
         assert_eq!(track.history()["values"]["queue"], json!([5.0, null]));
@@ -334,13 +334,13 @@ mod tests {
         let mut track = Track::default();
         let point = |t| Point { t, values: vec![(Column::Marks, Some(t))] };
         for t in [1.0, 7.0, 67.0, 68.0] {
-            track.add(point(t), GAP_S);
+            track.add(point(t), MAX_GAP_S);
         }
         let whole = track.history();
         assert_eq!(whole["values"]["marks"], json!([1.0, 7.0, null, 67.0, 68.0]));
         assert_eq!(whole["t"][2], json!(17.0));
         assert_eq!(track.latest()["whole"], json!(false));
-        track.add(point(100.0), GAP_S);
+        track.add(point(100.0), MAX_GAP_S);
         assert_eq!(track.latest()["whole"], json!(true), "the gap is sent with the next point");
     }
 
@@ -348,7 +348,7 @@ mod tests {
     fn unsampled_interface_is_not_idle() {
         let mut track = Track::default();
         for t in [1.0, 2.0, 3.0] {
-            track.add(Point { t, values: vec![(Column::Marks, None)] }, GAP_S);
+            track.add(Point { t, values: vec![(Column::Marks, None)] }, MAX_GAP_S);
             let busiest = if t == 2.0 { Err("four others are".into()) } else { Ok(vec![qp(7, 1_000)]) };
             track.add_qps(&busiest);
             let latest = track.latest();
@@ -364,7 +364,7 @@ mod tests {
     fn busy_queue_pairs_stay_in_the_chart() {
         let mut track = Track::default();
         let values = || vec![(Column::Marks, Some(0.0))];
-        track.add(Point { t: 1.0, values: values() }, GAP_S);
+        track.add(Point { t: 1.0, values: values() }, MAX_GAP_S);
         let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
         track.add_qps(&Ok(many.clone()));
         let latest = track.latest();
@@ -372,7 +372,7 @@ mod tests {
             (latest["qps"].as_array().unwrap().len(), latest["busiest"].as_array().unwrap().len()),
             (8, 16)
         );
-        track.add(Point { t: 2.0, values: values() }, GAP_S);
+        track.add(Point { t: 2.0, values: values() }, MAX_GAP_S);
         let mut turned = many.clone();
         turned[..CHART_RANK].reverse();
         track.add_qps(&Ok(turned));
@@ -382,7 +382,7 @@ mod tests {
             (&json!(false), &json!(0), &json!([1_000]))
         );
         // A removed QP is replaced by another one without history.
-        track.add(Point { t: 3.0, values: values() }, GAP_S);
+        track.add(Point { t: 3.0, values: values() }, MAX_GAP_S);
         track.add_qps(&Ok(many[1..].to_vec()));
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["qps"][7]["qpn"]), (&json!(true), &json!(8)));

@@ -16,11 +16,11 @@ use crate::request::send;
 use crate::secret;
 
 /// Minimum length of a token, in characters.
-const TOKEN: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 /// Delay of the response to a wrong token.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a user's name, in characters.
-const NAME: usize = 100;
+const MAX_NAME_CHARS: usize = 100;
 /// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 /// Prefix of the names of the agent's configurations.
@@ -41,8 +41,9 @@ impl Token {
         let shown = path.display();
         let secret = secret::read(path)?.trim_ascii().to_vec();
         ensure!(
-            secret.len() >= TOKEN,
-            "cannot use {shown}: the token has {} characters, at least {TOKEN} are required; `openssl rand -hex 16` makes one",
+            secret.len() >= MIN_TOKEN_CHARS,
+            "cannot use {shown}: the token has {} characters, at least {MIN_TOKEN_CHARS} are required; `openssl rand \
+             -hex 16` creates one",
             secret.len()
         );
         Ok(Self { secret, wrong: Mutex::default() })
@@ -132,7 +133,7 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
 /// Author for the log. Users share one token, and connections through a proxy or tunnel come from this machine, so only the
 /// name that the user typed is available.
 fn by_page(by: &str) -> String {
-    let by: String = by.trim().chars().filter(|char| !char.is_control()).take(NAME).collect();
+    let by: String = by.trim().chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
     if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
 }
 

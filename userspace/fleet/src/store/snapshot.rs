@@ -8,12 +8,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::{MESSAGE_BYTES, PAGE, Store, read};
-use crate::record::{DesiredConfig, HOST_BYTES, Member};
+use super::{MAX_MESSAGE_BYTES, PAGE, Store, read};
+use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member};
 use crate::rollout::{Hosts, Rollout, Seen, Step};
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
-const SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// The fleet at one etcd revision. An unreadable record of a host affects only that host.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +173,7 @@ impl Snapshot {
 /// Parses a record of a host, unless it is too long.
 fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     let length = kv.value().len();
-    ensure!(length <= HOST_BYTES, "its record has {length} bytes; the limit is {HOST_BYTES}");
+    ensure!(length <= MAX_HOST_BYTES, "its record has {length} bytes; the limit is {MAX_HOST_BYTES}");
     read(kv)
 }
 
@@ -251,7 +251,7 @@ impl Mirror {
     /// etcd does not respond or ended the watch. The next call reads the fleet completely.
     pub(crate) async fn next(&mut self, tick: Duration) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + tick;
-        if self.received_at.elapsed() >= SILENCE {
+        if self.received_at.elapsed() >= MAX_SILENCE {
             self.watch = None;
         }
         let Some(mut watch) = self.watch.take() else { return self.read().await };
@@ -288,7 +288,7 @@ impl Mirror {
         self.snapshot = Arc::new(self.store.snapshot().await?);
         self.reads += 1;
         let options = WatchOptions::new().with_prefix().with_start_revision(self.snapshot.revision + 1);
-        let mut client = self.store.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
+        let mut client = self.store.client.watch_client().max_decoding_message_size(MAX_MESSAGE_BYTES);
         let watch = client.watch(self.store.key(""), Some(options)).await;
         let watch = watch.map_err(|error| self.store.explain(error))?;
         (self.watch, self.received_at) = (Some(watch), Instant::now());

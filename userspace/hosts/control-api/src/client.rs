@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use crate::{Answer, LINE_BYTES, Question, VERSION, Verb};
+use crate::{Answer, MAX_LINE_BYTES, Question, VERSION, Verb};
 
 /// Maximum size of a reply, in bytes: the counters of all interfaces of a switch.
-const ANSWER_BYTES: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// Time for which a request is retried while the daemon is busy or the obstacle is temporary.
 const RETRY_LIMIT: Duration = Duration::from_secs(3);
 /// Delay before the first retry; it doubles each time.
@@ -103,14 +103,15 @@ impl ControlClient {
         stream.set_write_timeout(Some(self.patience))?;
         let mut request = serde_json::to_vec(request)?;
         request.push(b'\n');
-        if request.len() > LINE_BYTES {
-            let why = format!("a request of {} bytes is too long: the limit is {LINE_BYTES}", request.len());
+        if request.len() > MAX_LINE_BYTES {
+            let why =
+                format!("a request of {} bytes is too long: the limit is {MAX_LINE_BYTES}", request.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         // A busy daemon replies and closes the connection immediately.
         let written = stream.write_all(&request);
         let mut line = String::new();
-        let read = BufReader::new(stream.take(ANSWER_BYTES)).read_line(&mut line);
+        let read = BufReader::new(stream.take(MAX_ANSWER_BYTES)).read_line(&mut line);
         if line.ends_with('\n') {
             return Ok(line);
         }
@@ -193,7 +194,7 @@ mod tests {
         let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("[control] in its file"), "{error}");
         let _listener = UnixListener::bind(&path).unwrap();
-        let text = "x".repeat(LINE_BYTES);
+        let text = "x".repeat(MAX_LINE_BYTES);
         let [by, why] = [String::new(), String::new()];
         let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
         let error = client.request::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();

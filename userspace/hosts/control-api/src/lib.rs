@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 /// Default path of the socket.
 pub const PATH: &str = "/run/dcqcn/control";
 /// Maximum length of a line with its end, in bytes: a configuration is text of some KB.
-pub const LINE_BYTES: usize = 256 << 10;
+pub const MAX_LINE_BYTES: usize = 256 << 10;
 /// Range of the time to confirm a change, in seconds.
 pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
 

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
 /// Maximum age of a value.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A value at most a second old, read once at a time. Concurrent requests wait for the same read.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl<T: Clone + Send + 'static> Fresh<T> {
     /// `read` panicked.
     pub(crate) async fn get(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
         let mut kept = Arc::clone(&self.0).lock_owned().await;
-        if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(value.clone());
         }
         // The thread holds the lock, not the request: a request may be dropped long before the read ends, and the next
@@ -70,7 +70,7 @@ mod tests {
         // The next request gets the value that was read for the dropped one.
         sleep(Duration::from_millis(300)).await;
         assert_eq!(fresh.get(|| 8).await.unwrap(), 7);
-        sleep(FRESH).await;
+        sleep(MAX_AGE).await;
         assert_eq!(fresh.get(|| 8).await.unwrap(), 8);
     }
 }

@@ -20,13 +20,13 @@ use crate::counts;
 use crate::shared_state::SharedState;
 
 /// Maximum age of a cached reading; clients poll once a second.
-const FRESH: Duration = Duration::from_millis(800);
+const MAX_AGE: Duration = Duration::from_millis(800);
 /// Time for which an interface counts as sampled.
 const SAMPLED_FOR: Duration = Duration::from_secs(10);
 /// Bytes of the audit log to read.
 const LOG_BYTES: u64 = 256 << 10;
 /// Maximum length of a text from the log, in characters.
-const WORDS: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// An interface whose QPs are sampled.
 struct Table {
@@ -63,7 +63,7 @@ impl SnapshotCache {
             None => Vec::new(),
         };
         let snapshot = match &self.all {
-            Some((at, snapshot)) if at.elapsed() < FRESH => snapshot.clone(),
+            Some((at, snapshot)) if at.elapsed() < MAX_AGE => snapshot.clone(),
             _ => {
                 let (interfaces, failing) = counts::take_each(shared, seen);
                 let snapshot = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
@@ -77,7 +77,7 @@ impl SnapshotCache {
     /// The busiest QPs of an interface. Of few interfaces at a time, as tables are large.
     fn busiest(&mut self, interface: &str) -> Result<&[Qp], String> {
         let place = self.tables.iter().position(|table| table.interface == interface);
-        if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < FRESH) {
+        if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < MAX_AGE) {
             return Ok(&self.tables[at].busiest);
         }
         self.tables.retain(|table| table.read_at.elapsed() < SAMPLED_FOR);
@@ -103,7 +103,7 @@ impl SnapshotCache {
     /// # Errors
     /// A sentence for the client.
     pub(crate) fn changes(&mut self) -> Result<Changes, String> {
-        if let Some((_, changes)) = self.changes.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, changes)) = self.changes.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(changes.clone());
         }
         let here = netns::current_inode().map_err(|error| error.to_string())?;
@@ -192,7 +192,7 @@ fn change(entry: &Entry) -> Option<Change> {
         Event::Ordered(order) => order.by.clone(),
         _ => entry.who(),
     };
-    let [new, by] = [new, by].map(|text| text.chars().take(WORDS).collect());
+    let [new, by] = [new, by].map(|text| text.chars().take(MAX_TEXT_CHARS).collect());
     Some(Change { at: entry.time.clone(), interface: entry.iface.clone(), kind, what, old, new, by })
 }
 

@@ -73,7 +73,7 @@ pub struct FqLimits {
 
 impl FqLimits {
     /// Maximum packets in flight per soft-RoCE QP (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`).
-    const PER_QP: u32 = 64;
+    const MAX_PER_QP: u32 = 64;
     /// fq's default of 100 would drop ACKs and READ responses of soft-RoCE, which have no back-pressure.
     const PER_FLOW: u32 = 20_000;
     /// Minimum packets, and minimum hash buckets as a power of two: fq's defaults.
@@ -94,7 +94,7 @@ impl FqLimits {
         let most = 1 << Self::MAX_FLOWS_LOG;
         let flows_log = if flows >= most { Self::MAX_FLOWS_LOG } else { flows.next_power_of_two().ilog2() };
         let flows_log = if flows_log < Self::MIN_BUCKETS_LOG { Self::MIN_BUCKETS_LOG } else { flows_log };
-        let limit = Self::PER_QP << flows_log;
+        let limit = Self::MAX_PER_QP << flows_log;
         Self {
             limit: if limit < Self::MIN_PACKETS { Self::MIN_PACKETS } else { limit },
             flow_limit: Self::PER_FLOW,

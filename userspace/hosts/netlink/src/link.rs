@@ -35,7 +35,7 @@ const TX_PACKETS: usize = 1;
 const RX_DROPPED: usize = 6;
 const TX_DROPPED: usize = 7;
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
-const SIMILAR: f64 = 0.5;
+const MIN_SIMILARITY: f64 = 0.5;
 
 /// A network interface as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -438,7 +438,7 @@ fn xdp_programs(value: &[u8]) -> Vec<XdpProgram> {
 fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
     names
         .map(|candidate| (strsim::normalized_damerau_levenshtein(name, &candidate), candidate))
-        .filter(|(similarity, _)| *similarity >= SIMILAR)
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
 }

@@ -19,7 +19,7 @@ use super::wire::{Encoder, HEADER_LEN, attribute, string, u16_at, u32_at};
 /// Maximum wait for the kernel's answer, in seconds. Answers are immediate; this turns a lost one into an error.
 const ANSWER_TIMEOUT_S: i64 = 5;
 /// Maximum repetitions of a dump that changed while it was read; the last result is used then.
-const DUMP_ATTEMPTS: usize = 5;
+const MAX_DUMP_ATTEMPTS: usize = 5;
 /// Attribute with the text of an extended acknowledgement (`enum nlmsgerr_attrs`).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
@@ -141,7 +141,7 @@ impl Netlink {
         body: impl Fn(&mut Encoder),
     ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
         let mut answer = Answer::default();
-        for _ in 0..DUMP_ATTEMPTS {
+        for _ in 0..MAX_DUMP_ATTEMPTS {
             let mut request = Encoder::default();
             request.message(kind, NLM_F_REQUEST | NLM_F_DUMP, &body);
             answer = self.exchange(subsystem, &mut request.into_bytes())?;

@@ -98,7 +98,7 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
 }
 
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
-const SIMILAR: f64 = 0.5;
+const MIN_SIMILARITY: f64 = 0.5;
 
 /// The most similar of `names`, if similar enough. Names that start with `name` are preferred.
 pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
@@ -109,7 +109,7 @@ pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item =
         (f64::from(u8::from(begun)) + strsim::normalized_damerau_levenshtein(&name, known), known.to_owned())
     });
     let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b));
-    best.filter(|(likeness, _)| *likeness >= SIMILAR).map(|(_, known)| known)
+    best.filter(|(likeness, _)| *likeness >= MIN_SIMILARITY).map(|(_, known)| known)
 }
 
 const WRED: &str = "wred";

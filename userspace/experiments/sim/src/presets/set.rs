@@ -140,12 +140,13 @@ pub(crate) fn setting_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
-const SIMILAR: f64 = 0.5;
+const MIN_SIMILARITY: f64 = 0.5;
 
 fn unknown(key: &str, names: impl Iterator<Item = &'static str>, otherwise: &str) -> SetupError {
     let names = names.map(str::to_owned).chain(Key::all().map(|key| key.to_string()));
     let rated = names.map(|name| (strsim::normalized_damerau_levenshtein(key, &name), name));
-    let nearest = rated.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(likeness, _)| *likeness >= SIMILAR);
+    let nearest =
+        rated.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(likeness, _)| *likeness >= MIN_SIMILARITY);
     let hint = nearest.map_or_else(|| otherwise.to_owned(), |(_, name)| format!("did you mean `{name}`?"));
     SetupError(format!("unknown setting `{key}`: {hint}"))
 }

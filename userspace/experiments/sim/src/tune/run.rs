@@ -17,7 +17,7 @@ use crate::runs::Pool;
 /// Candidates per batch: enough for all cores, and few enough for a prompt Ctrl-C.
 const BATCH: usize = 8;
 /// Maximum draws for a valid and new candidate, before the search ends.
-const DRAWS: usize = 200;
+const MAX_DRAWS: usize = 200;
 /// Offset of the second evaluation's seeds from those of the search.
 const CHECK_SEED_OFFSET: u64 = 1_000;
 
@@ -102,7 +102,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
 fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> {
     let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
-    for _ in 0..DRAWS {
+    for _ in 0..MAX_DRAWS {
         match space.draw(&mut random).config(&task.setup, rate_bps) {
             Ok(_) => return Ok(()),
             Err(error) => last = Err(error),
@@ -163,7 +163,7 @@ impl Candidates<'_> {
 
     /// A valid candidate that was not drawn before; `None` after too many draws.
     fn next(&self, random: &mut Random, is_new: impl Fn(&Settings) -> bool) -> Option<(Settings, Config)> {
-        (0..DRAWS).find_map(|_| {
+        (0..MAX_DRAWS).find_map(|_| {
             let settings = self.space.draw(random);
             let config = settings.config(&self.task.setup, self.rate_bps).ok()?;
             is_new(&settings).then_some((settings, config))

@@ -18,7 +18,7 @@ const PAYLOAD_BYTES: usize = 1_400;
 /// Frames queued in its own host.
 const LOCAL_FRAMES: usize = 8;
 /// Maximum charge of the kernel to a socket per frame.
-const CHARGED_BYTES: usize = 4_096;
+const MAX_CHARGED_BYTES: usize = 4_096;
 /// Pause after the qdisc rejected a frame, ns.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
 
@@ -35,7 +35,7 @@ impl Flooder {
         let path = Path { dscp: DSCP, ecn: Ecn::NOT_ECT, ..pair.forward(host) };
         let mut frame = BytesMut::new();
         path.write_other(&mut frame, PAYLOAD_BYTES);
-        let socket = RawSocket::open(host, Receive::Nothing, LOCAL_FRAMES * CHARGED_BYTES, frame.len())?;
+        let socket = RawSocket::open(host, Receive::Nothing, LOCAL_FRAMES * MAX_CHARGED_BYTES, frame.len())?;
         Ok(Self { socket, frame })
     }
 

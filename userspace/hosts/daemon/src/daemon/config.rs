@@ -59,7 +59,7 @@ const TOP: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
 /// Maximum number of flows per interface with their own metrics.
-const TOP_QPS: usize = 1_000;
+const MAX_TOP_QPS: usize = 1_000;
 
 /// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -368,8 +368,11 @@ fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
 
 fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
     let text = scalar(value).unwrap_or_default();
-    text.parse().ok().filter(|flows| *flows <= TOP_QPS).unwrap_or_else(|| {
-        reader.refuse(value.span(), format_args!("top_qps = {text} is out of range: 0 to {TOP_QPS}"));
+    text.parse().ok().filter(|flows| *flows <= MAX_TOP_QPS).unwrap_or_else(|| {
+        reader.refuse(
+            value.span(),
+            format_args!("top_qps = {text} is out of range: 0 to {MAX_TOP_QPS}"),
+        );
         0
     })
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, LINE_BYTES, LastReload, Override, Parameters, Question, Status, VERSION, Verb,
+    Answer, Failing, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
     VersionAnswer,
 };
 use dcqcn_support::time::rfc3339;
@@ -185,16 +185,16 @@ impl Handler {
         let mut lines = BufReader::new(read);
         loop {
             let mut line = Vec::new();
-            let longest = LINE_BYTES as u64 + 1;
+            let longest = MAX_LINE_BYTES as u64 + 1;
             timeout(LINE, (&mut lines).take(longest).read_until(b'\n', &mut line)).await??;
             if line.is_empty() {
                 return Ok(());
             }
-            let is_whole = line.last() == Some(&b'\n') && line.len() <= LINE_BYTES;
+            let is_whole = line.last() == Some(&b'\n') && line.len() <= MAX_LINE_BYTES;
             let answer = if is_whole {
                 self.answer(&line, &peer, is_root).await
             } else {
-                let why = format!("a line of more than {LINE_BYTES} bytes, or without an end");
+                let why = format!("a line of more than {MAX_LINE_BYTES} bytes, or without an end");
                 Answer::of::<Status>(Err(why))
             };
             let mut answer = serde_json::to_vec(&answer)?;

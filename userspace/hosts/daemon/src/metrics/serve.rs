@@ -34,9 +34,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request, bytes.
-const REQUEST_BYTES: usize = 16 << 10;
+const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Maximum number of connections. A further one replaces the oldest that has sent no request.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Pause after the system failed to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of replies in progress at shutdown.
@@ -235,7 +235,7 @@ impl Server {
 
     fn begin(&mut self, stream: TcpStream) {
         self.open.retain(|open| !open.end.is_finished());
-        if self.open.len() >= CONNECTIONS {
+        if self.open.len() >= MAX_CONNECTIONS {
             let idle = self.open.iter().position(|open| !open.has_asked.load(Ordering::Relaxed));
             match idle.and_then(|idle| self.open.remove(idle)) {
                 Some(oldest) => oldest.end.abort(),
@@ -261,7 +261,7 @@ async fn connection(stream: TcpStream, router: Router) {
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
-        .max_buf_size(REQUEST_BYTES)
+        .max_buf_size(MAX_REQUEST_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Errors of a connection concern its client only.

@@ -381,7 +381,7 @@ fn link_rate(
             Some(bps) => format!("link rate {} as specified", show(bps)),
             None => format!("link rate {} from the {shaper} shaper on {}", show(rate_bps), link.name),
         });
-        if burst_ns < Shaping::SAFE_BURST_NS {
+        if burst_ns < Shaping::MIN_BURST_NS {
             notes.push(format!(
                 "its burst is {} at that rate: a later timer makes the shaper slower and its queue longer than marking \
                  assumes; see `dcqcn doctor`",

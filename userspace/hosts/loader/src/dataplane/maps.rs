@@ -30,7 +30,7 @@ use crate::events::Log;
 ///
 /// At a million packets per second in one set, every second attempt succeeds. Even a CPU that does nothing
 /// but change the set pauses between two batches of packets.
-const SET_READS: u32 = 10_000;
+const MAX_SET_READS: u32 = 10_000;
 
 /// Maps of one attachment.
 pub struct Maps {
@@ -238,7 +238,7 @@ impl Maps {
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
         let rp = self.rp.get()?;
         let mut settling = Settling::new(rp.get(&index, 0).map_err(at("RP"))?, EQUAL_READS);
-        for _ in 0..SET_READS {
+        for _ in 0..MAX_SET_READS {
             // See `EQUAL_READS`.
             fence(Ordering::Acquire);
             if settling.read(&rp.get(&index, 0).map_err(at("RP"))?) {
@@ -389,7 +389,7 @@ impl Maps {
 /// read.
 fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
     let (mut last, mut equal_reads) = (array.get(&index, 0)?, 0);
-    for _ in 0..SET_READS {
+    for _ in 0..MAX_SET_READS {
         fence(Ordering::Acquire);
         let set = array.get(&index, 0)?;
         equal_reads = if set.is_at_rest() && set == last { equal_reads + 1 } else { 0 };

@@ -31,7 +31,7 @@ use crate::dataplane::Maps;
 const TICK: Duration = Duration::from_millis(1);
 const TICK_NS: u64 = 1_000_000;
 /// Maximum flows read per tick, so that a tick does not take its whole millisecond.
-const READS: usize = 128;
+const MAX_READS: usize = 128;
 /// Time that a loop without classes waits for a cut.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Interval at which unused classes are removed, and flows whose class was removed are checked.
@@ -253,7 +253,7 @@ impl Classes {
         self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
     }
 
-    /// Reads the flows whose rate may have changed, up to [`READS`].
+    /// Reads the flows whose rate may have changed, up to [`MAX_READS`].
     fn tick(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
         self.ticked_ns = now_ns;
         if self.rp != Some(params.rp) {
@@ -265,7 +265,7 @@ impl Classes {
                 self.due.insert((0, *minor));
             }
         }
-        for _ in 0..READS {
+        for _ in 0..MAX_READS {
             let Some(&(due_ns, minor)) = self.due.first().filter(|(due_ns, _)| *due_ns <= now_ns) else {
                 break;
             };

@@ -128,7 +128,7 @@ pub struct Shaping {
 impl Shaping {
     /// Minimum burst: a tick of the scheduler at `CONFIG_HZ=250`, by which softirqs of a busy CPU are late. (tc-tbf(8)
     /// recommends a tick's worth of the rate.)
-    pub const SAFE_BURST_NS: u64 = 4_000_000;
+    pub const MIN_BURST_NS: u64 = 4_000_000;
 }
 
 impl std::fmt::Display for Shaper {

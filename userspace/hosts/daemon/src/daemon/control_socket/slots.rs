@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of connections.
-pub(super) const CONNECTIONS: usize = 16;
+pub(super) const MAX_CONNECTIONS: usize = 16;
 /// Maximum number of connections of one user, so that no user of the group can lock out the others.
-pub(super) const OF_A_USER: usize = 4;
+pub(super) const MAX_USER_CONNECTIONS: usize = 4;
 
 /// Connections by user.
 #[derive(Clone, Debug, Default)]
@@ -26,12 +26,14 @@ impl ConnectionSlots {
     /// The limit that was reached.
     pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
-        if of_users.values().sum::<usize>() >= CONNECTIONS {
-            return Err(format!("all {CONNECTIONS} connections are in use; retry"));
+        if of_users.values().sum::<usize>() >= MAX_CONNECTIONS {
+            return Err(format!("all {MAX_CONNECTIONS} connections are in use; retry"));
         }
         let its = of_users.entry(user).or_default();
-        if *its >= OF_A_USER {
-            return Err(format!("user {user} has {OF_A_USER} connections already; close one and retry"));
+        if *its >= MAX_USER_CONNECTIONS {
+            return Err(format!(
+                "user {user} has {MAX_USER_CONNECTIONS} connections already; close one and retry"
+            ));
         }
         *its += 1;
         Ok(ConnectionSlot { slots: self.clone(), user })
@@ -61,12 +63,13 @@ mod tests {
     #[test]
     fn connection_slots_per_user_and_total() {
         let slots = ConnectionSlots::default();
-        let mut taken: Vec<ConnectionSlot> = (0..OF_A_USER).map(|_| slots.take(1).unwrap()).collect();
+        let mut taken: Vec<ConnectionSlot> =
+            (0..MAX_USER_CONNECTIONS).map(|_| slots.take(1).unwrap()).collect();
         assert!(slots.take(1).unwrap_err().contains("user 1 has 4 connections"));
         for user in 2..=4 {
-            taken.extend((0..OF_A_USER).map(|_| slots.take(user).unwrap()));
+            taken.extend((0..MAX_USER_CONNECTIONS).map(|_| slots.take(user).unwrap()));
         }
-        assert_eq!(taken.len(), CONNECTIONS);
+        assert_eq!(taken.len(), MAX_CONNECTIONS);
         assert!(slots.take(5).unwrap_err().contains("all 16 connections are in use"));
         drop(taken.remove(0));
         let fifth = slots.take(5).unwrap();

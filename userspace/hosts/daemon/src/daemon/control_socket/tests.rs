@@ -140,9 +140,9 @@ fn worker_rejection_reaches_client() {
 #[test]
 fn long_line_closes_its_connection_only() {
     let served = Served::new();
-    let answers = served.answers(&vec![b'x'; LINE_BYTES + 1_000]);
+    let answers = served.answers(&vec![b'x'; MAX_LINE_BYTES + 1_000]);
     assert!(answers.is_empty() || answers[0].error.as_ref().unwrap().contains("a line of more than"));
-    let mut long = vec![b' '; LINE_BYTES - 30];
+    let mut long = vec![b' '; MAX_LINE_BYTES - 30];
     long.extend(b"{\"v\":1,\"verb\":\"version\"}\n");
     assert!(served.answers(&long)[0].ok.is_some());
     assert!(served.answers(b"{\"v\":1")[0].error.is_some());
@@ -154,7 +154,7 @@ fn excess_connection_rejected_until_slot_free() {
     let served = Served::new();
     let version = b"{\"v\":1,\"verb\":\"version\"}\n";
     let mut open: Vec<StdStream> = Vec::new();
-    for _ in 0..slots::OF_A_USER {
+    for _ in 0..slots::MAX_USER_CONNECTIONS {
         let mut stream = StdStream::connect(served.path()).unwrap();
         stream.write_all(version).unwrap();
         stream.read_exact(&mut [0; 8]).unwrap();

@@ -10,7 +10,7 @@ use crate::shared_state::Failing;
 /// TC hooks, with the slot of their counters (`Maps::counters`).
 const HOOKS: [(&str, usize); 2] = [("ingress", 1), ("egress", 2)];
 /// Minimum number of unseen packets that is reported.
-const UNSEEN_PACKETS: u64 = 100;
+const MIN_UNSEEN_PACKETS: u64 = 100;
 
 /// Packets of a hook, by the interface and by our program, when the latter last rose.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +26,11 @@ pub(super) struct ChainWatch {
 }
 
 impl ChainWatch {
-    /// The packets that passed the interface since our program last counted one, if at least [`UNSEEN_PACKETS`].
+    /// The packets that passed the interface since our program last counted one, if at least [`MIN_UNSEEN_PACKETS`].
     fn unseen(&mut self, hook: usize, interface: u64, program: u64) -> Option<u64> {
         let mark = self.marks[hook].filter(|mark| mark.program == program && mark.interface <= interface);
         let mark = *self.marks[hook].insert(mark.unwrap_or(Mark { interface, program }));
-        Some(interface - mark.interface).filter(|unseen| *unseen >= UNSEEN_PACKETS)
+        Some(interface - mark.interface).filter(|unseen| *unseen >= MIN_UNSEEN_PACKETS)
     }
 
     /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none.

@@ -16,9 +16,9 @@ use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
 
 /// Maximum length of a name, in characters.
-const NAME: usize = 100;
+const MAX_NAME_CHARS: usize = 100;
 /// Maximum length of the requester and the reason, in characters.
-const WHY: usize = 1_000;
+const MAX_WHY_CHARS: usize = 1_000;
 /// Delay before a failed revert is retried.
 const REVERT_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Characters of a rejection in the audit log.
@@ -292,13 +292,13 @@ impl WorkerState {
 fn check(apply: &Apply) -> Result<(), String> {
     let Apply { name, by, why, confirm_within_s, .. } = apply;
     let length = name.chars().count();
-    if length == 0 || length > NAME || name.chars().any(char::is_control) {
+    if length == 0 || length > MAX_NAME_CHARS || name.chars().any(char::is_control) {
         return Err(format!(
-            "invalid name ({length} characters): 1 to {NAME} characters are allowed, without control characters"
+            "invalid name ({length} characters): 1 to {MAX_NAME_CHARS} characters are allowed, without control characters"
         ));
     }
-    if by.chars().count() > WHY || why.chars().count() > WHY {
-        return Err(format!("`by` and `why` may have at most {WHY} characters each"));
+    if by.chars().count() > MAX_WHY_CHARS || why.chars().count() > MAX_WHY_CHARS {
+        return Err(format!("`by` and `why` may have at most {MAX_WHY_CHARS} characters each"));
     }
     if let Some(within_s) = confirm_within_s.filter(|within_s| !CONFIRM_WITHIN_S.contains(within_s)) {
         let (low, high) = CONFIRM_WITHIN_S.into_inner();

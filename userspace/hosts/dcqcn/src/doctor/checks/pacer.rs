@@ -12,7 +12,7 @@ use crate::doctor::snapshot::Link;
 /// ACKs.
 const FLOW_LIMIT: u32 = 1_000;
 /// Minimum packets of all flows in fq: its default.
-const LIMIT: u32 = 10_000;
+const MIN_LIMIT: u32 = 10_000;
 /// With fewer hash bits than this, hundreds of QPs share fq's flows; fq's default is 1,023.
 const ORPHAN_MASK: u32 = 0xffff;
 
@@ -94,7 +94,7 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in paced(snapshot, "fq") {
         let fqs = link.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?)));
-        let Some((qdisc, fq)) = fqs.clone().find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < LIMIT)
+        let Some((qdisc, fq)) = fqs.clone().find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < MIN_LIMIT)
         else {
             continue;
         };

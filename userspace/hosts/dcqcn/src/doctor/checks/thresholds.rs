@@ -74,7 +74,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
     for (known, link) in marking(snapshot) {
         let Some(shaper) = &link.shaper else { continue };
         let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
-        if served_bps.is_none() && shaper.burst_ns >= Shaping::SAFE_BURST_NS {
+        if served_bps.is_none() && shaper.burst_ns >= Shaping::MIN_BURST_NS {
             continue;
         }
         let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
