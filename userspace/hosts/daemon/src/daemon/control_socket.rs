@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
-    VersionAnswer,
+    Answer, Failing, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION,
+    Verb, VersionAnswer,
 };
 use dcqcn_support::time::rfc3339;
 use nix::sys::stat::{Mode, umask};
