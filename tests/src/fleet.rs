@@ -245,7 +245,7 @@ impl Drop for Site {
 
 /// Number of reporting hosts in a status.
 #[must_use]
-pub fn there(status: &Value) -> usize {
+pub fn reporting_hosts(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     hosts.iter().filter(|host| host["is_there"] == true).count()
 }

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Site, signal, there};
+use dcqcn_tests::fleet::{Site, reporting_hosts, signal};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ impl Field {
         }
         let hosts = self.site.daemons.len();
         self.site.wait("the rollout has ended and all hosts report", |status| {
-            Ok(status["rollout"]["is_over"] == true && there(status) == hosts)
+            Ok(status["rollout"]["is_over"] == true && reporting_hosts(status) == hosts)
         })?;
         let status = self.site.status()?;
         let is_done = status["rollout"]["status"].as_str().context("no status")?.starts_with("done");

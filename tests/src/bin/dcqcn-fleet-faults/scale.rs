@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
 use dcqcn_tests::command::cpu_time;
 use dcqcn_tests::daemon::field_of;
-use dcqcn_tests::fleet::{Etcd, MockDaemon, there};
+use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
 use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
@@ -166,7 +166,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     let words = ["agent", "--name", "h", "--copies", &copies, "--control", &control, "--look", "10s"];
     let _agents = fleet.start(&words)?;
     wait("all report", Duration::from_millis(500), || {
-        Ok(there(&fleet.status().unwrap_or_default()) == hosts)
+        Ok(reporting_hosts(&fleet.status().unwrap_or_default()) == hosts)
     })?;
     let there_s = began.elapsed().as_secs_f64();
     // Wait until every agent uses the reporting period set by the coordinator.
@@ -222,7 +222,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     let mut table = Table::new(&["WHAT", ">MEASURED"]);
     let mut row = |what: &str, value: String| table.row([what.into(), value]);
     let began = Instant::now();
-    ensure!(there(&fleet.status()?) == hosts, "`status` does not list all hosts");
+    ensure!(reporting_hosts(&fleet.status()?) == hosts, "`status` does not list all hosts");
     row("reading the fleet (`status`)", seconds(began));
 
     let coordinator = fleet.start(&["coordinate"])?;

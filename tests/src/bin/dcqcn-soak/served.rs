@@ -257,7 +257,7 @@ fn appear(site: &Site, names: &[&str]) -> Result<()> {
     })
 }
 
-fn go(site: &Site, names: &[&str]) -> Result<()> {
+fn disappear(site: &Site, names: &[&str]) -> Result<()> {
     let netlink = site.pair.a.netlink()?;
     names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
 }
@@ -277,7 +277,7 @@ fn links_appear_and_disappear(site: &mut Site, random: &mut fastrand::Rng) -> Re
             Ok(if served(&metrics) { Ok(()) } else { Err("not served".into()) })
         })?;
     }
-    go(site, &names)
+    disappear(site, &names)
 }
 
 fn ended_during_additions(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
@@ -289,7 +289,7 @@ fn ended_during_additions(site: &mut Site, random: &mut fastrand::Rng) -> Result
     } else {
         daemon_killed(site, random)?;
     }
-    go(site, &names)
+    disappear(site, &names)
 }
 
 /// As after a boot at which the address appears later than the daemon.

@@ -194,7 +194,8 @@ impl Handler {
             let answer = if is_whole {
                 self.answer(&line, &peer, is_root).await
             } else {
-                let why = format!("a line of more than {MAX_LINE_BYTES} bytes, or without an end");
+                let why =
+                    format!("malformed request: the line is incomplete or longer than {MAX_LINE_BYTES} bytes");
                 Answer::of::<Status>(Err(why))
             };
             let mut answer = serde_json::to_vec(&answer)?;
