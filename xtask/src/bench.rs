@@ -38,10 +38,7 @@ pub(crate) struct Args {
 
 /// Builds everything for release, measures, and writes the page if requested.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    ensure!(
-        run::is_root(),
-        "loading eBPF programs needs root; run `cargo xtask bench` as root"
-    );
+    ensure!(run::is_root(), "loading eBPF programs needs root; run `cargo xtask bench` as root");
     build::release(workspace, &[build::COMMAND])?;
     toolchain::require_runtime_tools()?;
     peer::ensure(workspace);

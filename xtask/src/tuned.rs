@@ -136,7 +136,10 @@ fn other_workloads(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
         for seed in SEEDS {
             let run =
                 lab.json(&format!("fabric {FABRIC} {traffic} --duration 100ms --seed {seed} {flags}"))?;
-            ensure!(number(&run, "/unfinished_flows")? == 0.0, "flows do not complete with {flags}, {traffic}");
+            ensure!(
+                number(&run, "/unfinished_flows")? == 0.0,
+                "flows do not complete with {flags}, {traffic}"
+            );
             logs += number(&run, "/fct/slowdown_p99")?.ln();
             for class in run["classes"].as_array().into_iter().flatten() {
                 pauses += number(class, "/pauses")?;

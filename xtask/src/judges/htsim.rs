@@ -161,7 +161,11 @@ pub(super) fn pfc(lab: &Lab) -> Result<Judged> {
 pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
     let pfc = format!("--control off --threshold 200KB --xon-offset 40KB {COMMON}");
     let dcqcn = format!("--threshold 1600KB --xon-offset 320KB {DCQCN} {COMMON}");
-    permutations(lab, STORED, &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)])
+    permutations(
+        lab,
+        STORED,
+        &[("PFC", "permutation-pfc", pfc), ("DCQCN and PFC", "permutation-dcqcn", dcqcn)],
+    )
 }
 
 /// The permutations in several modes, each with name, case in the table `kept`, and options besides the topology.

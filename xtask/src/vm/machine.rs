@@ -209,7 +209,9 @@ impl End {
         match self {
             Self::Pass => Ok(()),
             Self::Fail => bail!("a check failed"),
-            Self::Limit(limit) => bail!("not completed within the limit of {} s; QEMU was stopped", limit.as_secs()),
+            Self::Limit(limit) => {
+                bail!("not completed within the limit of {} s; QEMU was stopped", limit.as_secs())
+            }
             Self::Silent => bail!("the guest exited without a result: its kernel or its driver crashed"),
         }
     }

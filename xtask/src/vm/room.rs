@@ -12,7 +12,8 @@ use crate::run;
 pub(super) fn require(dir: &Path, need_mb: u64, what: &str) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let table = run::capture(Command::new("df").args(["--block-size=1M", "--output=avail"]).arg(dir))?;
-    let left_mb = available(&table).with_context(|| format!("cannot parse the output of `df`: {}", table.trim()))?;
+    let left_mb =
+        available(&table).with_context(|| format!("cannot parse the output of `df`: {}", table.trim()))?;
     ensure!(
         left_mb >= need_mb,
         "{what} needs {need_mb} MB in {}, and {left_mb} MB are free; free disk space, or set CARGO_TARGET_DIR",

@@ -162,7 +162,8 @@ pub(super) fn install_mmdebstrap() -> Result<()> {
     if run::find_program(MMDEBSTRAP).is_some() {
         return Ok(());
     }
-    let mut apt = Apt::detect().context("cannot create the guest without mmdebstrap; install the Debian package")?;
+    let mut apt =
+        Apt::detect().context("cannot create the guest without mmdebstrap; install the Debian package")?;
     if !apt.has_lists() {
         apt.refresh();
     }

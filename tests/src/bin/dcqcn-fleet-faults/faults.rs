@@ -238,9 +238,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..fault("a canary dead before its turn: paused, then approved", |field| {
             let canary = field.canary();
             field.site.kill_agent(&canary)?;
-            field.site.wait("the host is away", |status| {
-                Ok(reporting_hosts(status) < field.site.daemons.len())
-            })?;
+            field
+                .site
+                .wait("the host is away", |status| Ok(reporting_hosts(status) < field.site.daemons.len()))?;
             field.coordinate()?;
             field.site.wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
             ensure!(field.changed() == 0, "a host changed though no canary was evaluated");

@@ -178,9 +178,8 @@ fn replay(
         if let Some((departures, path)) = &mut departures {
             let since_1970 = |run_ns: u64| epoch_ns.saturating_add(run_ns).saturating_sub(BASE_NS);
             let cut_off = packet.length.saturating_sub(packet.data.len() as u32);
-            for (outcome, cut_off) in
-                iter::once((&passage.outcome, cut_off))
-                    .chain(passage.outcome.emitted.iter().map(|sent| (sent, 0)))
+            for (outcome, cut_off) in iter::once((&passage.outcome, cut_off))
+                .chain(passage.outcome.emitted.iter().map(|sent| (sent, 0)))
             {
                 if outcome.verdict != Verdict::Drop {
                     departures.push(since_1970(outcome.departure_ns.max(now_ns)), &outcome.packet, cut_off);

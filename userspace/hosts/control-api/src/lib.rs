@@ -14,8 +14,8 @@ use serde_json::Value;
 
 pub use client::{ClientError, ControlClient};
 pub use snapshot::{
-    Change, Changes, Class, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, Parameters, Qp,
-    Snapshot, SnapshotRequest, Value as ParameterValue, Values,
+    Change, Changes, Class, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, Parameters, Qp, Snapshot,
+    SnapshotRequest, Value as ParameterValue, Values,
 };
 
 /// Protocol version, in every request and reply.

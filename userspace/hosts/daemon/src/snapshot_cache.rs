@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_control_api::{
-    Change, Changes, Class, Counts, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, ParameterValue,
-    Qp, Snapshot, SnapshotRequest, Values,
+    Change, Changes, Class, Counts, InterfaceSnapshot, MAX_CHANGES, MAX_QPS, MAX_WATCHED, ParameterValue, Qp,
+    Snapshot, SnapshotRequest, Values,
 };
 use dcqcn_loader::attach;
 use dcqcn_netlink::netns;

@@ -346,14 +346,7 @@ impl Switch {
 impl Switch {
     /// Queues the packet at `slot` at `egress`; returns whether it fits the buffer.
     #[inline]
-    fn enqueue(
-        &mut self,
-        now_ns: u64,
-        egress: u16,
-        slot: u32,
-        mut packet: Packet,
-        out: &mut Outbox,
-    ) -> bool {
+    fn enqueue(&mut self, now_ns: u64, egress: u16, slot: u32, mut packet: Packet, out: &mut Outbox) -> bool {
         let mut class = usize::from(packet.class);
         let port = &self.ports[usize::from(egress)];
         if port.guard.as_ref().is_some_and(|guard| guard.drops(class)) {

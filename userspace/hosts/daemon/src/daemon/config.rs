@@ -369,10 +369,7 @@ fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
 fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
     let text = scalar(value).unwrap_or_default();
     text.parse().ok().filter(|flows| *flows <= MAX_TOP_QPS).unwrap_or_else(|| {
-        reader.refuse(
-            value.span(),
-            format_args!("top_qps = {text} is out of range: 0 to {MAX_TOP_QPS}"),
-        );
+        reader.refuse(value.span(), format_args!("top_qps = {text} is out of range: 0 to {MAX_TOP_QPS}"));
         0
     })
 }

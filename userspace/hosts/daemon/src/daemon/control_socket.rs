@@ -194,8 +194,9 @@ impl Handler {
             let answer = if is_whole {
                 self.answer(&line, &peer, is_root).await
             } else {
-                let why =
-                    format!("malformed request: the line is incomplete or longer than {MAX_LINE_BYTES} bytes");
+                let why = format!(
+                    "malformed request: the line is incomplete or longer than {MAX_LINE_BYTES} bytes"
+                );
                 Answer::of::<Status>(Err(why))
             };
             let mut answer = serde_json::to_vec(&answer)?;

@@ -94,7 +94,8 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in paced(snapshot, "fq") {
         let fqs = link.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?)));
-        let Some((qdisc, fq)) = fqs.clone().find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < MIN_LIMIT)
+        let Some((qdisc, fq)) =
+            fqs.clone().find(|(_, fq)| fq.flow_limit < FLOW_LIMIT || fq.limit < MIN_LIMIT)
         else {
             continue;
         };
