@@ -75,7 +75,7 @@ impl Site {
         for host in 0..hosts {
             site.add(&format!("h{host:03}"))?;
         }
-        site.wait("every host reports", |status| Ok(there(status) == hosts))?;
+        site.wait("every host reports", |status| Ok(reporting_hosts(status) == hosts))?;
         Ok(site)
     }
 

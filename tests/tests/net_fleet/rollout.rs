@@ -60,7 +60,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
     // A host that returns after the rollout, and a new host.
     site.kill_agent("h004")?;
-    site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::there(status) == 4))?;
+    site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
     let message = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
     assert!(message.contains("4 hosts changed, 1 are away"), "{message}");
     assert_eq!(site.daemons["h004"].name().as_deref(), Some("fleet 1"), "nothing changes without an agent");

@@ -137,7 +137,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
         Ok(String::from_utf8_lossy(&message.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
-    site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::there(status) == 3))?;
+    site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
     // Two coordinators whose clocks differ by a day continue each other's steps.
