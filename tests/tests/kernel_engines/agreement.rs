@@ -361,9 +361,11 @@ fn engines_agree_on_trimming() {
     for opcode in (0..=0xff).map(Opcode) {
         for (tags, v6) in taggings().into_iter().flat_map(|tags| [(tags.clone(), false), (tags, true)]) {
             // A burst that fills the queue.
-            for payload in [0, 4, 16, 9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 40, 4] {
+            for payload in [0, 4, 16].into_iter().chain([9_000; 12]).chain([40, 4]) {
                 let roce = Roce { tags: tags.clone(), v6, opcode, payload, ..Roce::default() };
-                for meta in [Meta::default(), received(), Meta { segment_bytes: 1_000, ..received() }] {
+                // A long packet is resized for the test, after which the kernel no longer has its segments.
+                let segments = (payload < 9_000).then(|| Meta { segment_bytes: 1_000, ..received() });
+                for meta in [Meta::default(), received()].into_iter().chain(segments) {
                     both.process(Hook::Egress, now_ns, &roce.frame(), &meta);
                 }
             }

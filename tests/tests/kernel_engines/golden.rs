@@ -316,7 +316,7 @@ fn unhandled_packets_pass_and_count() {
         (Stat::Ipv6Extensions, edit(&six, &|f| f[ip + 6] = 60)),
         (Stat::Malformed, edit(&plain, &|f| f[ip + 3] ^= 1)),
         (Stat::Trimmed, edit(&plain, &|f| f[ip + 24] ^= 1)),
-        (Stat::Malformed, edit(&plain, &|f| f.truncate(f.len() - 1))),
+        (Stat::Trimmed, edit(&plain, &|f| f.truncate(f.len() - 1))),
         (Stat::Malformed, edit(&plain, &|f| f[ip] = 0x55)),
         (Stat::Malformed, edit(&six, &|f| f[ip] = 0x40)),
         (Stat::Uet, edit(&plain, &|f| f[ip + 23] = 0xb9)),
