@@ -156,7 +156,8 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         #[inline(always)]
         |set| {
             let flow = &mut set.ways[way % WAYS];
-            // Another CPU may have answered another mark since; a flow within its interval is not evicted.
+            // Another CPU may have answered a later mark, or evicted the flow. A successor that was answered in the same
+            // nanosecond would get one CNP more.
             if flow.last_cnp_ns == now_ns {
                 flow.restore_interval(last_cnp_ns);
             }
