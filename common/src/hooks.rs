@@ -27,10 +27,10 @@ use cp::Marking;
 pub use cp::{deepest_bytes, trim_above_bytes};
 use host::set_tos;
 pub use host::{CUT_HEADER, Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce, set_tos_and_len};
-pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_place};
+pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_slot};
 pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;
-pub use pfc::HEARD;
+pub use pfc::RECEIVE_LIMIT;
 
 /// XDP hook of an inline attachment: marks and forwards every packet.
 #[inline(always)]
@@ -146,7 +146,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 /// TC egress hook: turns NP clones into CNPs; classifies, marks (CP) and paces (RP) other RoCE packets.
 #[inline(always)]
 pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let (p, roce) = match look(s) {
+    let (p, roce) = match classified(s) {
         Ok(found) => found,
         Err(stat) => {
             if stat == Some(Stat::MacControl) {
@@ -206,7 +206,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 ///
 /// The reason is the counter of its class, already incremented, or `None` without parameters.
 #[inline(always)]
-fn look<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
+fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     match classify(s) {
         Ok(roce) => Ok((s.env().params().ok_or(None)?, settled(s, roce))),
         Err(stat) => {

@@ -351,7 +351,7 @@ mod tests {
         // SAFETY: as above.
         let shared = unsafe { Shared::new(&raw mut set) };
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
-        let seen = shared.look(0, 0).unwrap();
+        let seen = shared.find_at(0, 0).unwrap();
         assert_eq!(shared.hold(0, 0, seen).map(drop), Err(LookupError::Contended));
     }
 

@@ -142,7 +142,7 @@ impl Shared {
     /// Lockless check that the flow with this fingerprint is in this way.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn look(self, way: usize, fingerprint: u64) -> Option<LockWord> {
+    pub(crate) fn find_at(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`. If the two loads are reordered, or the slot is reused between them, `hold` fails.
         unsafe {
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Locks the flow that [`look`](Self::look) found in this way.
+    /// Locks the flow that [`find_at`](Self::find_at) found in this way.
     ///
     /// # Errors
     /// The slot was reused, or another CPU holds the lock.

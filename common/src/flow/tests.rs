@@ -219,25 +219,25 @@ fn reused_slot_has_new_generation() {
     let fingerprint = id.fingerprint(&HashKeys::new(5));
     let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
     let way = enter(1);
-    let seen = shared.look(way, fingerprint).unwrap();
+    let seen = shared.find_at(way, fingerprint).unwrap();
     shared.hold(way, fingerprint, seen).unwrap().set_departure(Stream::Requests, 1);
     assert!(shared.hold(way, fingerprint, seen).is_ok(), "it is the same flow after a packet");
     assert_eq!(shared.expire(10), 1);
-    assert!(shared.look(way, fingerprint).is_none());
+    assert!(shared.find_at(way, fingerprint).is_none());
     assert_eq!(enter(20), way);
     assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(LookupError::Evicted));
-    let again = shared.look(way, fingerprint).unwrap();
+    let again = shared.find_at(way, fingerprint).unwrap();
     assert!(shared.hold(way, fingerprint, again).is_ok());
     // The prefetching store changes nothing, however often the slot is reused.
     for n in 0..1_000 {
         shared
-            .hold(way, fingerprint, shared.look(way, fingerprint).unwrap())
+            .hold(way, fingerprint, shared.find_at(way, fingerprint).unwrap())
             .unwrap()
             .set_departure(Stream::Requests, 30 + n);
         assert_eq!(shared.expire(100 + n), 1);
         enter(200 + n);
         shared.fetch_home(hash(fingerprint));
-        assert!(shared.look(way, fingerprint).is_some());
+        assert!(shared.find_at(way, fingerprint).is_some());
     }
 }
 
@@ -248,7 +248,7 @@ fn lookup_during_reuse_misses_next_flow() {
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT, 17);
     // SAFETY: it lives until the end of the test, which has one thread.
     let shared = unsafe { Shared::new(&raw mut set) };
-    let seen = shared.look(3, 17).unwrap();
+    let seen = shared.find_at(3, 17).unwrap();
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
     // SAFETY: as above.
     let shared = unsafe { Shared::new(&raw mut set) };
@@ -323,8 +323,8 @@ proptest! {
                 }
             }
             let Ok(Slot { way, .. }) = entered else { continue };
-            prop_assert_eq!(shared.look(home_way(hash), fingerprint).is_some(), way == home_way(hash));
-            let Some(seen) = shared.look(way, fingerprint) else { panic!("it is there") };
+            prop_assert_eq!(shared.find_at(home_way(hash), fingerprint).is_some(), way == home_way(hash));
+            let Some(seen) = shared.find_at(way, fingerprint) else { panic!("it is there") };
             let Ok(mut flow) = shared.hold(way, fingerprint, seen) else { panic!("nobody else is here") };
             if cnp == 0 {
                 flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
@@ -334,7 +334,7 @@ proptest! {
             let Some(entry) = model.iter_mut().find(|(other, _)| *other == id) else { panic!("entered above") };
             entry.1 = flow.in_use_until_ns();
             drop(flow);
-            prop_assert!(shared.look(way, fingerprint_of(hash, qpn + 20)).is_none());
+            prop_assert!(shared.find_at(way, fingerprint_of(hash, qpn + 20)).is_none());
         }
         let is_idle = |(_, until_ns): &&(FlowId, u64)| *until_ns < now_ns;
         let idle = model.iter().filter(is_idle).count();

@@ -20,7 +20,7 @@ pub const fn htb_minor(index: u32, way: usize) -> Option<u32> {
 
 /// Inverse of [`htb_minor`]: set and way of the flow; `None` for a class without a flow.
 #[must_use]
-pub fn htb_place(minor: u32) -> Option<(u32, usize)> {
+pub fn htb_slot(minor: u32) -> Option<(u32, usize)> {
     let flow = minor.checked_sub(HTB_FIRST_FLOW).filter(|_| minor < 0xffff)?;
     Some((flow / WAYS as u32, (flow % WAYS as u32) as usize))
 }

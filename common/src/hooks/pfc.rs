@@ -13,7 +13,7 @@ use crate::wire::pfc::{GROUP, OPCODE, Pfc};
 /// Rate limit of PFC frames: 200,000 per second, with bursts of 2,000.
 ///
 /// At 800 Gb/s the longest pause lasts 42 us and is refreshed about 50,000 times a second.
-pub const HEARD: Limit = Limit::new(200_000, 2_000);
+pub const RECEIVE_LIMIT: Limit = Limit::new(200_000, 2_000);
 
 /// Handles a received MAC control frame: updates the pauses if it is PFC.
 #[inline(always)]
@@ -24,7 +24,7 @@ pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
     let pfc = Pfc::new(&bytes);
     let priorities = u32::from(pfc.priorities());
     count(h, priorities);
-    if !within(h, Time::Pauses, &HEARD) {
+    if !within(h, Time::Pauses, &RECEIVE_LIMIT) {
         h.env().count(Stat::PfcLimited);
         return;
     }

@@ -82,7 +82,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
     let debt = h.env().debt();
-    let held = match set.look(way, fingerprint) {
+    let held = match set.find_at(way, fingerprint) {
         Some(seen) => set.hold(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
@@ -183,18 +183,18 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
     }
-    let (mut way, mut seen) = (home_way(hash), set.look(home_way(hash), fingerprint));
+    let (mut way, mut seen) = (home_way(hash), set.find_at(home_way(hash), fingerprint));
     if seen.is_none() {
         // On a collision, try the neighbouring way before searching the set.
         way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
-        seen = set.look(way, fingerprint);
+        seen = set.find_at(way, fingerprint);
     }
     if seen.is_none() {
         way = match enter(s, p, roce, set, fingerprint) {
             Some(way) => s.env().opaque(way as u32) as usize % WAYS,
             None => return TcVerdict::Pass,
         };
-        seen = set.look(way, fingerprint);
+        seen = set.find_at(way, fingerprint);
     }
     let held = match seen {
         Some(seen) => set.hold(way, fingerprint, seen),

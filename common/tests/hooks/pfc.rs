@@ -1,6 +1,6 @@
 //! Pauses of the neighbour.
 
-use dcqcn_common::hooks::{HEARD, TcVerdict};
+use dcqcn_common::hooks::{RECEIVE_LIMIT, TcVerdict};
 use dcqcn_common::layout::{TIMES, Time};
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_common::pfc::Storms;
@@ -33,7 +33,7 @@ fn pfc_frame_pauses_named_priorities() {
     ] {
         (expected[until as usize], expected[total as usize]) = (w.now_ns + duration_ns, duration_ns);
     }
-    expected[Time::Pauses as usize] = w.now_ns + HEARD.gap_ns;
+    expected[Time::Pauses as usize] = w.now_ns + RECEIVE_LIMIT.gap_ns;
     assert_eq!(w.times_ns, expected);
     assert_eq!(w.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(w.counted(), [(Stat::MacControl, 1)]);
@@ -45,12 +45,12 @@ fn pfc_frame_pauses_named_priorities() {
 #[test]
 fn pause_frames_are_rate_limited() {
     let p = params(held);
-    for (ahead_ns, is_heard) in [(HEARD.burst_ns, true), (HEARD.burst_ns + 1, false)] {
+    for (ahead_ns, is_received) in [(RECEIVE_LIMIT.burst_ns, true), (RECEIVE_LIMIT.burst_ns + 1, false)] {
         let mut w = World::new();
         w.times_ns[Time::Pauses as usize] = w.now_ns + ahead_ns;
         w.ingress(&p, &FRAME.frame(mac(9)), Around::default());
-        assert_eq!(w.times_ns[Time::PausedUntil3 as usize] != 0, is_heard);
-        assert_eq!(w.count_of(Stat::PfcLimited), u64::from(!is_heard));
+        assert_eq!(w.times_ns[Time::PausedUntil3 as usize] != 0, is_received);
+        assert_eq!(w.count_of(Stat::PfcLimited), u64::from(!is_received));
         assert_eq!(w.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
     }
 }

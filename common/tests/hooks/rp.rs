@@ -2,7 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
-use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_place};
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
 use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
 use dcqcn_common::stats::Stat;
@@ -374,11 +374,11 @@ fn htb_classes_end_with_their_handles() {
     // Every slot of the largest table has a class.
     assert!((0..HTB_MAX_FLOWS).all(|flow| htb_minor(flow / 8, (flow % 8) as usize).is_some()));
     for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
-        let place = htb_place(minor);
+        let place = htb_slot(minor);
         assert_eq!(place.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
         assert!(place.is_some_and(|(_, way)| way < WAYS));
     }
-    assert_eq!([HTB_FIRST_FLOW - 1, 0, 0xffff, 0x1_0000].map(htb_place), [None; 4]);
+    assert_eq!([HTB_FIRST_FLOW - 1, 0, 0xffff, 0x1_0000].map(htb_slot), [None; 4]);
 }
 
 #[test]

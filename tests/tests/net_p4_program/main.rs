@@ -120,6 +120,23 @@ fn is_marked(frame: &[u8]) -> bool {
     Ecn::from_tos(frame[Ethernet::LEN + 1]).is_ce()
 }
 
+/// `set_queue_rate` changes the queue of a packet's priority; before BMv2 1.15.5 it changed the inverse one.
+#[test]
+fn queue_rate_applies_to_its_priority() {
+    let Some(mut bench) = Bench::new("queue_rate_applies_to_its_priority", SWITCH, |_| {}).unwrap() else {
+        return;
+    };
+    let rate = Command::QueueRate { port: 2, queue: Some(3), packets_per_s: 1 };
+    bench.session.run(&rate).unwrap();
+    for psn in 0..3 {
+        bench.hosts[0].send(&Roce { psn, payload: 16, ..Roce::default() }.frame()).unwrap();
+    }
+    // Of priority 0.
+    let other = Roce { dscp: 0, payload: 16, ..Roce::default() }.frame();
+    let left = bench.overtake(&other).unwrap();
+    assert!(left.len() < 3, "priority 3 does not wait in queue 3: `simple_switch` is older than 1.15.5");
+}
+
 /// SONiC's marking test: fill a blocked queue, release it, and compare the marks with Kmin, Kmax and Pmax. Of 2 Kmax
 /// packets the first is marked and the last is not; over 200 runs of Kmax + 10 packets the marks match the ramp.
 #[test]

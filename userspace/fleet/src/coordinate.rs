@@ -23,8 +23,8 @@ use presence::Presence;
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
 /// when a coordinator is killed.
 const STORE_PERIOD: Duration = Duration::from_secs(1);
-/// Reporting period of agents per host of the fleet: at most 500 reports per second in a fleet of any size.
-const PERIOD_MS: u64 = 2;
+/// Reporting period of agents per host of the fleet: at most 200 reports per second in a fleet of any size.
+const PERIOD_MS: u64 = 5;
 
 /// End condition of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! PFC: counters, delayed packets, and the duration of pauses.
 
-use dcqcn_common::hooks::HEARD;
+use dcqcn_common::hooks::RECEIVE_LIMIT;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::pfc::{Pause, STORM_AGE_NS, Storms};
 use dcqcn_common::stats::Stat;
@@ -142,7 +142,7 @@ fn forged_pauses_bounded_and_counted() {
     let frame = Roce { dest_qpn: 77, ..Roce::default() }.frame();
     assert_eq!(send(&mut both, now_ns, &frame).departure_ns, now_ns + HORIZON_NS);
     // Too many at the same time: the rest is counted, and the pause is not extended.
-    let burst = HEARD.burst_ns / HEARD.gap_ns + 1;
+    let burst = RECEIVE_LIMIT.burst_ns / RECEIVE_LIMIT.gap_ns + 1;
     let at_ns = 2 * START_NS;
     for _ in 0..burst + 5 {
         receive(&mut both, at_ns, &pause(3, 0));

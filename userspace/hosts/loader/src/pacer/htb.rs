@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use dcqcn_common::flow::{FlowId, RpFlow};
-use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_place};
+use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_slot};
 use dcqcn_common::layout::Cut;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::{Due, RateMachine, RpParams};
@@ -210,7 +210,7 @@ impl Classes {
         }
         let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
         for minor in self.waiting.take(in_line == 0, now_ns) {
-            if let Some(place) = htb_place(minor)
+            if let Some(place) = htb_slot(minor)
                 && let Some(flow) = maps.rp_flow(place.0, place.1)?
             {
                 self.follow(batch, params, now_ns, place, flow);
@@ -371,7 +371,7 @@ fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
 
 /// Whether packets use the class: those of the flow in its slot, whichever flow that is.
 fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
-    let Some((set, way)) = htb_place(minor) else {
+    let Some((set, way)) = htb_slot(minor) else {
         return Ok(true);
     };
     let flow = maps.rp_flow(set, way)?;
