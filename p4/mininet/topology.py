@@ -153,6 +153,10 @@ class Commands:
         """Configures a switch by a file."""
         return [self.lab, "p4", "push", "--config", path, "--thrift-port", THRIFT_PORT]
 
+    def set(self, changes):
+        """Changes parameters of a switch, live."""
+        return [self.lab, "p4", "set", "--thrift-port", THRIFT_PORT, *changes]
+
     def read(self):
         """Shows a switch's flows, queues and counters."""
         return [self.lab, "p4", "read", "--thrift-port", THRIFT_PORT]
@@ -179,4 +183,7 @@ def arguments(doc):
                         help="who answers marks and paces: nobody, eBPF in the hosts, or P4 in the hosts' switches")
     parser.add_argument("--duration", type=seconds, metavar="TIME", default="5s",
                         help="how long every other host sends to h1, as in 5s or 500ms [default: 5s]")
+    parser.add_argument("--set", nargs="+", metavar="NAME=VALUE", default=[], dest="changes",
+                        help="change parameters of every switch halfway, as in wred.3.kmax=60KB")
+    parser.add_argument("--plot", metavar="FILE", help="write queue depths and marks over time to this SVG file")
     return parser

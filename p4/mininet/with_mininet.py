@@ -2,6 +2,7 @@
 """A network of hosts and BMv2 switches in mininet (Debian's package `mininet`). Needs root and BMv2."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -10,6 +11,7 @@ from mininet.net import Mininet
 from mininet.node import Host, Switch
 
 from topology import NETWORKS, THRIFT_PORT, Commands, arguments
+from watch import Watch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -74,6 +76,11 @@ def main():
         if options.rp == "host":
             for host in net.hosts:
                 host.cmd(*commands.attach(host.defaultIntf().name))
+        watch = None
+        if options.changes or options.plot:
+            started = lambda switch, words: net[switch].popen(words, stderr=subprocess.STDOUT, text=True)
+            watch = Watch(described.switches, started, commands, options.changes, options.duration)
+            watch.start()
         receiver, address = net["h1"], described.hosts["h1"]
         senders = [net[name] for name in described.hosts if name != "h1"]
         receiver.sendCmd(f"python3 {HERE}/traffic.py take {options.duration + 1}")
@@ -81,6 +88,8 @@ def main():
             host.sendCmd(f"python3 {HERE}/traffic.py send {address} {0x211 + number} {options.duration}")
         for host in [receiver, *senders]:
             print(f"{host.name}: {host.waitOutput().strip()}")
+        if watch:
+            watch.stop(options.plot)
         if options.rp == "host":
             for host in net.hosts:
                 print(f"\n{host.name}:\n{host.cmd(*commands.flows(host.defaultIntf().name))}")

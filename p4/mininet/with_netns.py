@@ -8,6 +8,7 @@ import tempfile
 import time
 
 from topology import NETWORKS, THRIFT_PORT, Commands, arguments
+from watch import Watch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFIX = "dcqcn-net-"
@@ -104,7 +105,15 @@ def main():
                 for host, ports in described.ports.items():
                     if host in described.hosts:
                         run(*inside(host, *commands.attach(interface(host, ports[0]))))
+            watch = None
+            if options.changes or options.plot:
+                started = lambda switch, words: subprocess.Popen(
+                    inside(switch, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                watch = Watch(described.switches, started, commands, options.changes, options.duration)
+                watch.start()
             send(described, options.duration)
+            if watch:
+                watch.stop(options.plot)
             if options.rp == "host":
                 for host in described.hosts:
                     iface = interface(host, described.ports[host][0])

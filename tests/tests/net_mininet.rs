@@ -71,7 +71,7 @@ fn script_commands_exist() -> Result<()> {
 import sys, topology
 commands = topology.Commands(*sys.argv[1:])
 for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), commands.program(),
-              commands.push('switch.toml'), commands.read()):
+              commands.push('switch.toml'), commands.set(['wred.3.kmax=60KB']), commands.read()):
     print(*words)
 ";
     let generated = Command::new(PYTHON)
@@ -81,7 +81,7 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
         .output()?;
     ensure!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
     let commands = String::from_utf8(generated.stdout)?;
-    ensure!(commands.lines().count() == 6, "{commands}");
+    ensure!(commands.lines().count() == 7, "{commands}");
     for line in commands.lines() {
         let mut words = line.split(' ');
         // Followed by `--help`, the command only checks the words before it.
@@ -95,10 +95,12 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
 fn run(script: &str, arguments: &str) -> Result<()> {
     // In a separate namespace mininet cannot change the machine's limits (`mininet.util.fixLimits`).
     let netns = Temporary::create(&format!("dcqcn-test-{}-mininet", std::process::id()))?;
+    let plot = tempfile::NamedTempFile::new()?;
     while_busy(3, || {
         let mut command = Command::new(PYTHON);
         command.arg("-B").arg(scripts().join(script)).args(arguments.split_whitespace());
         command.args(["--duration", "3s", "--dcqcn"]).arg(binary()?).arg("--dcqcn-lab").arg(lab_binary()?);
+        command.args(["--set", "wred.3.kmax=40KB", "--plot"]).arg(plot.path());
         let output = netns.run(|| command.output())??;
         let printed = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -110,6 +112,9 @@ fn run(script: &str, arguments: &str) -> Result<()> {
         let (packets, marked) = (numbers.next(), numbers.next());
         eprintln!("{script} {arguments}: {packets:?} packets accepted, {marked:?} marked");
         ensure!(packets > Some(0) && marked > Some(0), "{printed}");
+        let picture = fs::read_to_string(plot.path())?;
+        // Two charts with axes, the time of the change, and a line for the switch.
+        ensure!(picture.matches("<path").count() == 6 && picture.contains(">wred.3.kmax=40KB<"), "{picture}");
         Ok(())
     })
 }

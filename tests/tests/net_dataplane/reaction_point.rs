@@ -110,11 +110,11 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         }
         let mut cut = valid.clone();
         cut.truncate(valid.len() - 1);
-        let malformed = pair.a.count("a0", Hook::Ingress, Stat::Malformed)?;
+        let trimmed = pair.a.count("a0", Hook::Ingress, Stat::Trimmed)?;
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         b.send(&cut)?;
         assert_eq!(a.expect()?, cut, "a truncated packet is not a CNP, and passes");
-        assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Malformed)?, malformed + 1);
+        assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Trimmed)?, trimmed + 1);
         for (forged, what) in [
             (Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS), "another QP's hint"),
             (Roce { dst: 9, ..data.clone() }.cnp(None, CNP_TOS), "another peer's address"),
