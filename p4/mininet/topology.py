@@ -157,6 +157,10 @@ class Commands:
         """Changes parameters of a switch, live."""
         return [self.lab, "p4", "set", "--thrift-port", THRIFT_PORT, *changes]
 
+    def cli(self):
+        """BMv2's own command line, which reads its standard input."""
+        return ["simple_switch_CLI", "--thrift-port", THRIFT_PORT]
+
     def read(self):
         """Shows a switch's flows, queues and counters."""
         return [self.lab, "p4", "read", "--thrift-port", THRIFT_PORT]

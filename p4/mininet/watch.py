@@ -1,10 +1,12 @@
 """Samples switches while hosts send, changes their parameters halfway, and draws the samples as an SVG picture."""
 
-import json
+import os
+import re
 import threading
 import time
 
 PERIOD_S = 0.5
+CONSTANTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../constants.p4")
 WIDTH, HEIGHT, LEFT, GAP = 640, 180, 70, 40
 COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8f5db7")
 
@@ -15,32 +17,42 @@ class Watch(threading.Thread):
     def __init__(self, switches, popen, commands, changes, seconds):
         super().__init__(daemon=True)
         self.switches, self.popen, self.commands, self.changes, self.seconds = switches, popen, commands, changes, seconds
-        self.samples = {switch: [] for switch in switches}  # (time in s, deepest queue in bytes, packets marked so far)
+        self.samples = {switch: [] for switch in switches}  # (time in s, deepest queue in packets, packets marked so far)
         self.changed_s = None
         self.over = threading.Event()
+        with open(CONSTANTS) as file:
+            marked = re.search(r"STAT_CP_ECN_MARKED_PACKETS = (\d+)", file.read()).group(1)
+        # `dcqcn-lab p4 read` reads every table, which takes seconds while packets arrive.
+        self.queries = f"register_read last_depth_packets\ncounter_read stats {marked}\n"
 
     def run(self):
         start = time.monotonic()
+        clis = {switch: self.popen(switch, self.commands.cli()) for switch in self.switches}
         while not self.over.is_set():
             now_s = time.monotonic() - start
             if self.changes and self.changed_s is None and now_s >= self.seconds / 2:
                 self.changed_s = now_s
                 for switch in self.switches:
-                    _, text = self.output(switch, self.commands.set(self.changes))
-                    print(f"{switch}: {text.strip()}")
+                    changed = self.popen(switch, self.commands.set(self.changes)).communicate()[0]
+                    print(f"{switch}: {changed.strip()}")
             for switch in self.switches:
-                code, text = self.output(switch, self.commands.read() + ["--json"])
-                if code == 0:
-                    queues = json.loads(text)["queues"]
-                    depth = max((depth for queue in queues for depth in queue["depth_bytes"]), default=0)
-                    marked = sum(queue["ecn_marked_packets"] for queue in queues)
-                    self.samples[switch].append((time.monotonic() - start, depth, marked))
+                clis[switch].stdin.write(self.queries)
+                clis[switch].stdin.flush()
+                depths = self.answer(clis[switch], r"last_depth_packets= ([\d, ]+)")
+                marked = self.answer(clis[switch], r"(\d+) packets\)")
+                if depths and marked:
+                    deepest = max(int(depth) for depth in depths.split(","))
+                    self.samples[switch].append((time.monotonic() - start, deepest, int(marked)))
             self.over.wait(PERIOD_S)
+        for cli in clis.values():
+            cli.communicate()
 
-    def output(self, switch, words):
-        process = self.popen(switch, words)
-        text = process.communicate()[0]
-        return process.returncode, text
+    def answer(self, cli, pattern):
+        """What the next matching line has; None if the command line has ended."""
+        for line in iter(cli.stdout.readline, ""):
+            if found := re.search(pattern, line):
+                return found.group(1)
+        return None
 
     def stop(self, plot):
         """Ends sampling, and writes the picture to the file `plot`, if any."""
@@ -52,12 +64,12 @@ class Watch(threading.Thread):
             print(f"wrote {plot}")
 
     def picture(self):
-        depths = {name: [(at, depth / 1000) for at, depth, _ in rows] for name, rows in self.samples.items()}
+        depths = {name: [(at, depth) for at, depth, _ in rows] for name, rows in self.samples.items()}
         rates = {
             name: [(b[0], (b[2] - a[2]) / (b[0] - a[0])) for a, b in zip(rows, rows[1:])] for name, rows in self.samples.items()
         }
         end_s = max((rows[-1][0] for rows in self.samples.values() if rows), default=1)
-        charts = [("deepest queue, KB", depths), ("packets marked per second", rates)]
+        charts = [("deepest queue, packets", depths), ("packets marked per second", rates)]
         body = [self.chart(title, lines, end_s, GAP + i * (HEIGHT + GAP)) for i, (title, lines) in enumerate(charts)]
         size = f'width="{LEFT + WIDTH + GAP}" height="{len(charts) * (HEIGHT + GAP) + 2 * GAP}"'
         return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">' \

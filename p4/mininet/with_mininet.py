@@ -78,7 +78,7 @@ def main():
                 host.cmd(*commands.attach(host.defaultIntf().name))
         watch = None
         if options.changes or options.plot:
-            started = lambda switch, words: net[switch].popen(words, stderr=subprocess.STDOUT, text=True)
+            started = lambda switch, words: net[switch].popen(words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             watch = Watch(described.switches, started, commands, options.changes, options.duration)
             watch.start()
         receiver, address = net["h1"], described.hosts["h1"]

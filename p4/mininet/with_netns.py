@@ -108,7 +108,7 @@ def main():
             watch = None
             if options.changes or options.plot:
                 started = lambda switch, words: subprocess.Popen(
-                    inside(switch, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                    inside(switch, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 watch = Watch(described.switches, started, commands, options.changes, options.duration)
                 watch.start()
             send(described, options.duration)
