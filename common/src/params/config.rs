@@ -184,7 +184,7 @@ parameters! {
         /// Entries per second and kind in the event log (`dcqcn events`), with a burst of one second; 0 = none.
         event_rate = 100, "event_rate", Unit::Count, 0, 1_000, "Fewer omitted events, a shorter history.";
 
-        /// DSCP of trimmed packets (SONiC: SWITCH_TRIMMING `dscp_value`): forwarded data beyond `queue_limit` is cut to its headers; 64 = off.
+        /// DSCP of data cut to its headers because `queue_limit` has no room (SONiC: SWITCH_TRIMMING `dscp_value`); 64 = off.
         trim_dscp_value = TRIM_OFF, "trim_dscp_value", Unit::Count, 0, TRIM_OFF, "";
         /// Maximum share of the link that trimmed packets use; data beyond it passes untrimmed.
         trim_share_ppm = 250_000, "trim_share", Unit::PartsPerMillion, 1_000, 1_000_000, "More losses are reported, less room for data.";

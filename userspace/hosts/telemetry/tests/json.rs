@@ -30,7 +30,7 @@ fn names(value: &Value, all: &mut Vec<String>) {
 }
 
 /// A line as a program writes it.
-const PACKET: &str = "hook=2 verdict=0 counted=1 bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=9";
+const PACKET: &str = "hook=2 verdict=0 counted=1 counted_high=0 bytes=1082 src=::ffff:10.0.0.1 dst=::ffff:10.0.0.2 qpn=17 psn=5 opcode=7 delay_ns=9";
 
 #[test]
 fn fields_documented() {

@@ -48,7 +48,7 @@ fn write_route(interpreter: &mut Interpreter, to: [u8; 4], len: u32, port: u64) 
 fn unknown_parts_rejected_by_name() {
     let start = "/parsers/0/parse_states/0";
     for (pointer, value, says) in [
-        ("/actions/4/primitives/0/op", json!("resubmit"), "the primitive `resubmit`"),
+        ("/actions/5/primitives/0/op", json!("resubmit"), "the primitive `resubmit`"),
         ("/pipelines/0/tables/3/key/0/match_type", json!("ternary"), "the match type `ternary`"),
         ("/pipelines/0/tables/3/with_counters", json!(true), "counters of its entries"),
         ("/pipelines/0/tables/3/type", json!("indirect"), "another implementation than `simple`"),
@@ -143,7 +143,7 @@ fn entries_are_written_once() {
         add("mac_forward", "to_port", 1, &[3]).unwrap_err().to_string().contains("an entry with this key")
     );
     assert!(add("mac_forward", "to_port", 1, &[1 << 9]).unwrap_err().to_string().contains("does not fit"));
-    let constant = add("opcode_kind", "set_kind", 0xff, &[0, 0, 0, 0]).unwrap_err().to_string();
+    let constant = add("opcode_kind", "set_kind", 0xff, &[0; 5]).unwrap_err().to_string();
     assert!(constant.contains("its entries are constant"), "{constant}");
     let name = interpreter.program.table("mac_forward").unwrap().to_owned();
     let dump = interpreter.table(&name).unwrap();
