@@ -23,7 +23,7 @@ const BLOCK_BYTES: u32 = 4_096;
 /// Rate of both ports, and a queue for more than is ever in flight.
 const PORT: &str = "tbf rate 20mbit burst 64000 limit 400000";
 /// NVMe-oF's QPs retry without limit (`retry_cnt` 7).
-const PROBE: &str = "--set link_rate=20mbit --set tail_loss_probe=on --set tail_loss_probe_limit=0";
+const PROBE: &str = "--set link_rate=20mbit --set tail_loss_probe=force --set tail_loss_probe_limit=0";
 
 /// Loss rates: name, packets per lost packet, and bounds with the probe: longest access in ms, minimum relative rate.
 const LOSSES: [(&str, u32, f64, f64); 2] = [("10^-3", 1_000, 1_000.0, 0.85), ("10^-2", 100, 2_000.0, 0.0)];
