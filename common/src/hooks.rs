@@ -181,6 +181,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Marked | Marking::Trim | Marking::Unmarked => {}
         }
         if marking == Marking::Trim && cp::trim(s, p, &roce) {
+            // Not `set_class`, which would count the packet's bytes against its ingress port again.
             let priority = p.priority[class_of(p, p.config.scalars.trim_dscp_value as usize).tc()];
             if priority != 0 {
                 s.set_priority(priority);

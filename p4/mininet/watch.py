@@ -6,6 +6,7 @@ import threading
 import time
 
 PERIOD_S = 0.5
+PATIENCE_S = 10  # for the last answer of a busy switch
 CONSTANTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../constants.p4")
 WIDTH, HEIGHT, LEFT, GAP = 640, 180, 70, 40
 COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8f5db7")
@@ -48,7 +49,7 @@ class Watch(threading.Thread):
             cli.communicate()
 
     def answer(self, cli, pattern):
-        """What the next matching line has; None if the command line has ended."""
+        """The first group of the next matching line; None at the end of the output."""
         for line in iter(cli.stdout.readline, ""):
             if found := re.search(pattern, line):
                 return found.group(1)
@@ -57,7 +58,7 @@ class Watch(threading.Thread):
     def stop(self, plot):
         """Ends sampling, and writes the picture to the file `plot`, if any."""
         self.over.set()
-        self.join()
+        self.join(PATIENCE_S)
         if plot:
             with open(plot, "w") as file:
                 file.write(self.picture())

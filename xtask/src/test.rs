@@ -253,7 +253,7 @@ fn counted(mut command: Command, path: &OsStr, limit: Duration, tally: &mut Tall
     Ok(())
 }
 
-/// What the test programs printed.
+/// Output of the test programs so far.
 struct Progress<'a> {
     tally: &'a mut Tally,
     /// Time of the last line.
@@ -299,7 +299,7 @@ fn kill_silent(pid: u32, limit: Duration, ended: &mpsc::Receiver<()>, progress: 
         progress.tally.broken(what);
         progress.at = Instant::now();
         let pids: Vec<String> = run::descendants(pid).iter().map(u32::to_string).collect();
-        // Those that have exited meanwhile make it fail.
+        // `kill` fails for processes that have exited in between.
         drop(Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status());
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, Phase, Rollout, State, next};
+use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State, next};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 use presence::Presence;
@@ -23,8 +23,6 @@ use presence::Presence;
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
 /// when a coordinator is killed.
 const STORE_PERIOD: Duration = Duration::from_secs(1);
-/// Reporting period of agents per host of the fleet: at most 200 reports per second in a fleet of any size.
-const PERIOD_MS: u64 = 5;
 
 /// End condition of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

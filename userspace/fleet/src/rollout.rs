@@ -34,9 +34,10 @@ const ORDERS: usize = 50;
 pub(crate) const MOST_ELAPSED_MS: u64 = 2_000;
 /// Time limit for a change that the agent reports as in progress; the agent itself gives up after 310 s.
 const MOST_APPLYING_MS: u64 = 330_000;
-/// Time limit for a new report from an agent whose lease is alive: a base, plus an amount per host of the rollout, three
-/// times what the reporting period grows by.
-const STUCK_MS: (u64, u64) = (30_000, 15);
+/// Reporting period of agents per host of the fleet: at most 200 reports per second in a fleet of any size.
+pub(crate) const PERIOD_MS: u64 = 5;
+/// Time limit for a new report from an agent whose lease is alive: a base, plus three reporting periods.
+const STUCK_MS: (u64, u64) = (30_000, 3 * PERIOD_MS);
 /// Maximum time a wave waits for hosts without a baseline; a recently started agent samples once a second.
 const BASELINE_MS: u64 = 15_000;
 /// Maximum multiple of `soak` when too few hosts have traffic.
