@@ -133,11 +133,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             s.env().count_many(Stat::NpEcnMarked, packets);
         }
         if is_marked || np::may_be_pending(s, p) {
-            if np::is_answerable(s, p, &roce) {
-                np::notify(s, p, &roce, is_marked, 0);
-            } else if is_marked {
-                s.env().count(Stat::NpNotForHost);
-            }
+            np::on_data(s, p, &roce, is_marked);
         }
     }
     TcVerdict::Pass
@@ -174,8 +170,8 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         match marking {
             Marking::Drop => return TcVerdict::Drop,
             Marking::Marked | Marking::Trim if p.config.scalars.fast_cnp != 0 && is_forwarded(s) => {
-                if roce.congests() && is_between_hosts(s, &roce) {
-                    np::notify(s, p, &roce, true, np::FAST);
+                if roce.congests() {
+                    np::on_own_mark(s, p, &roce);
                 }
             }
             Marking::Marked | Marking::Trim | Marking::Unmarked => {}

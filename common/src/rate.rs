@@ -117,12 +117,20 @@ impl RateMachine {
         p.cut_period_ns == 0 || self.cut_check_ns.wrapping_sub(now_ns).wrapping_sub(1) < p.cut_period_ns
     }
 
+    /// Whether nothing limits the flow: it sends at the line rate, or was never cut, and no cut is pending. No event but a
+    /// CNP changes that.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn is_at_line_rate(&self, p: &RpParams) -> bool {
+        let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
+        self.active == 0 || is_at_line && self.pending & CUT == 0
+    }
+
     /// Fast path of [`advance`](Self::advance): at line rate with no cut pending, the usual state, only the increase
     /// timer moves. Returns `false`, having changed nothing, if the slow path is needed.
     #[inline(always)]
     pub(crate) fn advance_at_line_rate(&mut self, p: &RpParams, now_ns: u64) -> bool {
-        let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
-        if self.active == 0 || !is_at_line || self.pending & CUT != 0 {
+        if self.active == 0 || !self.is_at_line_rate(p) {
             return false;
         }
         let Some(late_ns) = now_ns.checked_sub(self.next_increase_ns) else {
@@ -216,6 +224,15 @@ impl RateMachine {
         }
         self.bytes = bytes;
         true
+    }
+
+    /// Counts a packet of `bytes` of a flow [at line rate](Self::is_at_line_rate), up to one event: the number of further
+    /// ones changes nothing before the next cut resets it.
+    #[inline(always)]
+    pub(crate) const fn on_send_at_line_rate(&mut self, p: &RpParams, bytes: u64) {
+        if self.counts_bytes(p) && self.bytes < p.byte_reset_bytes {
+            self.bytes += bytes;
+        }
     }
 
     #[inline(always)]
@@ -325,7 +342,8 @@ impl RateMachine {
     /// Cuts the rate at `at_ns` with `alpha_q31`; resets stages and byte counter, and restarts the increase timer.
     #[inline(always)]
     fn cut(&mut self, p: &RpParams, at_ns: u64, alpha_q31: u32) {
-        let after_bytes = if self.byte_stage != 0 { CLAMP_AFTER_BYTES } else { 0 };
+        let is_event_due = self.counts_bytes(p) && self.bytes >= p.byte_reset_bytes;
+        let after_bytes = if self.byte_stage != 0 || is_event_due { CLAMP_AFTER_BYTES } else { 0 };
         let after_time = if self.time_stage != 0 { CLAMP_AFTER_TIME } else { 0 };
         if p.clamp & (CLAMP_ALWAYS | after_bytes | after_time) != 0 {
             self.target_bps = self.rate_bps;

@@ -65,7 +65,7 @@ stats! {
     NpCnpSent = "np_cnp_sent",
     /// CNPs sent whose sender QPN was unknown: they carry the receiver's as a hint.
     NpCnpHinted = "np_cnp_hinted",
-    /// CE-marked data packets received within the interval of the last CNP.
+    /// CE-marked data packets not answered: within the interval of the last CNP, or of those of all flows in a full set.
     NpCnpSuppressed = "np_cnp_suppressed",
     /// CNPs that could not be created: no memory, or cloning failed.
     NpCnpFailed = "np_cnp_failed",

@@ -4,7 +4,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg};
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
+use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
 use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
@@ -130,6 +130,15 @@ impl hooks::Env<'static> for Env {
             };
         }
         self.now_ns
+    }
+
+    #[inline(always)]
+    fn coarse_ns(&mut self) -> u64 {
+        if self.now_ns != 0 || test().is_some() {
+            return self.now_ns();
+        }
+        // SAFETY: takes no arguments.
+        unsafe { bpf_ktime_get_coarse_ns() }
     }
 
     #[inline(always)]
@@ -363,6 +372,12 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn lookup_key(&mut self) -> &mut FlowId {
         &mut self.counters().lookup_key
+    }
+
+    #[inline(always)]
+    fn np_may_know(&self, index: u32, hash: u32) -> bool {
+        // SAFETY: a map value. Other CPUs change it concurrently: the tags are only compared.
+        NP.get_ptr(index).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
     }
 
     #[inline(always)]

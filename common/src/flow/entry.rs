@@ -154,6 +154,21 @@ impl RpHot {
         departure
     }
 
+    /// Whether earlier packets may wait for their departures at `now_ns`.
+    #[inline(always)]
+    pub(super) const fn waits(&self, now_ns: u64) -> bool {
+        let [requests_ns, responses_ns] = self.last_ns;
+        self.next_ns > now_ns || requests_ns > now_ns || responses_ns > now_ns
+    }
+
+    /// Paces a flow from `now_ns` on that was not paced at line rate: what it could have sent meanwhile is no credit.
+    #[inline(always)]
+    pub(crate) fn pace_from(&mut self, rp: &RpParams, now_ns: u64) {
+        if self.next_ns < now_ns && self.machine.is_at_line_rate(rp) {
+            self.set_pacer(&Pacer { next_ns: now_ns, next_frac_q27: 0, owed_bits: 0, ..self.pacer() });
+        }
+    }
+
     /// Delays a departure from `departure_ns` to `held_ns` at the earliest; packets behind it keep their distance.
     #[inline(always)]
     pub(crate) fn hold_until(&mut self, departure_ns: u64, held_ns: u64) -> u64 {
@@ -266,6 +281,13 @@ impl NpFlow {
         self.last_cnp_ns = last_cnp_ns;
         self.cnp_sent = self.cnp_sent.wrapping_sub(1);
         self.pending = 1;
+    }
+
+    /// Whether a CNP was sent within the last `interval_ns`; never for an empty slot.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn is_live(&self, now_ns: u64, interval_ns: u64) -> bool {
+        self.last_seen_ns != 0 && self.cnp_sent != 0 && !self.is_window_over(now_ns, interval_ns)
     }
 
     #[inline(always)]

@@ -17,6 +17,7 @@ use crate::id::hash;
 use crate::layout::WAYS;
 use crate::rate::{Debt, RpParams};
 use crate::verifier::opaque;
+use crate::wire::bth::Stream;
 
 /// A set that other CPUs may be changing.
 #[derive(Clone, Copy)]
@@ -169,6 +170,40 @@ impl Shared {
             // The word may already have been the next owner's while the fingerprint was still the last one's.
             if held.fingerprint == fingerprint { Ok(held) } else { Err(LookupError::Evicted) }
         }
+    }
+
+    /// Passes a packet of the flow in this way without lock and departure time; false, having changed nothing, if the flow
+    /// is not there, earlier packets may still wait, or the rate machine limits it. `now_ns` may lag behind the clock.
+    ///
+    /// `data` is what the packet is charged with: packets and bytes. A packet without data is never limited.
+    ///
+    /// The increase timer does not run: the next CNP makes up for it. If two CPUs send packets of one QP at once, one of
+    /// them may not be counted; if the slot is reused at that instant, the new flow may be charged with the packet.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn pass_unpaced(
+        self,
+        way: usize,
+        fingerprint: u64,
+        rp: &RpParams,
+        now_ns: u64,
+        data: Option<(Stream, u64, u64)>,
+    ) -> bool {
+        // SAFETY: as in `flow`. Other CPUs may change the flow: what is written here is valid in any state of it.
+        let flow = unsafe { &mut *self.flow(way) };
+        if flow.fingerprint != fingerprint || flow.waits(now_ns) {
+            return false;
+        }
+        if let Some((stream, packets, bytes)) = data {
+            if !flow.machine.is_at_line_rate(rp) {
+                return false;
+            }
+            flow.machine.on_send_at_line_rate(rp, bytes);
+            flow.set_departure(stream, now_ns);
+            flow.packets += packets;
+            flow.bytes += bytes;
+        }
+        true
     }
 
     /// The way of the flow; [`WAYS`] = absent. The verifier knows the result on every path, and would explore all

@@ -1,7 +1,7 @@
 extern crate std;
 use super::*;
 use crate::layout::{DEFAULT_FLOWS, WAYS};
-use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, Params, Port, RP_VARIANT_FIRMWARE};
+use crate::params::{COARSE_ALPHA_BITS, Config, PACER_FQ, PACER_NONE, Params, Port, RP_VARIANT_FIRMWARE};
 use crate::rate::Debt;
 use crate::wire::bth::Stream;
 use proptest::prelude::*;
@@ -345,6 +345,44 @@ proptest! {
         let expected: BTreeSet<_> =
             model.iter().filter(|entry| !is_idle(entry)).map(|(id, _)| id.receiver.qpn).collect();
         prop_assert_eq!(left, expected);
+    }
+
+    /// A flow that passes unpaced at line rate has the same rates ever after as one that is charged for each packet.
+    #[test]
+    fn unpaced_flow_keeps_its_rates(
+        steps in proptest::collection::vec((0u64..300_000, 0u32..12, 64u64..9_000), 1..300), firmware: bool, clamp in 0u64..=1,
+    ) {
+        let mut config = params().config;
+        if firmware {
+            config.scalars.rate_reduce_monitor_period_ns = 4_000;
+            config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
+        }
+        (config.scalars.rpg_byte_reset_bytes, config.scalars.pacer) = (40_000, PACER_NONE);
+        config.scalars.clamp_tgt_rate_after_time_inc = clamp;
+        let p = Params::new(&config, params().port).unwrap();
+        let id = ipv4(0x0a00_0001, 17);
+        let fingerprint = 5;
+        let mut set = RpSet::EMPTY;
+        set.hot[0] = RpHot::new(fingerprint, &p.rp);
+        // SAFETY: it lives until the end of the test, which has one thread.
+        let shared = unsafe { Shared::new(&raw mut set) };
+        let (mut charged, mut debt, mut now_ns, mut cnps) = (RpFlow::new(id, &p.rp), Debt::NONE, 1, Cnps::NONE);
+        for (gap_ns, what, bytes) in steps {
+            now_ns += gap_ns;
+            let seen = shared.find_at(0, fingerprint).unwrap();
+            if what == 0 {
+                shared.hold(0, fingerprint, seen).unwrap().on_cnp(&p.rp, now_ns, &mut debt);
+                charged.hot.on_cnp(&mut cnps, &p.rp, now_ns, &mut debt);
+            } else {
+                if !shared.pass_unpaced(0, fingerprint, &p.rp, now_ns, Some((Stream::Requests, 1, bytes))) {
+                    let _ = shared.hold(0, fingerprint, seen).unwrap().on_send(&p, now_ns, bytes, &mut debt);
+                }
+                let _ = charged.hot.on_send(&p, now_ns, bytes, &mut debt);
+            }
+            let flow = shared.hold(0, fingerprint, seen).unwrap();
+            prop_assert_eq!(flow.rates(), charged.hot.rates());
+            prop_assert_eq!((flow.packets, flow.bytes), (charged.hot.packets, charged.hot.bytes));
+        }
     }
 
     /// A packet without due events needs only a peek, which leaves the flow as a full advance would, whatever happened

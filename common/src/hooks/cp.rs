@@ -35,13 +35,12 @@ pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
 #[inline(always)]
 #[must_use]
 pub fn trim_above_bytes<F: Frame>(frame: &F, p: &Params, roce: &Roce, tc: usize, wire_bytes: u64) -> u64 {
+    if p.trims.gap_ns == 0 {
+        return u64::MAX;
+    }
     let limit_bytes = p.config.wred[tc % CLASSES].queue_limit_bytes;
-    if p.trims.gap_ns == 0
-        || limit_bytes == 0
-        || !roce.congests()
-        || frame.segment_bytes() != 0
-        || roce.end <= roce.headers_end()
-    {
+    let is_cuttable = roce.congests() && frame.segment_bytes() == 0 && roce.end > roce.headers_end();
+    if limit_bytes == 0 || !is_cuttable {
         return u64::MAX;
     }
     limit_bytes.saturating_sub(wire_bytes)

@@ -32,6 +32,8 @@ pub trait Env<'p> {
     fn is_inline(&self, p: &Params) -> bool;
     /// Monotonic time, constant for a packet. Must first be read before any lock is taken.
     fn now_ns(&mut self) -> u64;
+    /// Monotonic time up to a few milliseconds ago, which costs a packet less than [`now_ns`](Self::now_ns).
+    fn coarse_ns(&mut self) -> u64;
     /// A uniform random number.
     fn random_u32(&mut self) -> u32;
     /// Returns `value` unchanged, as a number of which the verifier knows nothing.
@@ -61,6 +63,9 @@ pub trait Env<'p> {
     fn lookup_key(&mut self) -> &mut FlowId;
     /// Runs `f` on set `index` of the NP table under its lock; `None` if the lock is contended.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
+    /// Whether a flow with hash `hash` may be in set `index` of the NP table, read without its lock: wrong for one flow in
+    /// 2^29, and while another CPU changes the set.
+    fn np_may_know(&self, index: u32, hash: u32) -> bool;
     /// A timestamp shared by all CPUs; 0 before it is set.
     fn time(&self, which: Time) -> u64;
     /// Sets a shared timestamp; if two CPUs write concurrently, either value may win.

@@ -32,12 +32,35 @@ pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
         && roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
 }
 
-/// Whether this host may send the CNP, whose source address is the packet's destination.
+/// Answers the marks of a flow: of this packet if `is_marked`, or earlier ones.
 ///
 /// Never for a group address; for another host only with `np_other_host`.
 #[inline(always)]
-pub(super) fn is_answerable<'p, S: Skb<'p>>(s: &S, p: &Params, roce: &Roce) -> bool {
-    is_between_hosts(s, roce) && (p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce))
+pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool) {
+    let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
+        return;
+    };
+    let hash = id.hash(&p.port.hash_keys);
+    // Most unmarked packets end here, without lock and routing table: their flow has no marks.
+    if !is_marked && !s.env().np_may_know(set_index(hash, p.port.np_set_mask), hash) {
+        return;
+    }
+    let is_for_host = p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce);
+    if is_between_hosts(s, roce) && is_for_host {
+        notify(s, p, id, hash, is_marked, 0);
+    } else if is_marked {
+        s.env().count(Stat::NpNotForHost);
+    }
+}
+
+/// Answers a mark of this port's own congestion point.
+#[inline(always)]
+pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
+    if is_between_hosts(s, roce)
+        && let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce)
+    {
+        notify(s, p, id, id.hash(&p.port.hash_keys), true, FAST);
+    }
 }
 
 /// Time after the port's last pending mark during which unmarked packets are looked up.
@@ -80,11 +103,8 @@ const UNLIMITED: u64 = u64::MAX;
 ///
 /// An unmarked packet answers earlier marks of its flow only.
 #[inline(always)]
-pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool, kind: u32) {
+fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marked: bool, kind: u32) {
     let now_ns = s.env().now_ns();
-    let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
-        return;
-    };
     // Checked before the flow's interval starts: a CNP that is not sent must not consume the interval.
     let cnps_used_up_to_ns = s.env().time(Time::Cnps);
     // One number, as an `Option` needs two places on the BPF stack.
@@ -92,15 +112,21 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
         0 => UNLIMITED,
         _ => p.cnps.admit(cnps_used_up_to_ns, now_ns).unwrap_or(REFUSED),
     };
-    let hash = id.hash(&p.port.hash_keys);
     let index = set_index(hash, p.port.np_set_mask);
     let answer = s.env().np_set(
         index,
         #[inline(always)]
         |set| {
             let mut silent_since_ns = 0;
+            // Read here, as a value read before the lock needs a place on the BPF stack.
+            let interval_ns = p.config.scalars.min_time_between_cnps_ns;
             if set.find(&id, hash).missing {
                 if !is_marked {
+                    return (false, 0, 0, 0);
+                }
+                // Every flow of the set was answered within this interval: a CNP without an entry would not be the only one.
+                let victim = &set.ways[set.place().way];
+                if victim.is_live(now_ns, interval_ns) {
                     return (false, 0, 0, 0);
                 }
                 silent_since_ns = set.victim_last_seen_ns();
@@ -109,8 +135,6 @@ pub(super) fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mark
             let way = set.place().way;
             let flow = &mut set.ways[way];
             let last_cnp_ns = flow.last_cnp_ns;
-            // Read here, as a value read before the lock needs a place on the BPF stack.
-            let interval_ns = p.config.scalars.min_time_between_cnps_ns;
             let answered = if is_marked {
                 flow.on_ecn_marked(now_ns, interval_ns)
             } else {

@@ -86,7 +86,12 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         Some(seen) => set.hold(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
-    let outcome = held.map(|mut flow| flow.on_cnp(rp, now_ns, debt).then(|| flow.rates()));
+    let outcome = held.map(|mut flow| {
+        if p.wire_paces != 0 {
+            flow.pace_from(rp, now_ns);
+        }
+        flow.on_cnp(rp, now_ns, debt).then(|| flow.rates())
+    });
     match outcome {
         Ok(Some(rates)) => {
             if is_other_vlan {
@@ -164,6 +169,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     let Some(set) = s.env().rp_set(index) else {
         return TcVerdict::Pass;
     };
+    if passes_unpaced(s, p, roce, class, set, fingerprint) {
+        return TcVerdict::Pass;
+    }
     set.fetch_home(hash);
     let now_ns = s.env().now_ns();
     // A datagram carries both QPNs, its CNP only the sender's: learn the pair. Several local QPs may send
@@ -262,6 +270,38 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         _ => {}
     }
     TcVerdict::Pass
+}
+
+/// Passes a packet that nothing delays, without reading the clock: neither its flow's rate, if the wire is as fast as the
+/// line rate, nor earlier packets, nor a pause.
+#[inline(always)]
+fn passes_unpaced<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    roce: &Roce,
+    class: DscpClass,
+    set: Shared,
+    fingerprint: u64,
+) -> bool {
+    if p.wire_paces == 0 || class.may_be_paused() || roce.source_qpn(s).is_some() {
+        return false;
+    }
+    let Segments { packets, header_bytes } = roce.segments();
+    let stream = roce.class.stream();
+    let data = roce.congests().then(|| (stream, packets, s.frame_len() as u64 + header_bytes));
+    let now_ns = s.env().coarse_ns();
+    let hash = flow::hash(fingerprint);
+    if !set.pass_unpaced(home_way(hash), fingerprint, &p.rp, now_ns, data) {
+        return false;
+    }
+    if p.config.scalars.pacer == PACER_FQ {
+        s.set_hash(hash ^ stream as u32);
+        // A time that soft-RoCE set on creation (Linux 6.12+) would be one of several orders within fq.
+        if s.departure() != 0 {
+            s.set_departure(0);
+        }
+    }
+    true
 }
 
 /// Departure of a packet within its flow; `held_ns` is the end of PFC pauses of its class.

@@ -1,6 +1,6 @@
 //! The parameters in the form the data plane reads, with all divisions precomputed.
 
-use super::{Config, DscpClass, Invalid, Pauses, QUEUES_NONE};
+use super::{Config, DscpClass, Invalid, PACER_HTB, Pauses, QUEUES_NONE};
 use crate::id::HashKeys;
 use crate::layout::{CLASSES, DSCPS, LAYOUT_VERSION};
 use crate::limit::Limit;
@@ -36,6 +36,8 @@ pub struct Port {
     /// Link speed, which defines the neighbour's pause quanta, in bits per second; 0 = same as `link_rate`. It exceeds
     /// `link_rate` if a shaper, or the operator, limits the port.
     pub speed_bps: u64,
+    /// Speed of the hardware below, in bits per second; 0 = unknown, or a virtual link.
+    pub wire_bps: u64,
 }
 
 impl Port {
@@ -54,6 +56,7 @@ impl Port {
             macs: [[0; 6]; 2],
             _pad: 0,
             speed_bps: 0,
+            wire_bps: 0,
         }
     }
 }
@@ -74,8 +77,8 @@ pub struct Params {
     pub priority: [u32; CLASSES],
     /// `skb->priority` of link control frames: the band that is served first.
     pub control_priority: u32,
-    /// Explicit padding.
-    pub _pad: u32,
+    /// 1 = the hardware alone paces flows at the line rate: `link_rate` is its speed, and no HTB class holds their packets.
+    pub wire_paces: u32,
     /// Rate limit of CNPs at the notification point.
     pub cnps: Limit,
     /// Rate limit of trimmed packets; a gap of 0 = not trimmed.
@@ -116,6 +119,9 @@ impl Params {
         let (priority, rp) = (config.priorities(), RpParams::new(config));
         let (cnps, pauses) = (config.cnps(), Pauses::new(config, port.speed_bps));
         let classes = DscpClass::all(config, &priority, &pauses);
+        let wire_paces = port.wire_bps != 0
+            && config.scalars.link_rate_bps >= port.wire_bps
+            && config.scalars.pacer != PACER_HTB;
         Ok(Self {
             config: *config,
             port,
@@ -123,7 +129,7 @@ impl Params {
             classes,
             priority,
             control_priority: config.first_priority(),
-            _pad: 0,
+            wire_paces: u32::from(wire_paces),
             cnps,
             trims: config.trims(),
             pauses,

@@ -116,7 +116,12 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     fn now_ns(&mut self) -> u64 {
+        self.world.clock_reads += 1;
         self.world.now_ns
+    }
+
+    fn coarse_ns(&mut self) -> u64 {
+        self.world.now_ns - self.world.coarse_lag_ns
     }
 
     fn random_u32(&mut self) -> u32 {
@@ -171,7 +176,13 @@ impl<'a> Env<'a> for View<'a> {
         &mut self.world.lookup_key
     }
 
+    fn np_may_know(&self, index: u32, hash: u32) -> bool {
+        // SAFETY: a live set, which no other thread changes.
+        self.world.np.get(index as usize).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
+    }
+
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
+        self.world.np_locks += 1;
         self.world.np.get_mut(index as usize).map(f)
     }
 

@@ -197,6 +197,38 @@ fn full_set_evicts_longest_silent() {
 }
 
 #[test]
+fn live_cnp_interval_is_not_evicted() {
+    let p = params(|_| {});
+    let interval_ns = p.config.scalars.min_time_between_cnps_ns;
+    let answered = |age_ns: u64| {
+        let mut w = World::new();
+        let last_cnp_ns = w.now_ns - age_ns;
+        for set in &mut w.np {
+            for (way, flow) in (0..).zip(&mut set.ways) {
+                let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
+                *flow = NpFlow { last_seen_ns: w.now_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
+            }
+        }
+        let is_answered = clone_mark(&mut w, &p, &MARKED).is_some();
+        assert_eq!(w.count_of(Stat::NpCnpSuppressed), u64::from(!is_answered));
+        is_answered
+    };
+    assert!(!answered(0) && !answered(interval_ns - 1) && answered(interval_ns));
+}
+
+#[test]
+fn unmarked_packet_of_unknown_flow_ends_early() {
+    let p = params(|_| {});
+    let mut w = World::new();
+    w.times_ns[Time::NpPending as usize] = w.now_ns;
+    w.ingress(&p, &DATA.frame(), Around::default());
+    assert_eq!((w.counted(), w.np_locks), (vec![(Stat::RoceData, 1)], 0));
+    clone_mark(&mut w, &p, &MARKED);
+    w.ingress(&p, &DATA.frame(), Around::default());
+    assert_eq!(w.np_locks, 2, "a marked packet, and one of a known flow");
+}
+
+#[test]
 fn events_recorded_only_if_enabled() {
     let p = params(|config| config.scalars.event_rate = 0);
     let mut w = World::new();

@@ -4,7 +4,7 @@ use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
-use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params};
+use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -69,6 +69,79 @@ fn cnp_cuts_only_its_flow() {
             assert_eq!(w.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
         }
     }
+}
+
+/// A port whose hardware has the speed of its `link_rate`.
+fn on_wire(pacer: u64) -> Params {
+    let p = paced(pacer);
+    let port = Port { wire_bps: p.config.scalars.link_rate_bps, ..p.port };
+    Params::new(&p.config, port).unwrap()
+}
+
+#[test]
+fn flow_at_wire_rate_needs_no_clock() {
+    let p = on_wire(PACER_FQ);
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    let frame_ns = 8 * DATA.frame().len() as u64;
+    // The first packet is on the wire; a coarse clock does not know that yet.
+    (w.now_ns, w.coarse_lag_ns) = (w.now_ns + frame_ns, 1);
+    w.clock_reads = 0;
+    assert_eq!(send(&mut w, &p, &DATA).departure_ns, None);
+    assert_ne!(w.clock_reads, 0);
+    (w.now_ns, w.coarse_lag_ns, w.clock_reads) = (w.now_ns + frame_ns, 0, 0);
+    let at_once = Around { departure_ns: 77, ..Around::default() };
+    for _ in 0..5 {
+        let (verdict, left) = w.egress(&p, &DATA.frame(), at_once);
+        assert_eq!((verdict, left.departure_ns), (TcVerdict::Pass, Some(0)), "no order but that of arrival");
+        assert!(left.hash.is_some(), "fq needs a flow's hash");
+    }
+    send(&mut w, &p, &ACK);
+    assert_eq!(w.clock_reads, 0);
+    let flow = w.flow(&DATA.id()).unwrap().hot;
+    assert_eq!((flow.packets, flow.bytes), (7, 7 * DATA.frame().len() as u64));
+    assert_eq!(flow.last_seen_ns(), w.now_ns, "an idle flow is told from one in use");
+}
+
+#[test]
+fn first_cnp_at_wire_rate_leaves_no_credit() {
+    let mut p = on_wire(PACER_FQ);
+    p.config.scalars.pacing_credit_ns = 1_000_000_000;
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    (w.now_ns, w.clock_reads) = (w.now_ns + SECOND_NS / 2, 0);
+    send(&mut w, &p, &DATA);
+    assert_eq!(w.clock_reads, 0);
+    cnp(&mut w, &p, &DATA);
+    send(&mut w, &p, &DATA);
+    // Half of 1 Gb/s from the CNP on.
+    let next_ns = w.now_ns + 16 * DATA.frame().len() as u64;
+    assert_eq!(send(&mut w, &p, &DATA).departure_ns, Some(next_ns));
+}
+
+#[test]
+fn queued_packets_at_wire_rate_keep_order() {
+    let p = on_wire(PACER_FQ);
+    let mut w = World::new();
+    send(&mut w, &p, &DATA);
+    cnp(&mut w, &p, &DATA);
+    send(&mut w, &p, &DATA);
+    // Recovered, with a packet of the slow time still queued.
+    flow(&mut w, &p, &DATA.id()).machine.rate_bps = p.rp.line_rate_bps;
+    flow(&mut w, &p, &DATA.id()).machine.target_bps = p.rp.line_rate_bps;
+    let queued_until_ns = flow(&mut w, &p, &DATA.id()).next_ns;
+    assert!(queued_until_ns > w.now_ns);
+    assert_eq!(send(&mut w, &p, &DATA).departure_ns, Some(queued_until_ns));
+}
+
+#[test]
+fn link_slower_than_wire_is_paced() {
+    let mut p = on_wire(PACER_FQ);
+    assert_eq!(p.wire_paces, 1);
+    assert_eq!(on_wire(PACER_HTB).wire_paces, 0, "a flow's class orders its packets");
+    p.config.scalars.link_rate_bps -= 1;
+    assert_eq!(Params::new(&p.config, p.port).unwrap().wire_paces, 0);
+    assert_eq!(paced(PACER_FQ).wire_paces, 0, "unknown hardware");
 }
 
 #[test]

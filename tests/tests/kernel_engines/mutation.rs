@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB};
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, Params, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -247,6 +247,16 @@ fn mutated_packets_with_fq() {
         .chain(ingress.map(|stat| (Hook::Ingress, stat)))
         .collect();
     mutated(both, 10_000, &reached);
+}
+
+#[test]
+fn mutated_packets_at_wire_rate() {
+    let Some(mut both) = Both::load("mutated_packets_at_wire_rate", 64, &config(PACER_FQ)) else {
+        return;
+    };
+    let port = Port { wire_bps: both.params.config.scalars.link_rate_bps, ..both.params.port };
+    both.set_params(&Params::new(&both.params.config, port).unwrap());
+    mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
 }
 
 #[test]

@@ -177,6 +177,11 @@ impl<'a> Env<'a> for View<'a> {
         self.now_ns
     }
 
+    /// The clock of an engine does not lag.
+    fn coarse_ns(&mut self) -> u64 {
+        self.now_ns()
+    }
+
     fn random_u32(&mut self) -> u32 {
         self.tables.random = rng::next(self.tables.random);
         rng::value(self.tables.random)
@@ -224,6 +229,11 @@ impl<'a> Env<'a> for View<'a> {
 
     fn lookup_key(&mut self) -> &mut FlowId {
         &mut self.tables.lookup_key
+    }
+
+    fn np_may_know(&self, index: u32, hash: u32) -> bool {
+        // SAFETY: a live set, which no other thread changes.
+        self.tables.np.get(index as usize).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {

@@ -438,6 +438,7 @@ pub(super) fn port(
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
     let [mark, keys] = random.map(u64::from_ne_bytes);
     let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
+    let hardware_bps = link.speed_bps.filter(|_| !link.is_virtual()).unwrap_or(0);
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
@@ -449,9 +450,13 @@ pub(super) fn port(
         cpus: cpus.len() as u32,
         speed_bps: match link_rate_from {
             LinkRateFrom::Speed | LinkRateFrom::Virtual => 0,
-            LinkRateFrom::Given | LinkRateFrom::Shaper => {
-                link.speed_bps.filter(|_| !link.is_virtual()).unwrap_or(0)
-            }
+            LinkRateFrom::Given | LinkRateFrom::Shaper => hardware_bps,
+        },
+        wire_bps: match link_rate_from {
+            LinkRateFrom::Speed => link.speed_bps.unwrap_or(0),
+            // Packets wait in the shaper's queue, not on the wire.
+            LinkRateFrom::Virtual | LinkRateFrom::Shaper => 0,
+            LinkRateFrom::Given => hardware_bps,
         },
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
