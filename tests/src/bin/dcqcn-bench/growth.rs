@@ -36,6 +36,10 @@ pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
 const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
 /// Label of one QP in tables.
 pub(crate) const ALONE: &str = "uniform, 1 QP";
+/// Row of the bursts in which soft-RoCE sends: up to 64 packets of a QP in a row.
+pub(crate) const BURSTS: &str = "bursts of 16 packets, 65536 QPs";
+const BURSTS_QPS: u32 = 65_536;
+const BURST_PACKETS: u32 = 16;
 /// Exponent of the Zipf distribution, as traffic has it.
 const ZIPF: f64 = 1.0;
 const SEED: u64 = 0x0dc9_c0de;
@@ -82,6 +86,17 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             FIRST_QPN + shares.partition_point(|&share| share <= drawn) as u32
         })?;
         table(bench, &instance, name("Zipf", qps))?;
+        if qps == BURSTS_QPS {
+            bench.progress(&format!("growth, {qps} queue pairs, bursts"));
+            let mut qpn = FIRST_QPN;
+            bench.baselines.order(|packet| {
+                if packet % BURST_PACKETS == 0 {
+                    qpn = FIRST_QPN + (random.next() * f64::from(qps)) as u32;
+                }
+                qpn
+            })?;
+            table(bench, &instance, BURSTS.into())?;
+        }
         if CUT.contains(&qps) {
             each_cut(bench, &mut instance, &mut random, qps)?;
         }

@@ -27,7 +27,7 @@ const CLASS: u16 = 0x10;
 /// Names of the metrics with targets.
 const NOTHING: &str = "nothing attached";
 /// See [`NOTHING`].
-pub(crate) const EMPTY: &str = "empty programs: TC at both ends";
+const EMPTY: &str = "empty programs: TC at both ends";
 /// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends";
 /// Baseline of the P4 program.

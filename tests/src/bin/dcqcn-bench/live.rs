@@ -1,5 +1,7 @@
 //! Real packets through an XDP program, inline from one interface to another; and single packets.
 
+use std::hint::black_box;
+
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{Program, Xdp, XdpMode};
 use dcqcn_common::stats::Stat;
@@ -13,7 +15,12 @@ use crate::report::{Metric, Section};
 use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program_of, send_live};
 
 const REDIRECT: &str = "redirect and nothing else, packets of 1 KB";
-const OURS: &str = "inline: CP and redirect, packets of 1 KB";
+/// Packets really sent inline, against [`REDIRECT`].
+pub(crate) const OURS: &str = "inline: CP and redirect, packets of 1 KB";
+
+/// More than the second-level cache of a core.
+const CACHE_BYTES: usize = 4 << 20;
+const CACHE_LINE_BYTES: usize = 64;
 
 /// Percentiles of the rows.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
@@ -71,6 +78,8 @@ struct SinglePacketRun<'a> {
     name: &'static str,
     against: Option<&'static str>,
     program: &'a Program,
+    /// Whether other memory has taken its place in the first- and second-level caches.
+    is_cold: bool,
     /// Nanoseconds per packet, one value per round.
     percentiles: [Vec<f64>; PERCENTILES.len()],
 }
@@ -80,22 +89,42 @@ fn alone(bench: &mut Bench) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let inline = in_line([dcqcn_tests::bpf::LO, dcqcn_tests::bpf::LO + 1])?;
     let ours = Instance::of(&host(FAST_BPS))?;
-    let (rounds, packets) = if bench.quick { (3, 200) } else { (11, 20_000) };
-    let mut cases = Vec::new();
+    let (rounds, warm_packets, cold_packets) = if bench.quick { (3, 200, 50) } else { (11, 20_000, 1_000) };
     let (empty_xdp, empty_tc) = ("empty XDP program", "empty TC program");
-    for (name, against, program) in [
-        (empty_xdp, None, bench.baselines.empty(Hook::Xdp)?),
-        (empty_tc, None, bench.baselines.empty(Hook::Egress)?),
-        ("inline: CP and redirect", Some(empty_xdp), program(&inline.ebpf, program_of(Hook::Xdp))?),
-        ("host, ingress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Ingress))?),
-        ("host, egress", Some(empty_tc), program(&ours.ebpf, program_of(Hook::Egress))?),
-    ] {
-        cases.push(SinglePacketRun { name, against, program, percentiles: PERCENTILES.map(|_| Vec::new()) });
-    }
+    let empty_cold = "empty TC program, cold caches";
+    let [ingress, egress] = [Hook::Ingress, Hook::Egress].map(|hook| program(&ours.ebpf, program_of(hook)));
+    let (ingress, egress) = (ingress?, egress?);
+    let tc = bench.baselines.empty(Hook::Egress)?;
+    let mut cases = [
+        (empty_xdp, None, bench.baselines.empty(Hook::Xdp)?, false),
+        (empty_tc, None, tc, false),
+        ("inline: CP and redirect", Some(empty_xdp), program(&inline.ebpf, program_of(Hook::Xdp))?, false),
+        ("host, ingress", Some(empty_tc), ingress, false),
+        ("host, egress", Some(empty_tc), egress, false),
+        (empty_cold, None, tc, true),
+        ("host, ingress, cold caches", Some(empty_cold), ingress, true),
+        ("host, egress, cold caches", Some(empty_cold), egress, true),
+    ]
+    .map(|(name, against, program, is_cold)| SinglePacketRun {
+        name,
+        against,
+        program,
+        is_cold,
+        percentiles: PERCENTILES.map(|_| Vec::new()),
+    });
+    let mut other_memory = vec![0_u8; CACHE_BYTES];
     for round in 0..rounds {
         bench.progress(&format!("live, single packets, round {} of {rounds}", round + 1));
         for case in &mut cases {
-            let mut ns = (0..packets).map(|_| alone_ns(case.program, &input)).collect::<Result<Vec<_>>>()?;
+            let packets = if case.is_cold { cold_packets } else { warm_packets };
+            let mut ns = Vec::new();
+            for _ in 0..packets {
+                if case.is_cold {
+                    other_memory.iter_mut().step_by(CACHE_LINE_BYTES).for_each(|byte| *byte ^= 1);
+                    black_box(&mut other_memory);
+                }
+                ns.push(alone_ns(case.program, &input)?);
+            }
             ns.sort_by(f64::total_cmp);
             for ((_, share), rounds) in PERCENTILES.iter().zip(&mut case.percentiles) {
                 let at = (ns.len() as f64 * share) as usize;

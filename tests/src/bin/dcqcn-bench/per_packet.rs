@@ -55,11 +55,17 @@ pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];
 /// See [`TCP`].
 pub(crate) const MARKS: &str = "CP marks";
 /// See [`TCP`].
-pub(crate) const INLINE: &str = "inline: CP and redirect";
+const INLINE: &str = "inline: CP and redirect";
 /// Baseline of [`INLINE`].
-pub(crate) const REDIRECT: &str = "redirect and nothing else, XDP";
+const REDIRECT: &str = "redirect and nothing else, XDP";
 /// See [`TCP`].
 pub(crate) const UNMARKED: [&str; 2] = ["RoCE unmarked, ingress", "RoCE unmarked, egress"];
+/// As the last of [`UNMARKED`] where `link_rate` is the speed of the hardware.
+pub(crate) const AT_WIRE_RATE: &str = "RoCE unmarked, egress, link at its own rate";
+/// See [`TCP`].
+pub(crate) const WITHIN: &str = "NP within the CNP interval";
+/// See [`TCP`].
+pub(crate) const CNP_AT_RP: [&str; 2] = ["CNP at RP, paper", "CNP at RP, firmware"];
 /// See [`TCP`].
 pub(crate) const PACED: &str = "RP paces a flow in recovery";
 /// See [`TCP`].
@@ -175,6 +181,8 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     for (name, hook) in UNMARKED.into_iter().zip(HOOKS) {
         cases.push(Case::steady(name, &unpaced, hook, Stat::RoceData, data.frame())?);
     }
+    let at_wire_rate = Instance::load(&unpaced, DEFAULT_FLOWS, |port| Port { wire_bps: FAST_BPS, ..port })?;
+    cases.push(Case::on(at_wire_rate, AT_WIRE_RATE, Hook::Egress, Stat::RoceData, data.frame()));
     for (kind, packet) in [("RoCE over IPv6", &v6), ("RoCE with a VLAN tag", &vlan)] {
         for (hook, word) in HOOKS.into_iter().zip(["ingress", "egress"]) {
             let name = format!("{kind}, {word}");
@@ -188,15 +196,14 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     cases.push(marked(&data)?);
     let mut seldom = unpaced;
     seldom.scalars.min_time_between_cnps_ns = SECOND_NS;
-    let within = "NP within the CNP interval";
-    cases.push(Case::steady(within, &seldom, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
+    cases.push(Case::steady(WITHIN, &seldom, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
     // Everything runs in a separate host, so emitted packets go nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
     // A CNP that cannot be sent starts no interval, so the first one of "NP within the CNP interval" needs a link that is up.
     lab.a.netlink()?.set_up(LO, true)?;
     cases.extend(cnp(&lab, &ce)?);
-    for (name, profile) in [("CNP at RP, paper", Profile::Paper), ("CNP at RP, firmware", Profile::Nvidia)] {
+    for (name, profile) in CNP_AT_RP.into_iter().zip([Profile::Paper, Profile::Nvidia]) {
         cases.push(cut(name, profile, &data)?);
     }
     cases.push(in_recovery(&data)?);
