@@ -69,6 +69,8 @@ pub struct Roce {
     pub vlan: u32,
     /// Packets on the wire that this buffer becomes; see [`Roce::segments`].
     pub packets: u32,
+    /// Whether a switch has cut it to its headers. Then neither `end` nor the ICRC is valid.
+    pub is_trimmed: bool,
 }
 
 /// The packets on the wire that one buffer becomes.
@@ -277,6 +279,15 @@ pub const fn words(a: [u8; 16]) -> [u32; 4] {
 /// The counter for packets that pass unchanged, by reason.
 #[inline(always)]
 pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
+    match classify_trimmed(frame) {
+        Ok(roce) if roce.is_trimmed => Err(Stat::Trimmed),
+        found => found,
+    }
+}
+
+/// As [`classify`], but `Ok` for trimmed data of a connection too.
+#[inline(always)]
+pub(crate) fn classify_trimmed<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     let mut roce = walk(frame)?;
     roce.vlan = roce.vlans(frame);
     roce.packets = roce.packets(frame);
@@ -500,13 +511,16 @@ fn transport<F: Frame>(
     }
     // A switch that trims a packet does not update the UDP length. Some update the IP length, without which a host drops
     // the packet; SONiC's do not.
-    if header_len + udp_len != ip_len || !frame.reaches(l3 + ip_len) {
-        let has_headers = ip_len >= header_len + TRANSPORT;
-        return Err(if has_headers { Stat::Trimmed } else { Stat::Malformed });
+    let is_trimmed = header_len + udp_len != ip_len || !frame.reaches(l3 + ip_len);
+    if is_trimmed && ip_len < header_len + TRANSPORT {
+        return Err(Stat::Malformed);
     }
     let bth = Bth::new(sub::<{ Udp::LEN }, { Bth::LEN }, _>(headers));
     let opcode = bth.opcode();
     let class = opcode.class();
+    if is_trimmed && (bth.tver() != 0 || !matches!(class, Class::Data | Class::ReadResponse)) {
+        return Err(Stat::Trimmed);
+    }
     if bth.tver() != 0 || class == Class::Unknown {
         let is_manufacturers = bth.tver() == 0 && opcode.is_manufacturers();
         return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
@@ -525,6 +539,7 @@ fn transport<F: Frame>(
         end: l3 + ip_len,
         vlan: 0,
         packets: 1,
+        is_trimmed,
     })
 }
 

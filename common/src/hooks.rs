@@ -13,7 +13,7 @@ mod pfc;
 mod recovery;
 mod rp;
 
-use crate::classify::{Roce, classify, dscp};
+use crate::classify::{Roce, classify, classify_trimmed, dscp};
 use crate::events::{Event, EventKind};
 use crate::flow::QpId;
 use crate::layout::{CLASSES, DSCPS, Time};
@@ -88,9 +88,10 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
 /// - NP: a CE-marked data packet, or the first data packet after a window with marks, makes the hook clone
 ///   the packet to the interface's own egress, with the private `skb->mark`. The egress hook turns the
 ///   clone into the CNP.
+/// - `trim_nak`: trimmed data counts as marked, and is dropped if the daemon will answer it.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
-    let roce = match classify(s) {
+    let roce = match classify_trimmed(s) {
         Ok(roce) => roce,
         Err(stat) => {
             s.env().count(stat);
@@ -102,6 +103,9 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     };
     // A CNP handed on by another interface was counted there.
     let is_handed_on = roce.is_cnp() && s.env().is_handed_on();
+    if roce.is_trimmed {
+        s.env().count(Stat::Trimmed);
+    }
     let Some(p) = s.env().params() else {
         return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
     };
@@ -110,7 +114,11 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         s.set_mark(0);
         return TcVerdict::Pass;
     }
-    if !is_handed_on {
+    if roce.is_trimmed {
+        if p.config.scalars.trim_nak == 0 || !roce.congests() {
+            return TcVerdict::Pass;
+        }
+    } else if !is_handed_on {
         count_kind(s, &roce);
     }
     if roce.is_cnp() {
@@ -122,13 +130,14 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         pairing::snoop(s, p, &roce);
         return TcVerdict::Pass;
     }
+    let mut is_answered = false;
     if recovery::is_enabled(p) {
         let roce = settled(s, roce);
-        recovery::on_ingress(s, &roce);
+        is_answered = recovery::on_ingress(s, p, &roce);
     }
     if p.config.scalars.np_enable != 0 && roce.congests() {
-        let is_marked = roce.ecn().is_ce();
-        if is_marked {
+        let is_marked = roce.ecn().is_ce() || roce.is_trimmed;
+        if roce.ecn().is_ce() {
             let packets = roce.segments().packets;
             s.env().count_many(Stat::NpEcnMarked, packets);
         }
@@ -136,7 +145,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             np::on_data(s, p, &roce, is_marked);
         }
     }
-    TcVerdict::Pass
+    if is_answered { TcVerdict::Drop } else { TcVerdict::Pass }
 }
 
 /// TC egress hook: turns NP clones into CNPs; classifies, marks (CP) and paces (RP) other RoCE packets.
@@ -152,12 +161,12 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             return TcVerdict::Pass;
         }
     };
-    if s.mark() | np::FAST == p.port.cnp_mark | np::FAST && roce.congests() {
+    if is_clone(s, p) && roce.congests() {
         return np::become_cnp(s, p, &roce);
     }
     count_kind(s, &roce);
     if s.env().paces() && recovery::is_enabled(p) {
-        recovery::on_egress(s, &roce);
+        recovery::on_egress(s, p, &roce);
     }
     let roce = with_own_tos(s, p, roce);
     let class = class_of(p, roce.dscp());
@@ -204,13 +213,19 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 /// The reason is the counter of its class, already incremented, or `None` without parameters.
 #[inline(always)]
 fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
-    match classify(s) {
-        Ok(roce) => Ok((s.env().params().ok_or(None)?, settled(s, roce))),
-        Err(stat) => {
-            s.env().count(stat);
-            Err(Some(stat))
-        }
-    }
+    let stat = match classify_trimmed(s) {
+        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => Stat::Trimmed,
+        Ok(roce) => return Ok((s.env().params().ok_or(None)?, settled(s, roce))),
+        Err(stat) => stat,
+    };
+    s.env().count(stat);
+    Err(Some(stat))
+}
+
+/// Whether the packet is a clone that will become a CNP.
+#[inline(always)]
+fn is_clone<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
+    s.mark() | np::FAST == p.port.cnp_mark | np::FAST
 }
 
 /// Hides the parsed offsets from the verifier.

@@ -26,8 +26,11 @@
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
 //! name a lower PSN, which the stack ignores.
 
+pub mod responder;
+
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
+use responder::{Answer, Arrival, Responder};
 
 /// As [`Psn::distance_from`], for the words of the map.
 #[inline(always)]
@@ -61,7 +64,7 @@ pub struct Response {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// AETH syndrome of an ACK or NAK whose ICRC is correct; 256 for every other packet.
+    /// AETH syndrome of an ACK or NAK whose ICRC is correct, [`UNVERIFIED`] or [`TRIMMED`].
     pub syndrome: u32,
     /// Destination QPN, of this host.
     pub own_qpn: u32,
@@ -71,6 +74,37 @@ pub struct Response {
 
 /// `syndrome` of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
 pub(crate) const UNVERIFIED: u32 = 256;
+/// `syndrome` of a trimmed READ response.
+pub(crate) const TRIMMED: u32 = 257;
+
+/// Kinds of acknowledgement: bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
+const KIND: u32 = 0x60;
+const ACK: u32 = 0;
+const RNR: u32 = 0x20;
+const NAK: u32 = 0x60;
+/// All but the reserved bit of the syndrome.
+const SYNDROME: u32 = 0x7f;
+const PSN_SEQUENCE_ERROR: u32 = 0x60;
+
+/// First PSN that an acknowledgement does not cover: an ACK covers the packet that it names, a NAK those before it.
+#[inline(always)]
+const fn end_of(syndrome: u32, psn: u32) -> Option<u32> {
+    match syndrome & KIND {
+        ACK => Some(plus(psn, 1)),
+        RNR | NAK => Some(psn),
+        _ => None,
+    }
+}
+
+/// Time until which the responder has requested a delay, or after which it has ended the QP; 0 = neither.
+#[inline(always)]
+const fn hold_until(syndrome: u32, now_ns: u64) -> u64 {
+    match syndrome & KIND {
+        RNR => now_ns + RNR_NS,
+        NAK if syndrome & SYNDROME != PSN_SEQUENCE_ERROR => now_ns + ENDED_NS,
+        _ => 0,
+    }
+}
 
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
 #[repr(C)]
@@ -106,8 +140,10 @@ pub struct Requester {
     // Written at ingress.
     /// Last response.
     heard_ns: u64,
-    /// When a READ response arrived after a gap; 0 = no gap.
+    /// When a READ response was last found missing, or the last one before it arrived; 0 = none is missing.
     gap_ns: u64,
+    /// Last announcement of a gap to `dcqcn run`.
+    signalled_ns: u64,
     /// No probe before this time: the responder asked for a delay, or has ended the QP.
     hold_ns: u64,
     /// Smoothed round-trip time (RFC 6298, §2); 0 = none measured.
@@ -124,8 +160,10 @@ pub struct Requester {
     udp_sport: u32,
     /// 1 after a NAK (PSN sequence error) of the responder, until the next progress.
     retrying: u32,
-    /// Explicit padding.
-    _pad2: u32,
+    /// PSN of the missing READ response.
+    gap_psn: u32,
+    /// Responder of the same QP.
+    responder: Responder,
 }
 
 /// Next step for a requester.
@@ -159,8 +197,10 @@ pub struct Sent {
     pub at_ns: u64,
 }
 
-/// Interval at which a sending requester is announced.
+/// Interval at which a sending requester or responder is announced.
 pub(crate) const ANNOUNCE_NS: u64 = 100_000_000;
+/// Minimum interval between announcements of gaps, which untrusted packets can cause.
+const SIGNAL_NS: u64 = 1_000_000;
 /// Silence before a probe while no round-trip time is known (RFC 6298, §2.1).
 const INITIAL_NS: u64 = 1_000_000_000;
 /// Longest silence before a probe, back-off included.
@@ -204,8 +244,40 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
         own_qpn: receiver as u32,
         udp_sport: (receiver >> 32) as u16,
     };
-    requester.on_response(&packet, now_ns);
-    0
+    requester.on_response(&packet, now_ns).into()
+}
+
+/// [`Requester::on_answer`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_answer(requester: *mut Requester, packet: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a reference only.
+    let Some(requester) = (unsafe { requester.as_mut() }) else {
+        return 0;
+    };
+    let packet = Answer {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: Psn::new(packet as u32).get(),
+        syndrome: (packet >> 32) as u32,
+    };
+    requester.on_answer(&packet, now_ns).into()
+}
+
+/// [`Requester::on_arrival`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_arrival(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a reference only.
+    let Some(requester) = (unsafe { requester.as_mut() }) else {
+        return 0;
+    };
+    let packet = Arrival {
+        psn: Psn::new(packet as u32).get(),
+        is_trimmed: packet >> 32 != 0,
+        own_qpn: receiver as u32,
+        udp_sport: (receiver >> 32) as u16,
+    };
+    requester.on_arrival(&packet, now_ns).into()
 }
 
 impl Requester {
@@ -226,6 +298,7 @@ impl Requester {
         _pad: 0,
         heard_ns: 0,
         gap_ns: 0,
+        signalled_ns: 0,
         hold_ns: 0,
         srtt_ns: 0,
         rttvar_ns: 0,
@@ -234,7 +307,8 @@ impl Requester {
         own_qpn: 0,
         udp_sport: 0,
         retrying: 0,
-        _pad2: 0,
+        gap_psn: 0,
+        responder: Responder::NEW,
     };
 
     /// [`Self::on_request`], verified once by the kernel.
@@ -247,10 +321,26 @@ impl Requester {
 
     /// [`Self::on_response`], verified once by the kernel.
     #[inline(always)]
-    pub(crate) fn follow_response(&mut self, packet: &Response, now_ns: u64) {
+    pub(crate) fn follow_response(&mut self, packet: &Response, now_ns: u64) -> bool {
         let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
         let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        dcqcn_on_response(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns);
+        dcqcn_on_response(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
+    }
+
+    /// [`Self::on_answer`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
+        let Answer { opcode, psn, syndrome } = *packet;
+        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_answer(self, word, now_ns) != 0
+    }
+
+    /// [`Self::on_arrival`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
+        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
+        let word = u64::from(is_trimmed) << 32 | u64::from(psn);
+        dcqcn_on_arrival(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
     /// State at a first packet with this PSN: nothing is known of those before it.
@@ -302,11 +392,44 @@ impl Requester {
         if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
             self.mtu = packet.bytes;
         }
-        if self.announced_ns != 0 && now_ns.wrapping_sub(self.announced_ns) < ANNOUNCE_NS {
-            return false;
+        self.announces(now_ns)
+    }
+
+    /// Whether to announce the QP now, as seen at egress.
+    #[inline(always)]
+    const fn announces(&mut self, now_ns: u64) -> bool {
+        let is_due = self.announced_ns == 0 || now_ns.wrapping_sub(self.announced_ns) >= ANNOUNCE_NS;
+        if is_due {
+            self.announced_ns = now_ns;
         }
-        self.announced_ns = now_ns;
-        true
+        is_due
+    }
+
+    /// Whether a gap may be announced now, as seen at ingress.
+    #[inline(always)]
+    const fn signals(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns.wrapping_sub(self.signalled_ns) >= SIGNAL_NS;
+        if is_due {
+            self.signalled_ns = now_ns;
+        }
+        is_due
+    }
+
+    /// Follows a response of this host. Returns whether to announce the QP to `dcqcn run`.
+    pub(crate) const fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
+        self.responder.on_answer(packet, now_ns);
+        self.announces(now_ns)
+    }
+
+    /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
+    pub(crate) const fn on_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
+        self.responder.on_arrival(packet, now_ns) && self.signals(now_ns)
+    }
+
+    /// Stores the first bytes of a trimmed request's frame, its MAC addresses.
+    #[inline(always)]
+    pub(crate) const fn set_macs(&mut self, macs: &[u8; 12]) {
+        self.responder.macs = *macs;
     }
 
     /// The announcement was lost: the next packet makes another one.
@@ -363,21 +486,25 @@ impl Requester {
         self.read_bytes = 0;
     }
 
-    /// Follows a response packet.
-    pub(crate) const fn on_response(&mut self, packet: &Response, now_ns: u64) {
+    /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
+    pub(crate) const fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
         let psn = packet.psn;
         if self.sent_ns == 0 {
-            return;
+            return false;
         }
+        if packet.syndrome == TRIMMED {
+            return self.on_missing(psn, now_ns);
+        }
+        let mut has_gap = false;
         if packet.syndrome != UNVERIFIED {
             if self.own_qpn != 0 && self.own_qpn != packet.own_qpn {
                 // Another QP of this host talks to that QP now.
                 self.sent_ns = 0;
-                return;
+                return false;
             }
             self.on_verified(packet, now_ns);
         } else {
-            self.on_read_response(packet.opcode, psn, now_ns);
+            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
         }
         self.heard_ns = now_ns;
         self.udp_sport = packet.udp_sport as u32;
@@ -385,23 +512,15 @@ impl Requester {
             self.measure(now_ns.saturating_sub(self.timed_ns));
             self.timed_ns = 0;
         }
+        has_gap
     }
 
     /// ACK or NAK with a correct ICRC.
     #[inline(always)]
     const fn on_verified(&mut self, packet: &Response, now_ns: u64) {
-        /// Bits 5 and 6 of the syndrome (IBTA vol. 1, 9.7.5.2).
-        const KIND: u32 = 0x60;
-        const ACK: u32 = 0;
-        const RNR: u32 = 0x20;
-        const NAK: u32 = 0x60;
-        const PSN_SEQUENCE_ERROR: u32 = 0x60;
-        let syndrome = packet.syndrome & 0x7f;
-        // An ACK covers the packet that it names, a NAK those before it.
-        let end = match syndrome & KIND {
-            ACK => plus(packet.psn, 1),
-            RNR | NAK => packet.psn,
-            _ => return,
+        let syndrome = packet.syndrome & SYNDROME;
+        let Some(end) = end_of(syndrome, packet.psn) else {
+            return;
         };
         if distance(self.next, end) > 0 {
             // It names a packet that was never sent.
@@ -415,27 +534,41 @@ impl Requester {
         if syndrome == PSN_SEQUENCE_ERROR {
             self.retrying = 1;
         }
-        if syndrome & KIND == RNR {
-            self.hold_ns = now_ns + RNR_NS;
-        } else if syndrome & KIND == NAK && syndrome != PSN_SEQUENCE_ERROR {
-            self.hold_ns = now_ns + ENDED_NS;
+        let hold_ns = hold_until(syndrome, now_ns);
+        if hold_ns != 0 {
+            self.hold_ns = hold_ns;
         }
     }
 
-    /// READ response or atomic acknowledgement, ICRC not verified.
+    /// READ response or atomic acknowledgement, ICRC not verified. Returns whether to announce a gap.
     #[inline(always)]
-    const fn on_read_response(&mut self, opcode: Opcode, psn: u32, now_ns: u64) {
+    const fn on_read_response(&mut self, opcode: Opcode, psn: u32, now_ns: u64) -> bool {
         let continues =
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let ahead = distance(self.read_next, psn);
         if ahead > 0 && continues {
-            if self.gap_ns == 0 {
-                self.gap_ns = now_ns;
-            }
-        } else if ahead >= 0 {
-            self.read_next = plus(psn, 1);
-            (self.gap_ns, self.retrying) = (0, 0);
+            return self.on_missing(self.read_next, now_ns);
         }
+        if ahead >= 0 {
+            self.read_next = plus(psn, 1);
+            self.retrying = 0;
+            if self.gap_ns != 0 {
+                // Trimmed packets overtake the data before them.
+                self.gap_ns = if distance(self.read_next, self.gap_psn) >= 0 { now_ns } else { 0 };
+            }
+        }
+        false
+    }
+
+    /// This READ response will not arrive. Returns whether to announce that.
+    #[inline(always)]
+    const fn on_missing(&mut self, psn: u32, now_ns: u64) -> bool {
+        let is_outstanding = distance(self.read_next, psn) >= 0 && distance(psn, self.reads_end) > 0;
+        if self.gap_ns != 0 || !is_outstanding {
+            return false;
+        }
+        (self.gap_ns, self.gap_psn) = (now_ns, psn);
+        self.signals(now_ns)
     }
 
     /// RFC 6298, §2.2 and §2.3.
@@ -495,6 +628,35 @@ impl Requester {
         self.sent_ns.max(self.heard_ns)
     }
 
+    /// Last packet of requester or responder.
+    #[must_use]
+    pub fn last_used_ns(&self) -> u64 {
+        self.last_ns().max(self.responder.answered_ns())
+    }
+
+    /// Whether the QP has sent requests.
+    #[must_use]
+    pub const fn has_sent(&self) -> bool {
+        self.sent_ns != 0
+    }
+
+    /// Responder of the same QP.
+    #[must_use]
+    pub const fn responder(&self) -> &Responder {
+        &self.responder
+    }
+
+    /// The next step for trimmed requests to this QP: [`Action::Nak`] is for the peer. `sent_ns`: the last such NAK; 0 = none.
+    #[must_use]
+    pub fn answer(&self, settings: Settings, now_ns: u64, sent_ns: u64) -> Action {
+        self.responder.action(self.srtt_ns.max(settings.floor_ns), self.reordering_ns(), now_ns, sent_ns)
+    }
+
+    /// Time within which reordered packets arrive: a part of a round trip (RFC 8985, §6.2).
+    fn reordering_ns(&self) -> u64 {
+        (self.srtt_ns / 4).max(MIN_REORDERING_NS)
+    }
+
     /// Whether a later packet is announced again, so that `dcqcn run` may forget an idle requester.
     #[must_use]
     pub const fn is_announced_again(&self, now_ns: u64) -> bool {
@@ -533,7 +695,7 @@ impl Requester {
     #[must_use]
     pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {
         let Sent { probes, at_ns: probed_ns } = sent;
-        if !self.owes_data() && !self.owes_reads() {
+        if !self.has_sent() || !self.owes_data() && !self.owes_reads() {
             return Action::Idle;
         }
         let silence_ns = match self.srtt_ns {
@@ -544,9 +706,8 @@ impl Requester {
         let silence_ns = silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS);
         let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
         if self.gap_ns != 0 && probes == 0 && self.owes_reads() {
-            // A later response proves the loss; what was only reordered arrives within a part of a round trip
-            // (RFC 8985, §6.2).
-            due_ns = due_ns.min(self.gap_ns + (self.srtt_ns / 4).max(MIN_REORDERING_NS));
+            // A later response proves the loss, or the headers of this one.
+            due_ns = due_ns.min(self.gap_ns + self.reordering_ns());
         }
         due_ns = due_ns.max(self.hold_ns);
         if probed_ns != 0 {

@@ -131,7 +131,7 @@ stats! {
     PairLimited = "pairs_limited",
     /// RoCEv2 packets with a vendor opcode (0xc0 to 0xff), as in multipath transports: passed, not inspected.
     VendorBth = "vendor_bth",
-    /// RoCEv2 packets trimmed by a switch: the IP length is shorter than the UDP length, or the packet ends after the BTH but before its IP length. Passed, not inspected.
+    /// RoCEv2 packets trimmed by a switch: the IP length is shorter than the UDP length, or the packet ends after the BTH but before its IP length. Passed, not inspected, without `trim_nak`.
     Trimmed = "trimmed_packets",
     /// Ultra Ethernet transport packets (UDP port 4793): passed, not inspected.
     Uet = "uet_packets",
@@ -153,16 +153,18 @@ stats! {
     TosSet = "tos_set_packets",
     /// Probes delivered to the host's own stack after silence of a reliable connection (`tail_loss_probe`).
     TailLossProbe = "tail_loss_probes",
-    /// Probes that the kernel did not deliver.
+    /// Probes, and NAKs for trimmed packets, that the kernel did not deliver.
     TailLossProbeFailed = "tail_loss_probes_failed",
     /// Acknowledgements with a wrong ICRC: they change nothing (`tail_loss_probe`).
     AckInvalid = "ack_icrc_errors",
-    /// Request packets of connections for which the table of requesters has no room (`tail_loss_probe`).
+    /// Packets of connections for which the table of requesters has no room (`tail_loss_probe`, `trim_nak`).
     RequestersFull = "requesters_full",
     /// Data packets that this congestion point trimmed (`trim_dscp_value`).
     CpTrimmed = "cp_trimmed_packets",
     /// Data packets beyond `queue_limit` that passed untrimmed because of `trim_share`.
     CpTrimLimited = "cp_trim_limited",
+    /// NAKs sent for trimmed requests (`trim_nak`).
+    NpTrimNak = "np_trim_naks",
 }
 
 #[cfg(test)]

@@ -107,12 +107,13 @@ pub static HANDED: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static CUTS: RingBuf = RingBuf::with_byte_size(CUTS_BYTES, 0);
 
-/// Requesters of this host's reliable connections, for the tail-loss probe. Not preallocated: empty while that is off.
+/// Requesters and responders of this host's reliable connections, for loss recovery. Not preallocated: empty while that
+/// is off.
 #[map]
 pub static REQUESTERS: HashMap<FlowId, Requester> =
     HashMap::with_max_entries(DEFAULT_FLOWS, BPF_F_NO_PREALLOC);
 
-/// Sending requesters, announced to the daemon.
+/// QPs that send, or have a gap, announced to the daemon.
 #[map]
 pub static REQUESTS: RingBuf = RingBuf::with_byte_size(REQUESTS_BYTES, 0);
 

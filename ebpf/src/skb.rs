@@ -101,17 +101,22 @@ pub fn run_expire(ctx: &TcContext) -> i32 {
     expire(table, index, (u64::from(before_high) << 32) | u64::from(before_low)) as i32
 }
 
-/// Receives the packet on an interface as if it had come from the wire. It never leaves the host.
+/// Receives the packet on an interface as if it had come from the wire, or sends it there, according to the flags.
 #[inline(always)]
 pub fn run_probe(ctx: &TcContext) -> i32 {
     let skb: *mut __sk_buff = ctx.as_ptr().cast();
     // SAFETY: the program's own context.
     unsafe {
-        let [ifindex, mark, ..] = (*skb).cb;
+        let [ifindex, mark, flags, ..] = (*skb).cb;
         (*skb).cb = [0; 5];
         (*skb).mark = mark;
-        let error = bpf_clone_redirect(skb, ifindex, u64::from(BPF_F_INGRESS)) as i32;
-        count(Hook::Ingress, if error == 0 { Stat::TailLossProbe } else { Stat::TailLossProbeFailed }, 1);
+        let error = bpf_clone_redirect(skb, ifindex, u64::from(flags)) as i32;
+        let stat = match error {
+            0 if flags == BPF_F_INGRESS => Stat::TailLossProbe,
+            0 => Stat::NpTrimNak,
+            _ => Stat::TailLossProbeFailed,
+        };
+        count(Hook::Ingress, stat, 1);
         error
     }
 }

@@ -7,7 +7,7 @@ use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad, Req};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
-use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
+use dcqcn_common::wire::ipv4::{CHECKSUM_AT, Ipv4, Ipv4Repr, header_checksum};
 use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
 use dcqcn_common::wire::{cnp, icrc};
@@ -138,6 +138,24 @@ impl Roce {
             *byte = syndrome;
         }
         seal(&mut out, self.l3());
+        out
+    }
+
+    /// The frame cut to its headers, with its IP length adjusted or all lengths kept.
+    #[must_use]
+    pub fn trimmed(&self, keeps_lengths: bool) -> Vec<u8> {
+        let mut out = self.frame();
+        out.truncate(self.bth() + Bth::LEN + self.opcode.ext_len());
+        if !keeps_lengths {
+            let (l3, len) = (self.l3(), out.len() - self.l3());
+            if self.v6 {
+                out[l3 + 4..][..2].copy_from_slice(&((len - Ipv6::LEN) as u16).to_be_bytes());
+            } else {
+                out[l3 + 2..][..2].copy_from_slice(&(len as u16).to_be_bytes());
+                let sum = out[l3..].first_chunk().map_or(0, header_checksum);
+                out[l3 + CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
         out
     }
 

@@ -1,31 +1,51 @@
-//! Tail-loss probe: follows the requests that this host sends and the responses it receives; see [`crate::recovery`].
+//! Loss recovery: follows the requests and responses that this host sends and receives; see [`crate::recovery`].
 
-use super::{Env, Skb};
-use crate::classify::{Frame, Roce};
+use super::{Env, Skb, np};
+use crate::classify::Roce;
 use crate::flow::{FlowId, QpId};
 use crate::params::{Params, TAIL_LOSS_PROBE_OFF};
-use crate::recovery::{Request, Response, UNVERIFIED};
+use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
+use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
-use crate::wire::ext::Reth;
+use crate::wire::ext::{Aeth, Reth};
 use crate::wire::icrc;
 use crate::wire::udp::Udp;
 
 /// Whether the parameters enable probes.
 #[inline(always)]
-pub(super) fn is_enabled(p: &Params) -> bool {
+fn probes(p: &Params) -> bool {
     p.config.scalars.tail_loss_probe != TAIL_LOSS_PROBE_OFF
 }
 
-/// Follows a request packet of this host's RC queue pairs.
+/// Whether the parameters enable NAKs for trimmed requests.
 #[inline(always)]
-pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
-    let is_request = roce.opcode.is_rc() && (roce.class == Class::Data || roce.class == Class::Request);
+fn answers_trims(p: &Params) -> bool {
+    p.config.scalars.trim_nak != 0
+}
+
+/// Whether the parameters enable either.
+#[inline(always)]
+pub(super) fn is_enabled(p: &Params) -> bool {
+    probes(p) || answers_trims(p)
+}
+
+/// Follows a packet of this host's RC queue pairs.
+#[inline(always)]
+pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
+    let is_request = roce.class == Class::Data || roce.class == Class::Request;
+    let is_answer = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
+    let is_followed = is_request && probes(p) || is_answer && answers_trims(p);
     // A forwarded packet has an ingress interface; a datagram socket's packet belongs to no QP.
-    if !is_request || roce.packets != 1 || s.ingress_ifindex() != 0 || s.is_from_process() {
+    if !is_followed
+        || !roce.opcode.is_rc()
+        || roce.packets != 1
+        || s.ingress_ifindex() != 0
+        || s.is_from_process()
+    {
         return;
     }
-    let Some(request) = request(s, roce) else {
+    let Some(Request { opcode, psn, ack_request, bytes }) = request(s, p, roce) else {
         return;
     };
     let Some(id) = roce.flow(s) else {
@@ -36,7 +56,13 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
     match s.env().requester(
         true,
         #[inline(always)]
-        |requester| requester.follow_request(&request, now_ns),
+        |requester| {
+            if is_answer {
+                requester.follow_answer(&Answer { opcode, psn, syndrome: bytes }, now_ns)
+            } else {
+                requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns)
+            }
+        },
     ) {
         Some(true) => {
             if !s.env().announce_requester() {
@@ -52,17 +78,30 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
     }
 }
 
+/// The request; `bytes` of an ACK or NAK is its syndrome.
 #[inline(always)]
-fn request<F: Frame>(frame: &mut F, roce: &Roce) -> Option<Request> {
+fn request<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<Request> {
     let is_read = roce.opcode == Opcode::RC_RDMA_READ_REQUEST;
+    let is_ack = roce.opcode == Opcode::RC_ACKNOWLEDGE;
     let end = roce.bth() + Bth::LEN;
     if is_read {
-        frame.pull(end + Reth::LEN);
+        s.pull(end + Reth::LEN);
     }
-    let bth = Bth::new(frame.header(roce.bth())?);
+    if is_ack {
+        s.pull(end + Aeth::LEN);
+    }
+    let bth = Bth::new(s.header(roce.bth())?);
     let (psn, ack_request) = (bth.psn(), bth.ack_request());
     let bytes = if is_read {
-        Reth::new(frame.header(end)?).dma_len()
+        Reth::new(s.header(end)?).dma_len()
+    } else if is_ack {
+        let &[syndrome] = s.header(end)?;
+        if s.mark() == p.port.cnp_mark {
+            s.set_mark(0);
+            OWN_NAK
+        } else {
+            syndrome.into()
+        }
     } else {
         let headers = match roce.opcode {
             Opcode::RC_RDMA_WRITE_FIRST => Reth::LEN,
@@ -74,38 +113,58 @@ fn request<F: Frame>(frame: &mut F, roce: &Roce) -> Option<Request> {
     Some(Request { opcode: roce.opcode, psn, ack_request, bytes })
 }
 
-/// Follows a response to this host's RC queue pairs.
+/// Follows a packet to this host's RC queue pairs. Returns whether it is trimmed and will be answered.
 #[inline(always)]
-pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
-    let is_response =
-        roce.opcode.is_rc() && (roce.class == Class::Acknowledge || roce.class == Class::ReadResponse);
-    if !is_response || roce.packets != 1 {
-        return;
+pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+    let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
+    let is_request = roce.is_trimmed || roce.opcode.starts_request();
+    let is_followed = if is_response { probes(p) } else { is_request && answers_trims(p) };
+    if !is_followed || !roce.opcode.is_rc() || roce.packets != 1 {
+        return false;
     }
     let Some((peer, own)) = roce.addresses(s) else {
-        return;
+        return false;
     };
     let vlan = roce.vlan;
     let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else {
-        return;
+        return false;
     };
     *s.env().lookup_key() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
-    let Some(response) = response(s, roce) else {
-        return;
+    let Some(Response { opcode, psn, syndrome, own_qpn, udp_sport }) = response(s, roce) else {
+        return false;
+    };
+    let is_trimmed = roce.is_trimmed;
+    // Its answer swaps the addresses.
+    let Some(macs) = s.header(0).copied().filter(|_| !is_trimmed || np::is_between_hosts(s, roce)) else {
+        return false;
     };
     let now_ns = s.env().now_ns();
-    s.env().requester(
+    let announces = s.env().requester(
         false,
         #[inline(always)]
-        |requester| requester.follow_response(&response, now_ns),
+        |requester| {
+            if is_response {
+                let response = Response { opcode, psn, syndrome, own_qpn, udp_sport };
+                return requester.follow_response(&response, now_ns);
+            }
+            if is_trimmed {
+                requester.set_macs(&macs);
+            }
+            requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns)
+        },
     );
+    if announces == Some(true) {
+        // If the ring is full, the next packet at egress announces it.
+        s.env().announce_requester();
+    }
+    is_trimmed && announces.is_some()
 }
 
 /// The response; `None` if it is an ACK or NAK with a wrong ICRC.
 #[inline(always)]
 fn response<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<Response> {
     let is_ack = roce.opcode == Opcode::RC_ACKNOWLEDGE;
-    let mut syndrome = UNVERIFIED;
+    let mut syndrome = if roce.is_trimmed { TRIMMED } else { UNVERIFIED };
     if is_ack {
         s.pull(roce.l3 + if roce.v6 { icrc::V6_ACK_LEN } else { icrc::V4_ACK_LEN });
         let verified = if roce.v6 {

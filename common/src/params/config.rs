@@ -188,6 +188,8 @@ parameters! {
         trim_dscp_value = TRIM_OFF, "trim_dscp_value", Unit::Count, 0, TRIM_OFF, "";
         /// Maximum share of the link that trimmed packets use; data beyond it passes untrimmed.
         trim_share_ppm = 250_000, "trim_share", Unit::PartsPerMillion, 1_000, 1_000_000, "More losses are reported, less room for data.";
+        /// Answer received trimmed data and drop it (`dcqcn run`): requests by a NAK, READ responses by a probe; it counts as CE-marked.
+        trim_nak = 0, "trim_nak", Unit::Switch, 0, 1, "";
     }
 }
 

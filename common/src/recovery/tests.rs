@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
+use super::responder::OWN_NAK;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -99,6 +100,51 @@ fn lost_read_response_probed_beyond_the_read() {
     assert_eq!(requester.action(RULES, at_ns + 2 * MS, recent, 0), Action::At(at_ns + 10 * MS), "too soon");
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 21), at_ns);
     assert_eq!(requester.action(RULES, at_ns + 2 * MS, NONE, 0), Action::At(at_ns + 20 * MS));
+}
+
+/// A READ of four responses, of which the first has arrived, after READs that have shown the path MTU.
+fn reading() -> Requester {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_FIRST, 10, MTU), 3 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 3 * MS);
+    requester.on_response(&ack(11), 4 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 4 * MTU), 10 * MS);
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 12), 11 * MS);
+    assert_eq!(requester.next(), 16);
+    requester
+}
+
+#[test]
+fn trimmed_read_response_is_probed_after_earlier_ones() {
+    let trimmed =
+        |psn| Response { syndrome: TRIMMED, ..read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn) };
+    let mut requester = reading();
+    for psn in [11, 16] {
+        assert!(!requester.on_response(&trimmed(psn), 12 * MS), "not of this READ");
+    }
+    // The last two are trimmed, and overtake the one before them.
+    assert!(requester.on_response(&trimmed(14), 12 * MS));
+    assert!(!requester.on_response(&trimmed(15), 12 * MS));
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13), 14 * MS);
+    assert_eq!(requester.action(RULES, 14 * MS, NONE, 0), Action::At(15 * MS));
+    assert_eq!(requester.action(RULES, 15 * MS, NONE, 0), Action::Nak(16));
+    // It is retransmitted.
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 14), 16 * MS);
+    assert_eq!(requester.action(RULES, 17 * MS, NONE, 0), Action::At(36 * MS));
+}
+
+#[test]
+fn gaps_are_announced_once_per_millisecond() {
+    let beyond = read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 14);
+    let missing = read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13);
+    let last = read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, 15);
+    for (at_ns, announces) in [(12 * MS + 1, false), (13 * MS, true)] {
+        let mut requester = reading();
+        assert!(requester.on_response(&beyond, 12 * MS));
+        assert!(!requester.on_response(&missing, 12 * MS));
+        assert_eq!(requester.on_response(&last, at_ns), announces);
+        assert_eq!(requester.action(RULES, 20 * MS, NONE, 0), Action::Nak(16));
+    }
 }
 
 #[test]
@@ -251,56 +297,55 @@ impl Stack {
         self.next = self.next.max(self.expected);
     }
 
+    /// Completes the SENDs and WRITEs before `psn`, and returns the message that uses it; retries a READ before it.
+    fn message_at(&mut self, psn: u64) -> Option<Message> {
+        loop {
+            let oldest = self.oldest()?;
+            if psn < oldest.end {
+                return Some(oldest);
+            }
+            if oldest.is_read {
+                self.retry();
+                return None;
+            }
+            self.complete(oldest);
+        }
+    }
+
     /// An ACK, a NAK or an RNR NAK, by syndrome.
     fn on_ack(&mut self, psn: u64, syndrome: u8) {
-        while let Some(oldest) = self.oldest() {
-            if psn >= oldest.end {
-                if oldest.is_read {
-                    self.retry();
-                    return;
-                }
-                self.complete(oldest);
-                continue;
-            }
-            let is_ahead = psn > self.expected;
-            if psn < self.expected || is_ahead && oldest.is_read {
-                return;
-            }
-            if syndrome == RNR_NAK {
-                self.go_back();
-            } else if syndrome == NAK {
-                self.expected = psn;
-                self.retry();
-            } else if !oldest.is_read {
-                self.is_retrying = false;
-                self.expected = psn + 1;
-                if self.expected == oldest.end {
-                    self.complete(oldest);
-                }
-            }
+        let Some(oldest) = self.message_at(psn) else {
             return;
+        };
+        if psn < self.expected || psn > self.expected && oldest.is_read {
+            return;
+        }
+        if syndrome == RNR_NAK {
+            self.go_back();
+        } else if syndrome == NAK {
+            self.expected = psn;
+            self.retry();
+        } else if !oldest.is_read {
+            self.advance(psn, oldest);
         }
     }
 
     fn on_read_response(&mut self, psn: u64) {
-        while let Some(oldest) = self.oldest() {
-            if psn >= oldest.end {
-                if oldest.is_read {
-                    self.retry();
-                    return;
-                }
-                self.complete(oldest);
-                continue;
-            }
-            if oldest.is_read && psn == self.expected.max(oldest.first) {
-                self.is_retrying = false;
-                self.expected = psn + 1;
-                self.next = self.next.max(self.expected);
-                if self.expected == oldest.end {
-                    self.complete(oldest);
-                }
-            }
-            return;
+        if let Some(oldest) = self.message_at(psn)
+            && oldest.is_read
+            && psn == self.expected.max(oldest.first)
+        {
+            self.next = self.next.max(psn + 1);
+            self.advance(psn, oldest);
+        }
+    }
+
+    /// `psn` of the oldest message is acknowledged or answered.
+    fn advance(&mut self, psn: u64, oldest: Message) {
+        self.is_retrying = false;
+        self.expected = psn + 1;
+        if self.expected == oldest.end {
+            self.complete(oldest);
         }
     }
 }
@@ -308,8 +353,9 @@ impl Stack {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, and whenever probes are sent: no SEND completes that the responder has not accepted, no READ
-    /// without all of its responses, and everything completes in the end.
+    /// Whatever is lost, trimmed or forged, and whenever probes and NAKs are sent: no SEND completes that the responder
+    /// has not accepted, no READ without all of its responses, and everything completes in the end. No NAK names a PSN
+    /// beyond those accepted.
     #[test]
     fn only_accepted_messages_complete(
         start in any::<u32>(),
@@ -317,11 +363,17 @@ proptest! {
         lost in proptest::collection::vec(0u8..6, 0..600),
         probes in proptest::collection::vec(any::<bool>(), 0..200),
         unseen in proptest::collection::vec(0u8..20, 0..100),
+        trims in proptest::collection::vec(any::<bool>(), 0..200),
+        naks in proptest::collection::vec(any::<bool>(), 0..200),
+        forged in proptest::collection::vec((0u8..8, -4i64..12), 0..200),
     ) {
         let psn = |packet: u64| Psn24(start).at(packet);
         let mut stack = Stack::default();
         let (mut requester, mut accepted, mut now_ns) = (Requester::NEW, 0u64, MS);
+        // The QP of the other host.
+        let mut far = Requester::NEW;
         let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
+        let (mut trims, mut naks, mut forged) = (trims.into_iter(), naks.into_iter(), forged.into_iter());
         let mut kinds = VecDeque::from(kinds);
         let mut responded = Vec::<u64>::new();
         let (mut idle, mut sent) = (0, NONE);
@@ -355,7 +407,16 @@ proptest! {
                 if unseen.next() != Some(0) {
                     requester.on_request(&packet, now_ns);
                 }
-                if lost.next() != Some(0) {
+                let mut arrival = Arrival { psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
+                if lost.next() == Some(0) {
+                    arrival.is_trimmed = true;
+                    if !message.is_read && trims.next() == Some(true) {
+                        far.on_arrival(&arrival, now_ns);
+                    }
+                } else {
+                    if message.is_read || at == message.first {
+                        far.on_arrival(&arrival, now_ns);
+                    }
                     if at > accepted {
                         responses.push((accepted, 2));
                     } else if message.is_read {
@@ -370,7 +431,18 @@ proptest! {
                 idle += 1;
             }
             for (packet, kind) in responses {
+                let syndrome = if kind == 2 { NAK } else { ACK };
+                if unseen.next() != Some(0) {
+                    let opcode =
+                        if kind == 0 { Opcode::RC_RDMA_READ_RESPONSE_MIDDLE } else { Opcode::RC_ACKNOWLEDGE };
+                    far.on_answer(&Answer { opcode, psn: psn(packet), syndrome: syndrome.into() }, now_ns + 1);
+                }
                 if lost.next() == Some(0) {
+                    if kind == 0 && trims.next() == Some(true) {
+                        let opcode = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+                        let trimmed = Response { syndrome: TRIMMED, ..read_response(opcode, psn(packet)) };
+                        requester.on_response(&trimmed, now_ns);
+                    }
                     continue;
                 }
                 if kind == 0 {
@@ -385,23 +457,40 @@ proptest! {
                     responded.push(packet);
                     stack.on_read_response(packet);
                 } else {
-                    let syndrome = if kind == 2 { NAK } else { ACK };
                     requester.on_response(&nak(psn(packet), syndrome.into()), now_ns);
                     stack.on_ack(packet, syndrome);
                 }
             }
+            if let Some((kind @ 0..3, ahead)) = forged.next() {
+                let packet = accepted.saturating_add_signed(ahead);
+                let own_qpn = if kind == 0 { QPN + 1 } else { QPN };
+                let arrival = Arrival { psn: psn(packet), is_trimmed: kind != 1, own_qpn, udp_sport: 1 };
+                far.on_arrival(&arrival, now_ns + 2);
+            }
+            // At any time: what matters is the PSN.
+            let rules = Settings { limit: 0, floor_ns: 0 };
+            let packet_of = |psn24: u32, near: u64| {
+                near.checked_add_signed(i64::from(distance(psn(near), psn24))).unwrap_or(0)
+            };
+            if naks.next() == Some(true)
+                && let Action::Nak(named) = far.answer(rules, now_ns + 20_000 * MS, 0)
+            {
+                let packet = packet_of(named, accepted);
+                prop_assert!(packet <= accepted, "NAK of {packet}, {accepted} accepted");
+                far.on_answer(&Answer { opcode: Opcode::RC_ACKNOWLEDGE, psn: named, syndrome: OWN_NAK }, now_ns + 3);
+                if lost.next() != Some(0) {
+                    requester.on_response(&nak(named, NAK.into()), now_ns);
+                    stack.on_ack(packet, NAK);
+                }
+            }
             if probes.next() == Some(true) {
-                // At any time: what matters is the PSN.
-                let rules = Settings { limit: 0, floor_ns: 0 };
                 let (probe, syndrome) = match requester.action(rules, now_ns + 20_000 * MS, sent, 0) {
                     Action::Nak(psn) => (psn, NAK),
                     Action::RnrNak(psn) => (psn, RNR_NAK),
                     _ => continue,
                 };
                 sent.probes = (sent.probes + 1) % 3;
-                let near = accepted.max(stack.end());
-                let ahead = i64::from(distance(psn(near), probe));
-                stack.on_ack(near.checked_add_signed(ahead).unwrap_or(0), syndrome);
+                stack.on_ack(packet_of(probe, accepted.max(stack.end())), syndrome);
             }
             for message in &stack.messages[..stack.completed] {
                 if message.is_read {

@@ -24,39 +24,55 @@ pub struct Nak {
     pub psn: u32,
     /// UDP source port.
     pub udp_sport: u16,
+    /// DSCP and ECN.
+    pub tos: u8,
     /// Kind of NAK.
     pub syndrome: Syndrome,
 }
 
-/// Writes the NAK that the receiver of `flow` would send to its sender, whose MAC address is `mac`; returns the frame.
+/// MAC addresses of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Macs {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+}
+
+/// Writes the NAK that the receiver of `flow` sends to its sender, with these MAC addresses; returns the frame.
 ///
 /// `None` if the flow has two VLAN tags, because the outer tag's protocol is unknown.
-pub fn emit<'a>(out: &'a mut [u8; MAX_LEN], flow: &FlowId, mac: MacAddr, nak: &Nak) -> Option<&'a [u8]> {
+pub fn emit<'a>(
+    out: &'a mut [u8; MAX_LEN],
+    flow: &FlowId,
+    Macs { dst, src }: Macs,
+    nak: &Nak,
+) -> Option<&'a [u8]> {
     let vid = u16::try_from(flow.receiver.vlan).ok().filter(|vid| *vid < 1 << 12)?;
     let is_v4 = matches!(flow.src, [0, 0, V4_MAPPED, _]);
     let network = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
     let tag_len = if vid == 0 { 0 } else { VlanTag::LEN };
     let ethertype = if vid == 0 { network } else { EtherType::VLAN };
     let (eth, rest) = out.split_first_chunk_mut()?;
-    EthernetRepr { dst: mac, src: mac, ethertype }.emit(eth);
+    EthernetRepr { dst, src, ethertype }.emit(eth);
     let (tag, l3) = rest.split_at_mut(tag_len);
     if let Some(tag) = tag.first_chunk_mut() {
         VlanTagRepr { pcp: 0, dei: false, vid, ethertype: network }.emit(tag);
     }
-    let (peer, own) = (bytes(flow.receiver.addr), bytes(flow.src));
+    let (from, to) = (bytes(flow.receiver.addr), bytes(flow.src));
+    let Nak { dest_qpn, psn, udp_sport, tos, syndrome } = *nak;
     let ip_len = if is_v4 {
-        let (Some(peer), Some(own)) = (peer.last_chunk(), own.last_chunk()) else {
+        let (Some(from), Some(to)) = (from.last_chunk(), to.last_chunk()) else {
             return None;
         };
-        Ipv4Repr::of_udp(0, *peer, *own, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
+        Ipv4Repr::of_udp(tos, *from, *to, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
         Ipv4::LEN
     } else {
-        Ipv6Repr::of_udp(0, peer, own, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
+        Ipv6Repr::of_udp(tos, from, to, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
         Ipv6::LEN
     };
     let l3 = l3.get_mut(..ip_len + UDP_LEN)?;
     let (udp, rest) = l3.get_mut(ip_len..)?.split_first_chunk_mut()?;
-    let Nak { dest_qpn, psn, udp_sport, syndrome } = *nak;
     UdpRepr { src_port: udp_sport, dst_port: udp::ROCE_V2_PORT, length: UDP_LEN as u16, checksum: 0 }
         .emit(udp);
     let (bth, rest) = rest.split_first_chunk_mut()?;
@@ -82,10 +98,12 @@ mod tests {
     use crate::flow::QpId;
     use crate::wire::ext::NakCode;
 
+    const MACS: Macs = Macs { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2] };
     const NAK: Nak = Nak {
         dest_qpn: 0x12,
         psn: 0x00ab_cdef,
         udp_sport: 49_152,
+        tos: 0xc0,
         syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
     };
 
@@ -98,8 +116,9 @@ mod tests {
         ] {
             let flow = FlowId { src, receiver: QpId { addr, qpn: 9, vlan } };
             let mut out = [0; MAX_LEN];
-            let frame = emit(&mut out, &flow, [2, 0, 0, 0, 0, 1], &NAK).unwrap();
+            let frame = emit(&mut out, &flow, MACS, &NAK).unwrap();
             assert!(icrc::verify(&frame[l3..]));
+            assert_eq!(frame[..12], [MACS.dst, MACS.src].concat());
             let syndrome = if src[0] == 0 {
                 icrc::syndrome_v4(frame[l3..].first_chunk().unwrap())
             } else {
@@ -113,7 +132,7 @@ mod tests {
     fn wrong_icrc_or_length_has_no_syndrome() {
         let flow = FlowId { src: mapped([1; 4]), receiver: QpId { addr: mapped([2; 4]), qpn: 9, vlan: 0 } };
         let mut out = [0; MAX_LEN];
-        let frame = emit(&mut out, &flow, [2; 6], &NAK).unwrap();
+        let frame = emit(&mut out, &flow, MACS, &NAK).unwrap();
         let good: [u8; 48] = *frame[14..].first_chunk().unwrap();
         assert_eq!(icrc::syndrome_v4(&good), Some(0x60));
         for at in (0..48).filter(|at| ![1, 8, 10, 11, 26, 27, 32].contains(at)) {
@@ -126,6 +145,6 @@ mod tests {
     #[test]
     fn two_tags_are_rejected() {
         let flow = FlowId { src: [1; 4], receiver: QpId { addr: [2; 4], qpn: 9, vlan: 0x00_1002 } };
-        assert_eq!(emit(&mut [0; MAX_LEN], &flow, [2; 6], &NAK), None);
+        assert_eq!(emit(&mut [0; MAX_LEN], &flow, MACS, &NAK), None);
     }
 }

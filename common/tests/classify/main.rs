@@ -176,7 +176,10 @@ fn every_field_read_at_its_offset() {
         // Each tag has VLAN ID 5.
         let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
         let class = opcode.class();
-        assert_eq!(roce, Roce { l3, v6, opcode, class, dest_qpn: QPN, tos: TOS, end, vlan, packets: 1 });
+        assert_eq!(
+            roce,
+            Roce { l3, v6, opcode, class, dest_qpn: QPN, tos: TOS, end, vlan, packets: 1, is_trimmed: false }
+        );
         assert_eq!((roce.udp(), roce.bth()), (udp, udp + Udp::LEN));
         assert_eq!((kind_of(&roce), roce.dscp(), roce.ecn()), (DATA, 26, Ecn::ECT0));
         let (src, dst) = if v6 { (words(SRC_V6), words(DST_V6)) } else { (mapped(SRC_V4), mapped(DST_V4)) };

@@ -6,6 +6,7 @@ mod np;
 mod packets;
 mod pairing;
 mod pfc;
+mod recovery;
 mod rp;
 mod tos;
 mod ways;

@@ -207,6 +207,22 @@ impl Lab {
         sysfs::read(&path)?.parse().with_context(|| path)
     }
 
+    /// Makes the bridge drop one in this many packets of these hosts at random; 0 = none.
+    pub fn lose(&self, hosts: &[u8], one_of: u32) -> Result<()> {
+        for host in hosts {
+            let port = self.port(*host);
+            let mut commands = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
+            if one_of != 0 {
+                commands += &format!(
+                    "; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass random \
+                     netrand drop {one_of}"
+                );
+            }
+            script_in(&self.switch, &commands)?;
+        }
+        Ok(())
+    }
+
     fn add_port(&self, host: u8) -> Result<()> {
         let (near, far) = (format!("h{host}"), format!("p{host}"));
         let near_end = VethEnd { name: &near, netns: None, mac: Some(mac(host)) };

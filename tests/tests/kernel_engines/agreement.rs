@@ -9,6 +9,7 @@ use dcqcn_common::params::{
     CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
     TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF,
 };
+use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
@@ -456,5 +457,70 @@ fn engines_agree_on_requesters() {
     config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_OFF;
     both.set_config(&config);
     both.process(Hook::Egress, now_ns, &Roce { dest_qpn: 0x77, ..Roce::default() }.frame(), &Meta::default());
+    assert_eq!(both.state().requesters, state.requesters);
+}
+
+/// Requests to this host, intact and trimmed in both forms, its responses, and trimmed READ responses.
+#[test]
+fn engines_agree_on_responders() {
+    let mut config = everything();
+    (config.scalars.tail_loss_probe, config.scalars.trim_nak) = (TAIL_LOSS_PROBE_FORCE, 1);
+    let Some(mut both) = Both::load("engines_agree_on_responders", 64, &config) else {
+        return;
+    };
+    let addr = |v6_, host| if v6_ { words(v6(host)) } else { mapped(v4(host)) };
+    for (is_v6, qpn) in [(false, 0x11), (false, 0x12), (true, 0x11), (true, 0x12)] {
+        let pair = Pair::new(qpn, PairSource::Static);
+        both.set_pair(&QpId { addr: addr(is_v6, 1), qpn: qpn + 0x100, vlan: 0 }, &pair);
+    }
+    let mark = both.params.port.cnp_mark;
+    let (mut now_ns, mut random, mut psn, mut dropped, mut cnps) = (START_NS, 9, 0xff_fff0, 0, 0);
+    let mut draw = |below: u32| {
+        random = rng::next(random);
+        rng::value(random) % below
+    };
+    for _ in 0..4_000 {
+        let (qpn, is_v6) = (0x11 + draw(3), draw(2) == 0);
+        let tags = if draw(4) == 0 { vec![(EtherType::VLAN, 0x6005)] } else { vec![] };
+        let own =
+            Roce { tags, v6: is_v6, dest_qpn: qpn, psn: psn & 0xff_ffff, payload: 64, ..Roce::default() };
+        // Responses of this host, and NAKs of the daemon.
+        let opcode = Opcode(0x0c + draw(8) as u8);
+        let frame = Roce { opcode, payload: 0, ..own.clone() }
+            .with_syndrome([0x1f, 0x00, 0x60, 0x2e, 0x61, 0x45][draw(6) as usize]);
+        let meta = Meta { mark: if draw(4) == 0 { mark } else { 0 }, ..Meta::default() };
+        if draw(2) == 0 && (meta.mark == 0 || opcode == Opcode::RC_ACKNOWLEDGE) {
+            both.process(Hook::Egress, now_ns, &frame, &meta);
+        }
+        psn += draw(3);
+        let (opcode, ecn) = (Opcode(draw(0x20) as u8), ECNS[draw(4) as usize]);
+        let psn = (own.psn + draw(4)) & 0xff_ffff;
+        let back = Roce { src: 2, dst: 1, opcode, dest_qpn: qpn + 0x100, psn, ecn, ..own };
+        let frame = match draw(4) {
+            0 | 1 => back.trimmed(draw(2) == 0),
+            2 => Roce { dest_qpn: draw(3), ..back }.trimmed(false),
+            _ => back.frame(),
+        };
+        let outcome = both.process(Hook::Ingress, now_ns + 1_000, &frame, &received());
+        dropped += u64::from(outcome.verdict == Verdict::Drop);
+        cnps += outcome.emitted.len();
+        now_ns += u64::from(draw(5_000_000));
+    }
+    let state = both.state();
+    assert!(dropped > 100 && cnps > 100, "{dropped} dropped, {cnps} CNPs");
+    let awaits = |now_ns, requester: &Requester| {
+        let rules = Settings { floor_ns: 1, limit: 0 };
+        matches!(requester.answer(rules, now_ns, 0), Action::Nak(_))
+    };
+    assert!(state.requesters.iter().any(|(_, requester)| awaits(now_ns + 20_000_000_000, requester)));
+    // Off: trimmed packets pass, and nothing is followed.
+    config.scalars.trim_nak = 0;
+    config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_OFF;
+    both.set_config(&config);
+    for keeps_lengths in [false, true] {
+        let trimmed = Roce { src: 2, dst: 1, dest_qpn: 0x111, ecn: Ecn::CE, ..Roce::default() };
+        let outcome = both.process(Hook::Ingress, now_ns, &trimmed.trimmed(keeps_lengths), &received());
+        assert_eq!((outcome.verdict, outcome.emitted.len()), (Verdict::Pass, 0));
+    }
     assert_eq!(both.state().requesters, state.requesters);
 }

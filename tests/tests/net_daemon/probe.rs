@@ -1,4 +1,4 @@
-//! The tail-loss probe, as the host's own stack receives it.
+//! Loss recovery: the tail-loss probe, as the host's own stack receives it, and the NAK, as the peer does.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -10,13 +10,14 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::ext::Aeth;
+use dcqcn_common::wire::ext::{Aeth, NakCode, Syndrome};
 use dcqcn_common::wire::icrc;
 use dcqcn_replay::Hook;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::packets::{Roce, mac, v4};
 use dcqcn_tests::skip::runnable;
+use dcqcn_tests::socket::RawSocket;
 
 /// QPN of the requester on host a; data is for QP 0x11.
 const OWN_QPN: u32 = 0x22;
@@ -100,5 +101,80 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     pair.a.set("a0", &["tail_loss_probe=off"])?;
     a.send(&request(14))?;
     assert_eq!(received(&stack, Duration::from_secs(1))?, None);
+    daemon.end()
+}
+
+/// The PSN of the next NAK that host b receives, from its QP's peer, and the time it took.
+fn nak(b: &RawSocket, patience: Duration) -> Result<Option<(u32, Duration)>> {
+    let start = Instant::now();
+    while let Some(frame) = b.receive(patience.saturating_sub(start.elapsed()))? {
+        let Some(packet) = frame.get(14..).filter(|packet| packet.get(28) == Some(&Opcode::RC_ACKNOWLEDGE.0))
+        else {
+            continue;
+        };
+        let bth = Bth::new(packet.get(28..).and_then(<[u8]>::first_chunk).context("no BTH")?);
+        if packet.get(40) == Some(&Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR).bits()) {
+            let macs = [mac(2), mac(1)].concat();
+            if frame.get(..12) != Some(&macs[..]) || bth.dest_qpn() != 0x11 || !icrc::verify(packet) {
+                bail!("another packet: {frame:02x?}");
+            }
+            return Ok(Some((bth.psn(), start.elapsed())));
+        }
+    }
+    Ok(None)
+}
+
+#[test]
+fn trimmed_request_gets_one_nak() -> Result<()> {
+    if !runnable("trimmed_request_gets_one_nak", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("trimmed")?;
+    let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntrim_nak = true\n");
+    let mut daemon = Daemon::start(&pair.a, &file)?;
+    daemon.wait_for_log(&["begun", "\"task\":\"probe\""])?;
+    let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let own = QpId { addr: mapped(v4(1)), qpn: OWN_QPN, vlan: 0 };
+    pair.a.attachment("a0")?.maps.set_pair(&own, &QpPair::new(0x11, PairSource::Static))?;
+    let request = |psn| Roce {
+        src: 2,
+        dst: 1,
+        opcode: Opcode::RC_SEND_ONLY,
+        dest_qpn: OWN_QPN,
+        psn,
+        ..Roce::default()
+    };
+    let acknowledge = |psn| {
+        let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, psn, payload: 0, ..Roce::default() };
+        a.send(&ack.with_syndrome(0x1f))
+    };
+    // Nothing is known of the responder.
+    b.send(&request(10).trimmed(false))?;
+    assert_eq!(nak(&b, Duration::from_millis(100))?, None);
+    acknowledge(9)?;
+    b.send(&request(10).frame())?;
+    acknowledge(10)?;
+    for (keeps_lengths, next) in [(false, 11), (true, 12)] {
+        b.send(&request(14).trimmed(keeps_lengths))?;
+        let (psn, after) = nak(&b, Duration::from_secs(10))?.context("no NAK")?;
+        assert_eq!(psn, next);
+        eprintln!("NAK after {after:?}");
+        assert_eq!(nak(&b, Duration::from_millis(200))?, None, "one NAK");
+        acknowledge(next)?;
+    }
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::NpTrimNak)?, 2);
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::Trimmed)?, 3);
+    // The responder's own NAK of the gap.
+    pair.a.set("a0", &["tail_loss_probe_floor=1s"])?;
+    let own_nak = Roce { opcode: Opcode::RC_ACKNOWLEDGE, psn: 13, payload: 0, ..Roce::default() };
+    a.send(&own_nak.with_syndrome(0x60))?;
+    assert_eq!(nak(&b, Duration::from_secs(10))?.map(|(psn, _)| psn), Some(13));
+    b.send(&request(14).trimmed(false))?;
+    assert_eq!(nak(&b, Duration::from_millis(200))?, None);
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::NpTrimNak)?, 2);
+    // Off, live.
+    pair.a.set("a0", &["trim_nak=off"])?;
+    b.send(&request(15).trimmed(false))?;
+    assert_eq!(nak(&b, Duration::from_millis(200))?, None);
     daemon.end()
 }

@@ -168,6 +168,16 @@ mod ops {
     pub(super) const FLUSH: u32 = 1 << 0x1c;
     pub(super) const ATOMIC_WRITE: u32 = 1 << 0x1d;
 
+    /// All operations that start a message of a requester.
+    pub(super) const START: u32 = 1 << 0x00
+        | 1 << 0x04
+        | 1 << 0x05
+        | 1 << 0x17
+        | WRITE_START
+        | READ_REQUEST
+        | ATOMIC
+        | FLUSH
+        | ATOMIC_WRITE;
     /// All operations of a responder.
     pub(super) const RESPONSE: u32 = READ_RESPONSE | ACKNOWLEDGE | ATOMIC_ACKNOWLEDGE;
     /// All operations that carry a message's payload.
@@ -225,6 +235,12 @@ impl Opcode {
     #[inline(always)]
     pub const fn is_data(self) -> bool {
         self.is_transport_op(ops::DATA)
+    }
+
+    /// Whether the packet is the first or only one of a request.
+    #[inline(always)]
+    pub(crate) const fn starts_request(self) -> bool {
+        self.is_transport_op(ops::START)
     }
 
     /// Whether the packet goes from responder to requester.

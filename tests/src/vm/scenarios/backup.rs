@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::super::command::{Running, script_in, sh};
+use super::super::command::{Running, sh};
 use super::super::counts::Counts;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
@@ -23,6 +23,8 @@ const NEAR: u8 = 3;
 const FAR: [u8; 2] = [1, 2];
 /// Sends the backup.
 const BACKUP: u8 = 4;
+/// Hosts whose packets are lost.
+const LOSSY: [u8; 3] = [FAR[0], FAR[1], BACKUP];
 const BLOCK_BYTES: u32 = 16_384;
 /// As many bytes in flight as with the larger blocks.
 const SMALL_BLOCK_BYTES: u32 = 4_096;
@@ -181,10 +183,10 @@ impl Bench<'_> {
 
     fn losses(&mut self, name: &str, disks: &[Disk]) -> Result<()> {
         for (loss, one_of) in [("10^-4", 10_000), ("10^-3", 1_000)] {
-            self.lose(one_of)?;
+            self.lab.lose(&LOSSY, one_of)?;
             self.row(&format!("{name}, loss of {loss}"), self.direction.job(), disks)?;
         }
-        self.lose(0)
+        self.lab.lose(&LOSSY, 0)
     }
 
     fn check(&mut self, rows: &Rows<'_>) {
@@ -221,23 +223,6 @@ impl Bench<'_> {
 
     fn set(&self, changes: &str) -> Result<()> {
         self.lab.on_port(NEAR, &format!("set {{}} {changes}")).map(drop)
-    }
-
-    /// Makes the bridge drop one in this many packets of the far ends and the backup; 0: none.
-    fn lose(&self, one_of: u32) -> Result<()> {
-        for host in FAR.into_iter().chain([BACKUP]) {
-            let port = self.lab.port(host);
-            let remove_filters = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
-            let lose = match one_of {
-                0 => remove_filters,
-                _ => format!(
-                    "{remove_filters}; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass \
-                     random netrand drop {one_of}"
-                ),
-            };
-            script_in(&self.lab.switch, &lose)?;
-        }
-        Ok(())
     }
 
     fn row(&mut self, name: &str, job: Job, disks: &[Disk]) -> Result<Measured> {

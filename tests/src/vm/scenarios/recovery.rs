@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::super::command::{Running, script_in, sh};
+use super::super::command::{Running, sh};
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
 use super::super::nvme::{self, Disk, Ends, Transport};
@@ -89,7 +89,7 @@ impl Bench<'_> {
         let has_probe = name.ends_with("probe");
         let mut probes = 0;
         for (loss, one_of, longest_ms, rate) in LOSSES {
-            self.lose(one_of)?;
+            self.lab.lose(&HOSTS, one_of)?;
             let name = format!("{pattern}, {name}, loss of {loss}");
             let (done, counts) = self.row(&name, job, &disks, Some(&clean))?;
             if has_probe {
@@ -101,7 +101,7 @@ impl Bench<'_> {
         if has_probe {
             self.report.at_least(&format!("{pattern}: probes under loss"), probes as f64, 1.0);
         }
-        self.lose(0)?;
+        self.lab.lose(&HOSTS, 0)?;
         disks.into_iter().try_for_each(Disk::disconnect)
     }
 
@@ -146,23 +146,6 @@ impl Bench<'_> {
             counts.sequence += self.lab.hw_counter(host, "rcvd_seq_err")?;
         }
         Ok(counts)
-    }
-
-    /// Makes the bridge drop one in this many packets of both hosts; 0: none.
-    fn lose(&self, one_of: u32) -> Result<()> {
-        for host in HOSTS {
-            let port = self.lab.port(host);
-            let none = format!("tc qdisc del dev {port} clsact 2>/dev/null || true");
-            let lose = match one_of {
-                0 => none,
-                _ => format!(
-                    "{none}; tc qdisc add dev {port} clsact; tc filter add dev {port} ingress matchall action pass \
-                     random netrand drop {one_of}"
-                ),
-            };
-            script_in(&self.lab.switch, &lose)?;
-        }
-        Ok(())
     }
 }
 

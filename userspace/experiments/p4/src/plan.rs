@@ -35,7 +35,7 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 8] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "trim", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 8] = [
+const NOT_IN_P4: [&str; 9] = [
     "queue_source",
     "priority_major",
     "event_rate",
@@ -44,6 +44,7 @@ const NOT_IN_P4: [&str; 8] = [
     "tail_loss_probe",
     "tail_loss_probe_floor",
     "tail_loss_probe_limit",
+    "trim_nak",
 ];
 
 /// Desired state of a switch.

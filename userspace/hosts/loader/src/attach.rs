@@ -342,6 +342,7 @@ impl Info {
             ("np_enable", s.np_enable, "ingress", "--role host"),
             ("rp_enable", s.rp_enable, "ingress", "--role host"),
             ("tail_loss_probe", s.tail_loss_probe, "ingress", "--role host"),
+            ("trim_nak", s.trim_nak, "ingress", "--role host"),
             ("rp_enable", s.rp_enable, "egress", "--role host"),
         ];
         for (key, value, program, remedy) in needs {

@@ -31,7 +31,7 @@ const WRED: [&str; 8] = [
     "trim_dscp_value",
     "trim_share",
 ];
-const NP: [&str; 8] = [
+const NP: [&str; 9] = [
     "np_enable",
     "min_time_between_cnps",
     "np_window",
@@ -40,6 +40,7 @@ const NP: [&str; 8] = [
     "np_other_host",
     "cnp_dscp",
     "cnp_802p_prio",
+    "trim_nak",
 ];
 const LINK: [&str; 8] = [
     "link_rate",

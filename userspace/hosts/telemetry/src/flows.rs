@@ -121,7 +121,8 @@ impl FlowsReport {
         // Read last, so that no flow was used later.
         let now_ns = monotonic_ns();
         let mut report = Self::new(info.iface.clone(), &params, now_ns, rp, np, pairs);
-        report.requesters = requesters.iter().map(|entry| RequesterRow::new(entry, now_ns)).collect();
+        let sending = requesters.iter().filter(|(_, requester)| requester.has_sent());
+        report.requesters = sending.map(|entry| RequesterRow::new(entry, now_ns)).collect();
         report.requesters.sort_unstable_by_key(|row| (row.address, row.qpn));
         if !report.rp.is_empty() {
             report.set_owners(&Owners::read(&info.iface));

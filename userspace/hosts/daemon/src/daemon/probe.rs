@@ -1,4 +1,4 @@
-//! Sends tail-loss probes; see [`dcqcn_common::recovery`].
+//! Sends tail-loss probes, and NAKs for trimmed requests; see [`dcqcn_common::recovery`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::FlowId;
+use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
-use dcqcn_common::recovery::{Action, Sent, Settings as Rules};
+use dcqcn_common::recovery::{Action, Requester, Sent, Settings as Rules};
+use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::ext::{NakCode, Syndrome};
-use dcqcn_common::wire::nak::{self, Nak};
+use dcqcn_common::wire::nak::{self, Macs, Nak};
 use dcqcn_loader::attach;
-use dcqcn_loader::dataplane::Probe;
+use dcqcn_loader::dataplane::{Probe, Way};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
@@ -33,12 +34,14 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 /// itself, for READ, WRITE and lost ACKs. Earlier ones took a NAK during a READ for a fatal error.
 const TESTED: [(u32, u32); 2] = [(6, 1), (6, 12)];
 
-/// A sending requester between two checks.
+/// An announced QP between two checks.
 #[derive(Default)]
 struct Watch {
     due_ns: u64,
     sent: Sent,
     progress: (u32, u32),
+    /// Last NAK for a trimmed request; 0 = none.
+    nak_ns: u64,
 }
 
 struct Prober {
@@ -62,7 +65,8 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
 impl Work for Prober {
     fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
-        if !self.is_enabled(&params) {
+        let probes = self.probes(&params);
+        if !probes && params.config.scalars.trim_nak == 0 {
             (self.probe, self.watched) = (None, HashMap::new());
             return Ok(IDLE_PERIOD);
         }
@@ -76,7 +80,7 @@ impl Work for Prober {
         }
         for (id, watch) in &mut self.watched {
             if watch.due_ns <= now_ns {
-                check(&self.port, &params, probe, id, watch, now_ns)?;
+                Check { port: &self.port, params: &params, probe, id, now_ns }.run(watch, probes)?;
             }
         }
         self.watched.retain(|_, watch| watch.due_ns != 0);
@@ -91,7 +95,8 @@ impl Work for Prober {
 }
 
 impl Prober {
-    fn is_enabled(&mut self, params: &Params) -> bool {
+    /// Whether to send tail-loss probes.
+    fn probes(&mut self, params: &Params) -> bool {
         match params.config.scalars.tail_loss_probe {
             TAIL_LOSS_PROBE_OFF => return false,
             TAIL_LOSS_PROBE_FORCE => return true,
@@ -111,83 +116,129 @@ impl Prober {
     }
 }
 
-/// Checks one requester, and sets the time of the next check; 0 = forget it.
-fn check(
-    port: &Port,
-    params: &Params,
-    probe: &Probe,
-    id: &FlowId,
-    watch: &mut Watch,
+/// A check of one QP.
+struct Check<'a> {
+    port: &'a Port,
+    params: &'a Params,
+    probe: &'a Probe,
+    id: &'a FlowId,
     now_ns: u64,
-) -> Result<()> {
-    let Some(requester) = port.maps().requester(id)? else {
-        watch.due_ns = 0;
-        return Ok(());
-    };
-    if requester.progress() != watch.progress {
-        (watch.progress, watch.sent.probes) = (requester.progress(), 0);
-    }
-    let scalars = &params.config.scalars;
-    let rules =
-        Rules { floor_ns: scalars.tail_loss_probe_floor_ns, limit: scalars.tail_loss_probe_limit as u32 };
-    let paced = if scalars.rp_enable == 0 { None } else { port.maps().rp_find(params, id)? };
-    let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns());
-    watch.due_ns = match requester.action(rules, now_ns, watch.sent, departs_ns) {
-        Action::At(due_ns) => due_ns,
-        Action::Idle if now_ns.saturating_sub(requester.last_ns()) > FORGET_NS => {
-            port.maps_mut().remove_requester(id)?;
-            0
-        }
-        // Until the next announcement.
-        Action::Idle if requester.is_announced_again(now_ns) => requester.last_ns() + FORGET_NS + 1,
-        Action::Idle => now_ns + rules.floor_ns,
-        action @ (Action::Nak(psn) | Action::RnrNak(psn)) => {
-            let syndrome = match action {
-                Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },
-                _ => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
-            };
-            let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
-            let silent_ns = now_ns.saturating_sub(requester.last_ns());
-            send(port, params, probe, id, &Nak { dest_qpn, psn, udp_sport, syndrome }, silent_ns, now_ns)?;
-            watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
-            now_ns + rules.floor_ns
-        }
-    };
-    Ok(())
 }
 
-/// Delivers the probe, and logs it as an event.
-fn send(
-    port: &Port,
-    params: &Params,
-    probe: &Probe,
-    id: &FlowId,
-    nak: &Nak,
-    silent_ns: u64,
-    now_ns: u64,
-) -> Result<()> {
-    let mut out = [0; nak::MAX_LEN];
-    let Some(frame) = nak::emit(&mut out, id, params.port.macs[0], nak) else {
-        return Ok(());
-    };
-    probe.deliver(port.info.ifindex, params.port.cnp_mark, frame)?;
-    let psn = nak.psn;
-    tracing::debug!(
-        iface = port.info.iface,
-        peer = %address(&id.receiver),
-        qpn = id.receiver.qpn,
-        psn,
-        silent_ns,
-        "tail-loss probe delivered"
-    );
-    if params.event_interval_ns != 0 {
-        let kind = EventKind::TailLossProbe as u32;
-        let event =
-            Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
-        // Omitted events are counted in the log.
-        port.maps().event_log()?.record(params.event_interval_ns, event);
+impl Check<'_> {
+    /// Sends what is due, and sets the time of the next check; 0 = forget the QP.
+    fn run(&self, watch: &mut Watch, probes: bool) -> Result<()> {
+        let Some(requester) = self.port.maps().requester(self.id)? else {
+            watch.due_ns = 0;
+            return Ok(());
+        };
+        let scalars = &self.params.config.scalars;
+        let rules =
+            Rules { floor_ns: scalars.tail_loss_probe_floor_ns, limit: scalars.tail_loss_probe_limit as u32 };
+        watch.due_ns = self.probe(&requester, rules, watch, probes)?;
+        if scalars.trim_nak != 0 {
+            watch.due_ns = watch.due_ns.min(self.answer(&requester, rules, watch)?);
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// The tail-loss probe. Returns the time of the next check.
+    fn probe(&self, requester: &Requester, rules: Rules, watch: &mut Watch, probes: bool) -> Result<u64> {
+        let &Self { port, params, id, now_ns, .. } = self;
+        if requester.progress() != watch.progress {
+            (watch.progress, watch.sent.probes) = (requester.progress(), 0);
+        }
+        let action = if probes {
+            let is_paced = params.config.scalars.rp_enable != 0;
+            let paced = if is_paced { port.maps().rp_find(params, id)? } else { None };
+            let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns());
+            requester.action(rules, now_ns, watch.sent, departs_ns)
+        } else {
+            Action::Idle
+        };
+        Ok(match action {
+            Action::At(due_ns) => due_ns,
+            Action::Idle if now_ns.saturating_sub(requester.last_used_ns()) > FORGET_NS => {
+                port.maps_mut().remove_requester(id)?;
+                0
+            }
+            // Until the next announcement.
+            Action::Idle if requester.is_announced_again(now_ns) => requester.last_used_ns() + FORGET_NS + 1,
+            Action::Idle => now_ns + rules.floor_ns,
+            Action::Nak(psn) | Action::RnrNak(psn) => {
+                let syndrome = match action {
+                    Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },
+                    _ => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+                };
+                let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
+                let mac = params.port.macs[0];
+                let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
+                let silent_ns = now_ns.saturating_sub(requester.last_ns());
+                if self.send(Way::In, id, Macs { dst: mac, src: mac }, &nak)? {
+                    self.report(psn, silent_ns)?;
+                }
+                watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
+                now_ns + rules.floor_ns
+            }
+        })
+    }
+
+    /// The NAK for a trimmed request. Returns the time of the next check.
+    fn answer(&self, requester: &Requester, rules: Rules, watch: &mut Watch) -> Result<u64> {
+        let psn = match requester.answer(rules, self.now_ns, watch.nak_ns) {
+            Action::At(due_ns) => return Ok(due_ns),
+            Action::Nak(psn) => psn,
+            Action::Idle | Action::RnrNak(_) => return Ok(u64::MAX),
+        };
+        let FlowId { src: own, receiver: QpId { addr: peer, qpn: dest_qpn, vlan } } = *self.id;
+        // The flow that the NAK answers; its destination QPN is not part of a NAK.
+        let flow = FlowId { src: peer, receiver: QpId { addr: own, qpn: 0, vlan } };
+        let responder = requester.responder();
+        let nak = Nak {
+            dest_qpn,
+            psn,
+            udp_sport: responder.udp_sport(),
+            tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
+            syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+        };
+        if self.send(Way::Out, &flow, responder.macs(), &nak)? {
+            let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
+            tracing::debug!(iface, %peer, qpn = dest_qpn, psn, "NAK sent for a trimmed request");
+        }
+        watch.nak_ns = self.now_ns;
+        Ok(self.now_ns + rules.floor_ns)
+    }
+
+    /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported.
+    fn send(&self, way: Way, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
+        let mut out = [0; nak::MAX_LEN];
+        let Some(frame) = nak::emit(&mut out, flow, macs, nak) else {
+            return Ok(false);
+        };
+        self.probe.deliver(way, self.port.info.ifindex, self.params.port.cnp_mark, frame)?;
+        Ok(true)
+    }
+
+    /// Logs a probe, and adds it to the events.
+    fn report(&self, psn: u32, silent_ns: u64) -> Result<()> {
+        let &Self { port, params, id, now_ns, .. } = self;
+        tracing::debug!(
+            iface = port.info.iface,
+            peer = %address(&id.receiver),
+            qpn = id.receiver.qpn,
+            psn,
+            silent_ns,
+            "tail-loss probe delivered"
+        );
+        if params.event_interval_ns != 0 {
+            let kind = EventKind::TailLossProbe as u32;
+            let event =
+                Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
+            // Omitted events are counted in the log.
+            port.maps().event_log()?.record(params.event_interval_ns, event);
+        }
+        Ok(())
+    }
 }
 
 /// Whether the kernel with this release is one of [`TESTED`].

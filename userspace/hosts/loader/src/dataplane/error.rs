@@ -47,8 +47,8 @@ pub enum Error {
         /// Cause.
         source: MapError,
     },
-    /// A tail-loss probe was not delivered.
-    #[error("cannot deliver a tail-loss probe to interface {ifindex}: {}", io::Error::from_raw_os_error(*.errno))]
+    /// A tail-loss probe or NAK was not delivered.
+    #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", io::Error::from_raw_os_error(*.errno))]
     NotDelivered {
         /// The interface.
         ifindex: u32,

@@ -1,4 +1,4 @@
-//! Tail-loss probes: announced requesters, and delivery to the host's own stack.
+//! Loss recovery: announced requesters, delivery of probes to the host's own stack, and of NAKs to the wire.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
@@ -45,21 +45,31 @@ impl Probe {
         self.requests.as_fd()
     }
 
-    /// Delivers `frame` as if interface `ifindex` had received it, with this `skb->mark`.
+    /// Delivers `frame` as if interface `ifindex` had received it, or sends it there, with this `skb->mark`.
     ///
     /// # Errors
     /// The kernel cannot run the program, or did not deliver the frame.
-    pub fn deliver(&self, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
+    pub fn deliver(&self, way: Way, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
         /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
         const CB: usize = 48;
         let mut ctx = [0; 192];
-        for (at, byte) in ctx.iter_mut().skip(CB).zip([ifindex, mark].map(u32::to_ne_bytes).as_flattened()) {
+        let words = [ifindex, mark, way as u32].map(u32::to_ne_bytes);
+        for (at, byte) in ctx.iter_mut().skip(CB).zip(words.as_flattened()) {
             *at = *byte;
         }
         let options = TestRunOptions { data_in: Some(frame), ctx_in: Some(&ctx), ..TestRunOptions::new() };
         let errno = self.program.test_run(options).map_err(failed)?.return_value.cast_signed();
         if errno == 0 { Ok(()) } else { Err(Error::NotDelivered { ifindex, errno: -errno }) }
     }
+}
+
+/// Direction of a delivered frame: flags of `bpf_clone_redirect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Out of the interface.
+    Out = 0,
+    /// To the host's own stack (`BPF_F_INGRESS`).
+    In = 1,
 }
 
 fn failed(source: aya::programs::ProgramError) -> Error {

@@ -1,0 +1,133 @@
+//! Trimmed packets at their receiver.
+
+use dcqcn_common::flow::FlowId;
+use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::layout::{Pair, PairSource};
+use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE};
+use dcqcn_common::recovery::{Action, Settings};
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::nak::Macs;
+
+use super::host::Around;
+use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
+use super::world::{World, params};
+
+const ACK: Roce = Roce {
+    opcode: Opcode::RC_ACKNOWLEDGE,
+    dest_qpn: SENDER_QPN,
+    payload: 0,
+    is_back: true,
+    dst_mac: mac(1),
+    ..DATA
+};
+
+/// Host 2, which answers trimmed packets.
+fn answers() -> Params {
+    params(|config| {
+        (config.scalars.trim_nak, config.scalars.tail_loss_probe) = (1, TAIL_LOSS_PROBE_FORCE);
+    })
+}
+
+/// The identity of the QP of host 2 to host 1.
+fn own() -> FlowId {
+    FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) }
+}
+
+/// The headers of a packet, lengths unchanged.
+fn trimmed(roce: &Roce) -> Vec<u8> {
+    let mut bytes = roce.frame();
+    bytes.truncate(bytes.len() - 4 - roce.payload);
+    bytes
+}
+
+/// Host 2 after its ACK of the PSN of every packet here, 7, and a request that follows.
+fn acknowledged(p: &Params) -> World {
+    let mut w = World::new();
+    w.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    // The first request shows this host's QPN; its ACK acknowledges what is before it.
+    w.egress(p, &nak(), Around::default());
+    w.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame(), Around::default());
+    w.now_ns += 2_000_000;
+    w.egress(p, &nak(), Around::default());
+    w.now_ns += 2_000_000;
+    w.announced.clear();
+    w.counted();
+    w
+}
+
+/// The responder's NAK (PSN sequence error): all before PSN 7 has arrived.
+fn nak() -> Vec<u8> {
+    let mut bytes = ACK.frame();
+    bytes[54] = 0x60;
+    bytes
+}
+
+#[test]
+fn trimmed_request_is_consumed_and_announced() {
+    let p = answers();
+    let mut w = acknowledged(&p);
+    let (verdict, left) = w.ingress(&p, &trimmed(&DATA), Around::default());
+    assert_eq!((verdict, left.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
+    assert_eq!(w.counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(w.announced, [own()]);
+    let rules = Settings { floor_ns: 20_000_000, limit: 1 };
+    let requester = w.requesters[&own()];
+    assert_eq!(requester.answer(rules, w.now_ns + 1_000_000_000, 0), Action::Nak(7));
+    assert_eq!(requester.responder().macs(), Macs { dst: mac(1), src: mac(2) });
+    // The NAK of the daemon.
+    w.now_ns += 2_000_000;
+    let (_, left) = w.egress(&p, &nak(), Around { mark: p.port.cnp_mark, ..Around::default() });
+    assert_eq!((left.bytes, left.mark), (nak(), 0));
+    assert_eq!(w.requesters[&own()].answer(rules, w.now_ns + 1_000_000_000, 0), Action::Idle);
+}
+
+#[test]
+fn trimmed_packet_counts_as_marked() {
+    let p = answers();
+    let mut w = World::new();
+    for (roce, counted) in [(DATA, vec![Stat::Trimmed]), (MARKED, vec![Stat::NpEcnMarked, Stat::Trimmed])] {
+        w.now_ns += 1_000_000;
+        let (verdict, left) = w.ingress(&p, &trimmed(&roce), Around::default());
+        assert_eq!((verdict, left.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
+        assert_eq!(w.counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
+        let clone = Around { mark: p.port.cnp_mark, ..Around::default() };
+        let (verdict, left) = w.egress(&p, &trimmed(&roce), clone);
+        assert_eq!((verdict, left.bytes), (TcVerdict::Pass, roce.cnp(None)));
+        w.counted();
+    }
+    // Not a clone.
+    let (verdict, left) = w.egress(&p, &trimmed(&DATA), Around::default());
+    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, trimmed(&DATA)));
+    assert_eq!(w.counted(), [(Stat::Trimmed, 1)]);
+}
+
+#[test]
+fn unanswerable_trimmed_packet_passes() {
+    let p = answers();
+    let off = params(|config| config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
+    let group = Roce { dst_mac: [3, 0, 0, 0, 0, 2], ..DATA };
+    let other_qp = Roce { dest_qpn: 0x77, ..DATA };
+    let management = Roce { dest_qpn: 1, ..DATA };
+    for (p, roce) in [(&off, DATA), (&p, datagram), (&p, group), (&p, other_qp), (&p, management), (&p, ACK)]
+    {
+        let mut w = acknowledged(p);
+        let (verdict, left) = w.ingress(p, &trimmed(&roce), Around::default());
+        assert_eq!((verdict, left.bytes), (TcVerdict::Pass, trimmed(&roce)));
+        assert!(w.announced.is_empty());
+    }
+}
+
+#[test]
+fn trimmed_read_response_is_announced() {
+    let p = answers();
+    let mut w = World::new();
+    w.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..ACK };
+    w.egress(&p, &read.frame(), Around::default());
+    w.announced.clear();
+    let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_ONLY, ..DATA };
+    let (verdict, _) = w.ingress(&p, &trimmed(&response), Around::default());
+    assert_eq!((verdict, &w.announced[..]), (TcVerdict::Drop, &[own()][..]));
+}
