@@ -55,8 +55,10 @@ fn originals() -> Vec<Vec<u8>> {
     frames
 }
 
+/// Mark of clones that become CNPs; its lowest bit is free.
+const CLONE_MARK: u32 = 0x0dcc_0a00;
 /// Marks worth trying: none, those of clones that become CNPs, another.
-const MARKS: [u32; 4] = [0, 0x0dcc_0a00, 0x0dcc_0a01, 0x1234];
+const MARKS: [u32; 4] = [0, CLONE_MARK, CLONE_MARK | 1, 0x1234];
 
 #[test]
 fn engines_agree_on_packet_lengths() {
@@ -80,7 +82,9 @@ fn engines_agree_on_packet_lengths() {
                 let cut = &frame[..len];
                 let outcome = both.process(hook, now_ns, cut, &meta);
                 assert_eq!(outcome.verdict == Verdict::NotRun, len < MIN_PACKET);
-                assert_eq!(outcome.packet, cut, "a truncated packet passes unchanged");
+                // The headers of a clone suffice for a CNP.
+                let is_clone = hook == Hook::Egress && mark | 1 == CLONE_MARK | 1;
+                assert!(is_clone || outcome.packet == cut, "a truncated packet passes unchanged: {cut:02x?}");
                 now_ns += 1_000;
             }
         }
