@@ -12,6 +12,7 @@ const CTRL_CMD_GETFAMILY: [u8; 4] = [3, 1, 0, 0];
 const ETHTOOL_MSG_LINKMODES_GET: [u8; 4] = [4, 1, 0, 0];
 const ETHTOOL_MSG_FEATURES_GET: [u8; 4] = [11, 1, 0, 0];
 const ETHTOOL_MSG_FEATURES_SET: [u8; 4] = [12, 1, 0, 0];
+const ETHTOOL_MSG_COALESCE_GET: [u8; 4] = [19, 1, 0, 0];
 /// Attributes.
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
@@ -21,6 +22,8 @@ const ETHTOOL_A_LINKMODES_SPEED: u16 = 5;
 const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_COALESCE_HEADER: u16 = 1;
+const ETHTOOL_A_COALESCE_RX_USECS: u16 = 2;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
@@ -128,6 +131,18 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
         .and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_LINKMODES_SPEED)?, 0))
         .filter(|&megabits| megabits != 0 && megabits != SPEED_UNKNOWN)
         .map(|megabits| u64::from(megabits) * BITS_PER_MEGABIT))
+}
+
+/// Delay of receive interrupts in microseconds; `None` if the driver or the kernel does not report it.
+pub(super) fn rx_delay_us(netlink: &Netlink, ifindex: u32) -> Result<Option<u32>> {
+    let Some(family) = family(netlink)? else {
+        return Ok(None);
+    };
+    let delays = netlink.get(Subsystem::Generic, family, 0, |request| {
+        request.raw(&ETHTOOL_MSG_COALESCE_GET);
+        about(request, ETHTOOL_A_COALESCE_HEADER, ifindex);
+    })?;
+    Ok(first(delays).and_then(|attributes| u32_at(attribute(&attributes, ETHTOOL_A_COALESCE_RX_USECS)?, 0)))
 }
 
 /// Driver of an interface, as `ethtool -i` shows it.

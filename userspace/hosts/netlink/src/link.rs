@@ -376,6 +376,14 @@ impl Netlink {
     pub fn speed_bps(&self, ifindex: u32) -> Result<Option<u64>> {
         ethtool::speed_bps(self, ifindex)
     }
+
+    /// Delay of an interface's receive interrupts, in microseconds (`rx-usecs`); `None` if it is not reported.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn rx_delay_us(&self, ifindex: u32) -> Result<Option<u32>> {
+        ethtool::rx_delay_us(self, ifindex)
+    }
 }
 
 fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {

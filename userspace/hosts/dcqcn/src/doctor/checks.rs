@@ -70,6 +70,8 @@ pub(super) const ALL: &[Check] = &[
     links::down,
     links::mtu_small,
     links::mtu_differs,
+    links::interrupts_delayed,
+    links::features,
     links::pause_before_marks,
     links::priority_discards,
     links::counters_not_read,

@@ -228,10 +228,21 @@ pub(crate) struct Link {
     pub numa_node: Option<u32>,
     /// CPUs that serve each of its interrupts.
     pub irqs: BTreeMap<u32, Vec<u32>>,
+    /// Enabled features that change what the programs receive (`ethtool -k`).
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Delay of receive interrupts, microseconds (`ethtool -c`).
+    #[serde(default)]
+    pub rx_delay_us: Option<u32>,
     /// Output of `ethtool -S` at the first and at the second reading; stored in separate files.
     #[serde(skip)]
     pub ethtool: Option<[String; 2]>,
 }
+
+/// Features that merge received UDP packets before the programs see them.
+pub(crate) const MERGING: &[&str] = &["rx-udp-gro-forwarding", "rx-gro-list"];
+/// Features by which packets can bypass the programs: the NIC forwards them, or they enter at a macvlan.
+pub(crate) const HIDING: &[&str] = &["hw-tc-offload", "l2-fwd-offload"];
 
 /// A qdisc.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

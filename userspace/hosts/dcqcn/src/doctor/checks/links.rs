@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 
-use super::{Finding, Snapshot};
+use super::{Finding, Snapshot, known, time};
 use crate::doctor::adapters::{self, Meaning};
-use crate::doctor::snapshot::Link;
+use crate::doctor::snapshot::{HIDING, Link, MERGING};
 
 /// MTU for RoCE's largest payload, 4096 bytes, and its headers.
 const MTU: u32 = 4_200;
@@ -67,6 +68,87 @@ pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
                 .on(&link.name)
                 .fix(format!("`ip link set {} mtu {}`", link.name, other.mtu)),
             );
+        }
+    }
+    findings
+}
+
+/// Interfaces of attachments: their own, the members of a bond, the interface below; with the parameters.
+fn carrying(snapshot: &Snapshot) -> impl Iterator<Item = (Config, &Link)> {
+    known(snapshot).flat_map(|reading| {
+        let own = snapshot.link(reading.iface);
+        let of = |link: &Link| {
+            own.is_some_and(|own| {
+                let is_bond = own.kind.as_deref() == Some("bond");
+                link.index == own.index
+                    || own.lower == Some(link.index)
+                    || is_bond && link.master == Some(own.index)
+            })
+        };
+        let links: Vec<&Link> = snapshot.links.iter().filter(|link| of(link)).collect();
+        links.into_iter().map(move |link| (reading.config, link))
+    })
+}
+
+/// `interrupts-delayed`: longer than the timers of the protocol.
+pub(super) fn interrupts_delayed(snapshot: &Snapshot) -> Vec<Finding> {
+    let delayed = carrying(snapshot).filter_map(|(config, link)| {
+        let delay_ns = u64::from(link.rx_delay_us?) * 1_000;
+        let scalars = &config.scalars;
+        let (cnps_ns, increase_ns) = (scalars.min_time_between_cnps_ns, scalars.rpg_time_reset_ns);
+        let evidence = format!(
+            "rx-usecs of {}: {}; min_time_between_cnps {}, rpg_time_reset {}",
+            link.name,
+            time(delay_ns),
+            time(cnps_ns),
+            time(increase_ns)
+        );
+        let finding = if delay_ns > increase_ns.max(cnps_ns) {
+            Finding::warning(
+                "interrupts-delayed",
+                "rates rise again before a delayed CNP cuts them",
+                evidence,
+            )
+        } else if delay_ns > cnps_ns {
+            Finding::info(
+                "interrupts-delayed",
+                "marks and CNPs wait longer than the time between CNPs",
+                evidence,
+            )
+        } else {
+            return None;
+        };
+        Some(finding.on(&link.name).fix(format!("`ethtool -C {} adaptive-rx off rx-usecs 10`", link.name)))
+    });
+    delayed.collect()
+}
+
+/// `udp-merged`, `packets-bypass`: features that change which packets the programs receive.
+pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
+    let on = |link: &Link, names: &[&str]| -> Vec<String> {
+        link.features.iter().filter(|name| names.contains(&name.as_str())).cloned().collect()
+    };
+    let mut findings = Vec::new();
+    for (_, link) in carrying(snapshot) {
+        for (names, id, what) in [
+            (
+                MERGING,
+                "udp-merged",
+                "received RoCE packets can be merged, and are marked and paced as a whole",
+            ),
+            (
+                HIDING,
+                "packets-bypass",
+                "the NIC may forward packets past the programs: they are not counted, marked or paced",
+            ),
+        ] {
+            let on = on(link, names);
+            if on.is_empty() {
+                continue;
+            }
+            let evidence = format!("`ethtool -k {}`: {} on", link.name, on.join(", "));
+            let fix = format!("`ethtool -K {} {} off`", link.name, on.join(" off "));
+            findings.push(Finding::info(id, what, evidence).on(&link.name).fix(fix));
         }
     }
     findings

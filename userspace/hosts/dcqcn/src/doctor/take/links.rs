@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dcqcn_netlink::{self as net, Netlink, tc};
 
-use super::super::snapshot::{Fq, Link, Qdisc, Shaper};
+use super::super::snapshot::{Fq, HIDING, Link, MERGING, Qdisc, Shaper};
 use super::Notes;
 use super::sample::Sampler;
 use super::text::{cpus, names, target, value};
@@ -36,6 +36,8 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             }
         };
         let text = ethtool(&link.name, notes);
+        let mut features = netlink.features(link.index).unwrap_or_default();
+        features.retain(|feature| MERGING.iter().chain(HIDING).any(|name| name == feature));
         Link {
             kind: link.kind.clone(),
             peer: link.peer,
@@ -47,6 +49,8 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             shaper: shaper(netlink, link.index),
             numa_node: node.and_then(|node| u32::try_from(node).ok()),
             irqs,
+            features,
+            rx_delay_us: netlink.rx_delay_us(link.index).ok().flatten(),
             ethtool: text.map(|text| [text, String::new()]),
             name: link.name,
             index: link.index,

@@ -429,6 +429,36 @@ fn rdma_device_of_other_netns_is_reported() {
 }
 
 #[test]
+fn driver_settings_are_reported() {
+    let delay = |us: u32| move |s: &mut Snapshot| link(s).rx_delay_us = Some(us);
+    let finding = planted("interrupts-delayed", Severity::Warning, delay(1_000));
+    assert!(finding.evidence.starts_with("rx-usecs of eth0: 1ms; "), "{finding:?}");
+    planted("interrupts-delayed", Severity::Info, |s| {
+        set(s, "rpg_time_reset", "300us");
+        delay(60)(s);
+    });
+    let mut short = healthy();
+    delay(50)(&mut short);
+    assert!(found(&short).iter().all(|(id, _)| *id != "interrupts-delayed"));
+    // A member of the attached bond.
+    let finding = planted("interrupts-delayed", Severity::Warning, |s| {
+        let (bond, mut member) = (link(s).index, link(s).clone());
+        link(s).kind = Some("bond".into());
+        (member.name, member.index, member.master) = ("eth7".into(), 77, Some(bond));
+        member.rx_delay_us = Some(1_000);
+        s.links.push(member);
+    });
+    assert_eq!(finding.iface.as_deref(), Some("eth7"));
+    let features = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        move |s: &mut Snapshot| link(s).features = names
+    };
+    let finding = planted("udp-merged", Severity::Info, features(&["rx-gro-list", "rx-udp-gro-forwarding"]));
+    assert_eq!(finding.fix.as_deref(), Some("`ethtool -K eth0 rx-gro-list off rx-udp-gro-forwarding off`"));
+    planted("packets-bypass", Severity::Info, features(&["hw-tc-offload"]));
+}
+
+#[test]
 fn congested_host_is_reported() {
     use crate::doctor::snapshot::Softnet;
     let grown = |dropped: u64, squeezed: u64| {
