@@ -3,8 +3,8 @@
 //! It compares names only, so findings are certain but incomplete: a name used by another crate for something else
 //! counts as used. Types are exempt, as they may be returned by public functions without being named.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use fs_err as fs;
@@ -27,16 +27,18 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         }
     }
     libraries.retain(|path| path.join("src/lib.rs").exists());
+    let named: Vec<(&PathBuf, HashSet<&str>)> =
+        sources.iter().map(|(path, text)| (path, names(text).collect())).collect();
     let mut unused = Vec::new();
     for library in &libraries {
         let inside = |path: &Path| {
             let own = ["src/main.rs", "src/bin", "tests"].iter().any(|of| path.starts_with(library.join(of)));
             path.starts_with(library) && !own
         };
-        let (own, others): (Vec<_>, Vec<_>) = sources.iter().partition(|(path, _)| inside(path));
-        let said: BTreeSet<&str> = others.iter().flat_map(|(_, text)| names(text)).collect();
-        for (path, text) in own {
-            let names = public(&words(text)?).into_iter().filter(|name| !said.contains(name.as_str()));
+        let others: Vec<_> = named.iter().filter(|(path, _)| !inside(path)).map(|(_, names)| names).collect();
+        for (path, text) in sources.iter().filter(|(path, _)| inside(path)) {
+            let names = public(&words(text)?).into_iter();
+            let names = names.filter(|name| !others.iter().any(|names| names.contains(name.as_str())));
             unused.extend(names.map(|name| format!("{}: {name}", workspace.shown(path))));
         }
     }
