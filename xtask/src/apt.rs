@@ -1,8 +1,9 @@
 //! Debian and Ubuntu packages.
 
-use std::{fs, process::Command};
+use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
+use fs_err as fs;
 
 use crate::run;
 
@@ -20,31 +21,20 @@ impl Apt {
             .then_some(Self { refreshed: false })
     }
 
-    /// Packages of `packages` that are not installed.
-    pub(crate) fn missing(&self, packages: &[String]) -> Vec<String> {
-        // dpkg-query fails for an unknown name, but still lists the others.
-        let listed = Command::new("dpkg-query")
-            .args(["--show", "--showformat=${Package} ${db:Status-Status}\\n"])
-            .args(packages)
-            .output()
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .unwrap_or_default();
-        packages.iter().filter(|package| !is_installed(&listed, package)).cloned().collect()
-    }
-
-    /// Packages of `packages` that the local package lists do not offer.
-    pub(crate) fn unavailable(&self, packages: &[String]) -> Result<Vec<String>> {
+    /// Packages of `packages` that the package lists do not offer.
+    pub(crate) fn unavailable(&mut self, packages: &[String]) -> Result<Vec<String>> {
+        self.ensure_lists();
         let policy = run::capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
         Ok(packages.iter().filter(|package| !has_candidate(&policy, package)).cloned().collect())
     }
 
-    /// Whether package lists were ever fetched, which images of fresh machines lack.
-    pub(crate) fn has_lists(&self) -> bool {
-        fs::read_dir("/var/lib/apt/lists").is_ok_and(|entries| {
-            entries
-                .filter_map(Result::ok)
-                .any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
-        })
+    /// Fetches package lists if that was never done: images of fresh machines lack them.
+    pub(crate) fn ensure_lists(&mut self) {
+        let is_list = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains("_Packages");
+        let mut lists = fs::read_dir("/var/lib/apt/lists").into_iter().flatten().filter_map(Result::ok);
+        if !lists.any(|entry| is_list(&entry)) {
+            self.refresh();
+        }
     }
 
     /// The first `prefix`N package that `package` depends on, as its N.
@@ -76,6 +66,7 @@ impl Apt {
                 packages.join(" ")
             );
         }
+        self.ensure_lists();
         run::header(format_args!("apt-get install {}", packages.join(" ")));
         let install = || {
             run::stream(
@@ -94,9 +85,6 @@ impl Apt {
 /// Installs `packages` where this process may: as root on Debian or Ubuntu.
 pub(crate) fn install_if_root(packages: &[&str]) -> Result<()> {
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else { return Ok(()) };
-    if !apt.has_lists() {
-        apt.refresh();
-    }
     apt.install(&packages.iter().map(|&package| package.to_owned()).collect::<Vec<_>>())
 }
 
@@ -132,10 +120,6 @@ fn is_debian_like(os_release: &str) -> bool {
         .any(|id| id == "debian" || id == "ubuntu")
 }
 
-fn is_installed(listed: &str, package: &str) -> bool {
-    listed.lines().any(|line| line.split_once(' ') == Some((package, "installed")))
-}
-
 /// Reads `apt-cache policy`: a `name:` line, then indented ones, `Candidate: VERSION` or `Candidate: (none)` among them.
 fn has_candidate(policy: &str, package: &str) -> bool {
     policy
@@ -160,14 +144,6 @@ mod tests {
         assert!(is_debian_like("ID=ubuntu\nID_LIKE=debian\n"));
         assert!(is_debian_like("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
         assert!(!is_debian_like("ID=fedora\nVARIANT_ID=debian\n"));
-    }
-
-    #[test]
-    fn only_fully_installed_packages_count() {
-        let listed = "ethtool installed\niproute2 config-files\nllvm-22-dev installed\n";
-        assert!(is_installed(listed, "ethtool"));
-        assert!(!is_installed(listed, "iproute2"));
-        assert!(!is_installed(listed, "llvm-22"));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::page::{self, Measured};
-use crate::run::{self, capture, header, stream};
+use crate::run::{header, printed, require_root};
 use crate::workspace::Workspace;
 use crate::{build, toolchain};
 
@@ -24,22 +24,15 @@ const ATTACKS: build::Binary = ("dcqcn-attacks", "dcqcn-tests");
 
 /// Builds the command and runs the attacks.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    ensure!(
-        run::is_root(),
-        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask attacks` as root"
-    );
+    require_root("attacks")?;
     build::release(workspace, &[ATTACKS])?;
     toolchain::require_runtime_tools()?;
     header("attacks");
-    let mut command = Command::new(workspace.binary_of("release", ATTACKS.0));
-    command.args(&args.more);
+    let table = printed(Command::new(workspace.binary_of("release", ATTACKS.0)).args(&args.more))?;
     if !args.report {
-        return stream(&mut command);
+        return Ok(());
     }
-    let table = capture(&mut command)?;
-    print!("{table}");
-    let origin = page::origin(workspace, "cargo xtask attacks --report")?;
     let mut measured = Measured::new("attacks");
-    measured.add("attacks", &format!("{origin}\n```text\n{table}```\n"));
+    measured.add_text("attacks", &page::origin(workspace, "cargo xtask attacks --report")?, &table);
     measured.write(workspace)
 }

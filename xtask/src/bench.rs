@@ -1,14 +1,15 @@
 //! Measurements of docs/measured/performance.md.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
+use fs_err as fs;
 
 use crate::{
     build,
     page::{self, Measured},
     peer,
-    run::{self, header, stream},
+    run::{header, require_root, stream},
     toolchain,
     workspace::Workspace,
 };
@@ -38,12 +39,12 @@ pub(crate) struct Args {
 
 /// Builds everything for release, measures, and writes the page if requested.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    ensure!(run::is_root(), "loading eBPF programs needs root; run `cargo xtask bench` as root");
+    require_root("bench")?;
     build::release(workspace, &[build::COMMAND])?;
     toolchain::require_runtime_tools()?;
     peer::ensure(workspace);
     let pages = workspace.host_target().join("bench");
-    fs::create_dir_all(&pages).with_context(|| format!("cannot create {}", pages.display()))?;
+    fs::create_dir_all(&pages)?;
 
     header("bench");
     let mut command = workspace.cargo("run");
@@ -69,12 +70,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask bench --report")?);
     for name in SECTIONS {
         let file = pages.join(format!("{name}.md"));
-        let table = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let table = fs::read_to_string(&file)?;
         measured.add(name, &table);
     }
     measured.write(workspace)?;
     let (from, to) = (pages.join(PLOT), workspace.root().join("docs/measured").join(PLOT));
-    fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    fs::copy(&from, &to)?;
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! Builds the eBPF object and the binaries that embed it.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::{
     run::{header, stream},
@@ -77,22 +78,22 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -
     let built = workspace.ebpf_target().join(TARGET).join("release");
     let is_host = arch == std::env::consts::ARCH;
     let to = if is_host { workspace.ebpf_target() } else { workspace.ebpf_target().join(arch) };
-    fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir_all(&to)?;
     for object in [workspace.ebpf_object(), workspace.trace_object(), workspace.baselines()] {
         let name = object.file_name().context("an object without a name")?;
         let (built, object) = (built.join(name), to.join(name));
         // DWARF is three quarters of it and unused: lines and types for the kernel are in the BTF.
         let stripped = built.with_extension("stripped");
         stream(toolchain.objcopy().arg("--strip-debug").args([&built, &stripped]))?;
-        let bytes = fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?;
+        let bytes = fs::read(&stripped)?;
         // Rewriting equal content would make Cargo rebuild user space.
         if fs::read(&object).ok().as_ref() != Some(&bytes) {
-            fs::write(&object, &bytes).with_context(|| format!("cannot write {}", object.display()))?;
+            fs::write(&object, &bytes)?;
         }
     }
     Ok(to.join("dcqcn-ebpf"))
 }
 
 fn size_bytes(path: &std::path::Path) -> Result<u64> {
-    Ok(fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len())
+    Ok(fs::metadata(path)?.len())
 }

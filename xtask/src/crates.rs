@@ -16,17 +16,19 @@ const PICTURE: &str = "arrows";
 /// Crates that may use everything, so their dependencies are omitted.
 const BESIDE: [&str; 3] = ["xtask", "dcqcn-tests", "dcqcn-fuzz"];
 
+/// Output of `cargo metadata`.
 #[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
 }
 
 #[derive(Deserialize)]
-struct Package {
+pub(crate) struct Package {
     name: String,
     description: Option<String>,
     manifest_path: String,
     dependencies: Vec<Dependency>,
+    pub(crate) targets: Vec<Target>,
 }
 
 #[derive(Deserialize)]
@@ -36,29 +38,35 @@ struct Dependency {
     kind: Option<String>,
 }
 
+#[derive(Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
+}
+
+/// The packages of this workspace.
+pub(crate) fn metadata(workspace: &Workspace) -> Result<Metadata> {
+    let arguments = ["--no-deps", "--offline", "--format-version", "1"];
+    let json = capture(workspace.cargo("metadata").args(arguments))?;
+    serde_json::from_str(&json).context("cannot parse the output of `cargo metadata`")
+}
+
 /// The page with the current table and picture.
 pub(crate) fn written(workspace: &Workspace, text: &str) -> Result<String> {
-    let json =
-        capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))?;
-    let metadata: Metadata =
-        serde_json::from_str(&json).context("cannot parse the output of `cargo metadata`")?;
+    let Metadata { packages } = metadata(workspace)?;
     let root = format!("{}/", workspace.root().display());
-    let text = page::replace(PAGE, text, TABLE, &table(&metadata.packages, &root))?;
-    page::replace(PAGE, &text, PICTURE, &picture(&arrows(&metadata.packages)))
+    let text = page::replace(PAGE, text, TABLE, &table(&packages, &root))?;
+    page::replace(PAGE, &text, PICTURE, &picture(&arrows(&packages)))
 }
 
 fn table(packages: &[Package], root: &str) -> String {
-    let heading = ["directory", "crate", "in one sentence"].map(str::to_owned);
-    let mut rows: Vec<Vec<String>> = packages
-        .iter()
-        .map(|package| {
-            let path = package.manifest_path.trim_start_matches(root).trim_end_matches("/Cargo.toml");
-            let description = package.description.clone().unwrap_or_default();
-            vec![format!("`{path}`"), format!("`{}`", package.name), description]
-        })
-        .collect();
+    let row = |package: &Package| {
+        let path = package.manifest_path.trim_start_matches(root).trim_end_matches("/Cargo.toml");
+        format!("`{path}` | `{}` | {}", package.name, package.description.as_deref().unwrap_or_default())
+    };
+    let mut rows: Vec<String> = packages.iter().map(row).collect();
     rows.sort();
-    page::table(&heading, &rows)
+    page::table("directory | crate | in one sentence", &rows)
 }
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
@@ -102,7 +110,7 @@ fn short(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
 
@@ -117,10 +125,7 @@ mod tests {
     #[test]
     fn root_crates_exclude_experiments() {
         let workspace = Workspace::locate().unwrap();
-        let json =
-            capture(workspace.cargo("metadata").args(["--no-deps", "--offline", "--format-version", "1"]))
-                .unwrap();
-        let metadata: Metadata = serde_json::from_str(&json).unwrap();
+        let metadata = metadata(&workspace).unwrap();
         let below = below(&arrows(&metadata.packages), "dcqcn-daemon");
         assert!(below.contains("dcqcn-loader") && below.contains("dcqcn-common"), "{below:?}");
         for experiment in ["dcqcn-sim", "dcqcn-p4", "dcqcn-replay", "dcqcn-testbed"] {

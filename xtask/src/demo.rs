@@ -1,16 +1,14 @@
 //! The demonstration: DCQCN off and on, compared.
 
-use std::{fs, path::Path, process::Command};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use fs_err as fs;
 
-use crate::{
-    build,
-    page::{self, Measured},
-    run::{self, capture, header, stream},
-    toolchain,
-    workspace::Workspace,
-};
+use crate::page::{self, Measured};
+use crate::run::{header, printed, require_root};
+use crate::workspace::Workspace;
+use crate::{build, toolchain};
 
 /// Options of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -23,47 +21,32 @@ pub(crate) struct Args {
     lab: Vec<String>,
 }
 
-/// Builds, runs the lab and prints the location of the plots.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    ensure!(
-        run::is_root(),
-        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask demo` as root"
-    );
-    build::release(workspace, &[build::LAB])?;
-    toolchain::require_runtime_tools()?;
-
-    let plots = workspace.host_target().join("demo");
-    fs::create_dir_all(&plots).with_context(|| format!("cannot create {}", plots.display()))?;
-    header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
-    let mut command = Command::new(workspace.lab());
-    command
-        .args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"])
-        .args(["--control", "both", "--plot"])
-        .arg(&plots)
-        .args(&args.lab);
-    if args.report {
-        report(workspace, &capture(&mut command)?, &plots)?;
-    } else {
-        stream(&mut command)?;
-    }
-    header(format_args!("plots in {}", workspace.shown(&plots)));
-    Ok(())
-}
-
 const PAGE: &str = "demo";
 const PICTURE: &str = "incast.png";
 /// The table.
 const TABLE: &str = "demo";
 
-fn report(workspace: &Workspace, printed: &str, plots: &Path) -> Result<()> {
-    print!("{printed}");
-    let (table, _) = printed.split_once("\nplots are in ").context("the lab printed no table")?;
-    let origin = page::origin(workspace, "cargo xtask demo --report")?;
+/// Builds, runs the lab and prints the location of the plots.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    require_root("demo")?;
+    build::release(workspace, &[build::LAB])?;
+    toolchain::require_runtime_tools()?;
+
+    let plots = workspace.host_target().join("demo");
+    fs::create_dir_all(&plots)?;
+    header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
+    let mut command = Command::new(workspace.lab());
+    command.args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"]);
+    let text = printed(command.args(["--control", "both", "--plot"]).arg(&plots).args(&args.lab))?;
+    header(format_args!("plots in {}", workspace.shown(&plots)));
+    if !args.report {
+        return Ok(());
+    }
+    let (table, _) = text.split_once("\nplots are in ").context("the lab printed no table")?;
     let mut measured = Measured::new(PAGE);
-    measured.add(TABLE, &format!("{origin}\n```text\n{}\n```\n", table.trim_end()));
+    measured.add_text(TABLE, &page::origin(workspace, "cargo xtask demo --report")?, table);
     measured.write(workspace)?;
-    let (from, to) = (plots.join(PICTURE), workspace.root().join("docs/measured").join(PICTURE));
-    fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    fs::copy(plots.join(PICTURE), workspace.root().join("docs/measured").join(PICTURE))?;
     Ok(())
 }
 

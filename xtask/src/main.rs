@@ -89,7 +89,7 @@ enum Verb {
     /// Simulate storage, collectives and TCP with and without DCQCN; writes target/measured/enough.md.
     Enough(lab::Args),
     /// Compare the simulated fabric with other simulators, and write docs/measured/judges.md.
-    Judges(judges::Args),
+    Judges(lab::Args),
     /// Compare UEC's NSCC with DCQCN in the simulated fabric; writes target/measured/nscc.md.
     Nscc(lab::Args),
     /// Compare parameters found by `dcqcn-lab tune` with presets, on other traffic; writes target/measured/tune.md.

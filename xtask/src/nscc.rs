@@ -1,50 +1,29 @@
 //! Comparison of UEC's NSCC and DCQCN on one fabric, with the same flows: target/measured/nscc.md.
 
-use std::fs;
-use std::time::Instant;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::lab::{Args, Lab, number, table};
-use crate::page::{self, Measured};
-use crate::run::header;
+use crate::lab::{Args, Lab, Page, Table, cells, list, number, table};
 use crate::workspace::Workspace;
 
-/// A table: its name on the page, the heading of its first column, and runs by the text of that column.
-struct Question {
-    name: &'static str,
-    column: &'static str,
-    runs: &'static [(&'static str, &'static str)],
-}
-
-const QUESTIONS: &[Question] = &[
-    Question {
-        name: "incast",
-        column: "senders",
-        runs: &[
-            ("2", "--workload incast:2 --size 2MB"),
-            ("8", "--workload incast:8 --size 2MB"),
-            ("32", "--workload incast:32 --size 2MB"),
-            ("127", "--workload incast:127 --size 2MB"),
-        ],
-    },
-    Question {
-        name: "permutation",
-        column: "size",
-        runs: &[
-            ("100 KB", "--workload permutation --size 100KB"),
-            ("2 MB", "--workload permutation --size 2MB"),
-        ],
-    },
-    Question {
-        name: "random",
-        column: "load",
-        runs: &[
-            ("30 %", "--workload random --sizes sizes.txt --load 30% --until 5ms"),
-            ("60 %", "--workload random --sizes sizes.txt --load 60% --until 5ms"),
-        ],
-    },
+/// Tables: the heading of the first column, and workloads by the text of that column.
+const TABLES: &[Table<'_>] = &[
+    ("incast", &|lab| {
+        let workload = |senders| (senders, format!("--workload incast:{senders} --size 2MB"));
+        compared(lab, "senders", &["2", "8", "32", "127"].map(workload))
+    }),
+    ("permutation", &|lab| {
+        let workload =
+            |size: &'static str| (size, format!("--workload permutation --size {}", size.replace(' ', "")));
+        compared(lab, "size", &["100 KB", "2 MB"].map(workload))
+    }),
+    ("random", &|lab| {
+        let workload = |load: &'static str| {
+            let share = load.replace(' ', "");
+            (load, format!("--workload random --sizes sizes.txt --load {share} --until 5ms"))
+        };
+        compared(lab, "load", &["30 %", "60 %"].map(workload))
+    }),
 ];
 
 /// 128 hosts at 100 Gbit/s, 1 us a link, not oversubscribed.
@@ -72,93 +51,52 @@ const ANSWERS: &[(&str, &str)] = &[
          --set wred.3.pmax=100% --balance spray",
     ),
 ];
-
 /// Configurations whose commands are shown.
-const TRACE_SAMPLE: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
+const SHOWN: [&str; 2] = ["DCQCN (NVIDIA's), PFC", "NSCC, trimming"];
 
 /// Runs everything and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let files = workspace.root().join("target/nscc");
-    fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
-    fs::write(files.join("sizes.txt"), SIZES).with_context(|| format!("cannot write {}", files.display()))?;
-    let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
-    let mut measured = Measured::new("nscc");
-    measured.add(page::ORIGIN, &page::origin(workspace, "cargo xtask nscc")?);
-    let started = Instant::now();
-    for (number, question) in QUESTIONS.iter().enumerate() {
-        header(format_args!("{} ({} of {})", question.name, number + 1, QUESTIONS.len()));
-        let table = answer(&lab, question).with_context(|| format!("question `{}`", question.name))?;
-        eprintln!("{table}");
-        measured.add(question.name, &table);
-    }
-    if !args.dry_run {
-        measured.write(workspace)?;
-    }
-    header(format_args!("{} s", started.elapsed().as_secs()));
-    Ok(())
+    let files = vec![("sizes.txt".to_owned(), SIZES.to_owned())];
+    Page { name: "nscc", files, tables: TABLES, pictures: &[] }.write(workspace, args)
 }
 
-fn answer(lab: &Lab, question: &Question) -> Result<String> {
+fn compared(lab: &Lab, column: &str, workloads: &[(&str, String)]) -> Result<String> {
     let (mut rows, mut commands) = (Vec::new(), Vec::new());
-    for (what, workload) in question.runs {
+    for (number, (what, workload)) in workloads.iter().enumerate() {
         for (name, flags) in ANSWERS {
             let command = format!("fabric {FABRIC} {workload} {flags}");
-            let run = lab.json(&command)?;
-            ensure!(
-                number(&run, "/unfinished_flows")? == 0.0,
-                "`dcqcn-lab sim {command}`: not all flows are complete"
-            );
-            rows.push(vec![
-                (*what).to_owned(),
-                (*name).to_owned(),
-                format!("{:.2}", number(&run, "/fct/slowdown_p50")?),
-                format!("{:.2}", number(&run, "/fct/slowdown_p99")?),
-                format!("{:.2}", number(&run, "/fct/max_ns")? / 1e6),
-                format!("{:.0}", deepest(&run, 99)? / 1e3),
-                format!("{:.0}", deepest(&run, 100)? / 1e3),
-                format!("{:.0}", number(&run, "/transport/retransmitted_packets")?),
-                format!("{:.0}", pauses(&run)),
-            ]);
-            if commands.len() < ANSWERS.len() {
+            let run = lab.complete(&command)?;
+            rows.push(format!(
+                "{what} | {name} | {} | {:.0} | {:.0} | {} | {:.0}",
+                cells(&run, "/fct/slowdown_p50:2 /fct/slowdown_p99:2 /fct/max_ns:2M")?,
+                deepest(&run, 99)? / 1e3,
+                deepest(&run, 100)? / 1e3,
+                cells(&run, "/transport/retransmitted_packets:0")?,
+                list(&run, "/classes").iter().filter_map(|class| class.get("pauses")?.as_f64()).sum::<f64>()
+            ));
+            if number == 0 && SHOWN.contains(name) {
                 commands.push(command);
             }
         }
     }
-    let heading = [
-        question.column,
-        "",
-        "slowdown p50",
-        "**p99**",
-        "last flow, ms",
-        "**queue p99, KB**",
-        "max",
-        "packets sent again",
-        "pauses",
-    ];
-    let told = ANSWERS.iter().zip(&commands).filter(|((name, _), _)| TRACE_SAMPLE.contains(name));
-    let commands: Vec<&str> = told.map(|(_, command)| command.as_str()).collect();
+    let heading = format!(
+        "{column} |  | slowdown p50 | **p99** | last flow, ms | **queue p99, KB** | max | packets sent again | pauses"
+    );
     Ok(table(&commands, &heading, &rows))
 }
 
 /// A percentile of samples of the deepest queue of all switches.
 fn deepest(run: &Value, percent: usize) -> Result<f64> {
-    let switches = run.pointer("/samples/switches").and_then(Value::as_array).context("no samples")?;
-    let mut depths: Vec<u64> = Vec::new();
-    for switch in switches {
-        let own = switch.get("max_queue_bytes").and_then(Value::as_array).context("no depths")?;
-        depths.resize(depths.len().max(own.len()), 0);
+    let mut depths: Vec<f64> = Vec::new();
+    for switch in list(run, "/samples/switches") {
+        let own = list(switch, "/max_queue_bytes");
+        depths.resize(depths.len().max(own.len()), 0.0);
         for (deepest, own) in depths.iter_mut().zip(own) {
-            *deepest = (*deepest).max(own.as_u64().context("a depth is not a number")?);
+            *deepest = deepest.max(number(own, "")?);
         }
     }
-    depths.sort_unstable();
-    let at = (depths.len() * percent).div_ceil(100).saturating_sub(1);
-    depths.get(at).map(|&depth| depth as f64).context("no samples")
-}
-
-fn pauses(run: &Value) -> f64 {
-    let classes = run.pointer("/classes").and_then(Value::as_array);
-    classes.into_iter().flatten().filter_map(|class| class.get("pauses")?.as_f64()).sum()
+    depths.sort_by(f64::total_cmp);
+    depths.get((depths.len() * percent).div_ceil(100).saturating_sub(1)).copied().context("no samples")
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! A page of docs/ holds a pair of comments for every table that it selects, `<!-- NAME -->` and `<!-- /NAME -->`; the text
 //! between them is generated, the rest is written by people.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::run::{capture, header};
 use crate::workspace::Workspace;
@@ -76,6 +76,11 @@ impl Measured {
         self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
     }
 
+    /// Adds the text of a program.
+    pub(crate) fn add_text(&mut self, name: &str, origin: &str, text: &str) {
+        self.add(name, &format!("{origin}\n```text\n{}\n```\n", text.trim_end()));
+    }
+
     /// Adds a table, and details excluded from docs/.
     pub(crate) fn add_with(&mut self, name: &str, table: &str, details: &str) {
         self.tables.push(Table {
@@ -88,22 +93,21 @@ impl Measured {
     /// The path of `file` next to the complete page.
     pub(crate) fn beside(workspace: &Workspace, file: &str) -> Result<PathBuf> {
         let directory = workspace.host_target().join("measured");
-        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        fs::create_dir_all(&directory)?;
         Ok(directory.join(file))
     }
 
     /// Writes all tables to target/measured, and those selected by the page of docs/ to that page.
     pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::beside(workspace, &format!("{}.md", self.page))?;
-        fs::write(&path, self.complete()).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, self.complete())?;
         header(format_args!("{} written", workspace.shown(&path)));
         let page = format!("docs/measured/{}.md", self.page);
         let path = workspace.root().join(&page);
         if path.exists() {
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = fs::read_to_string(&path)?;
             let text = self.selected(&page, text)?;
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            fs::write(&path, text)?;
             header(format_args!("{page} written"));
         }
         Ok(())
@@ -133,11 +137,11 @@ fn places(text: &str) -> impl Iterator<Item = &str> {
     names.filter(|name| !name.starts_with('/'))
 }
 
-/// A Markdown table.
-pub(crate) fn table(heading: &[String], rows: &[Vec<String>]) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let rule = vec!["---".to_owned(); heading.len()];
-    [line(heading), line(&rule)].into_iter().chain(rows.iter().map(|row| line(row))).collect()
+/// A Markdown table; the cells of its heading and rows are separated by bars.
+pub(crate) fn table(heading: &str, rows: &[String]) -> String {
+    let rule = vec!["---"; heading.split(" | ").count()].join(" | ");
+    let lines = [heading, &rule].into_iter().chain(rows.iter().map(String::as_str));
+    lines.map(|line| format!("| {line} |\n")).collect()
 }
 
 /// Fails unless every table of a page in docs/measured is one of `names`, and the page has one.
@@ -156,15 +160,6 @@ pub(crate) fn assert_places_are(page: &str, names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn table_names_its_origin() {
-        let line = origin(&Workspace::locate().unwrap(), "cargo xtask bench").unwrap();
-        let words: Vec<&str> = line.split(' ').collect();
-        assert_eq!(words[..5], ["Made", "by", "`cargo", "xtask", "bench`"]);
-        let date = words.last().unwrap();
-        assert!(date.len() == "2026-01-01.\n".len() && date.starts_with("20"), "{line}");
-    }
 
     #[test]
     fn tables_without_markers_only_in_target() {

@@ -1,12 +1,12 @@
 //! The pacer in C for comparison in the bench, built by a standard clang.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use crate::apt::Apt;
-use crate::run::{self, find_program, header};
+use crate::run::{self, find_program};
 use crate::workspace::Workspace;
 
 const SOURCE: &str = "tests/peer/edt.bpf.c";
@@ -30,27 +30,11 @@ fn build(workspace: &Workspace) -> Result<()> {
             find().context("clang was installed, but is not on PATH")?
         }
     };
-    let object = workspace.ebpf_target().join("dcqcn-peer");
     // Multiarch systems have the kernel's architecture headers in a separate directory, not searched for other targets.
-    let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let headers = format!("-idirafter/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new(clang);
-    command
-        .args([
-            "-O2",
-            "-g",
-            "-target",
-            "bpf",
-            "-mcpu=v3",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-idirafter",
-            &headers,
-        ])
-        .arg("-c")
-        .arg(workspace.root().join(SOURCE))
-        .arg("-o")
-        .arg(&object);
+    command.args("-O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -c -o".split(' '));
+    command.arg(workspace.ebpf_target().join("dcqcn-peer")).arg(headers).arg(workspace.root().join(SOURCE));
     run::capture(&mut command).map(drop)
 }
 
@@ -60,15 +44,8 @@ fn find() -> Option<PathBuf> {
 }
 
 fn install() -> Result<()> {
-    header("clang, for the bench's peer in C");
     let mut apt = Apt::detect().context("clang is missing, and this is not Debian or Ubuntu: install it")?;
-    if !apt.has_lists() {
-        apt.refresh();
-    }
-    let beside_llvm = NUMBERED
-        .rev()
-        .filter(|major| PathBuf::from(format!("/usr/lib/llvm-{major}/bin/llvm-config")).exists())
-        .map(|major| format!("{PLAIN}-{major}"))
-        .find(|package| apt.unavailable(std::slice::from_ref(package)).is_ok_and(|none| none.is_empty()));
-    apt.install(&[beside_llvm.unwrap_or_else(|| PLAIN.to_owned())])
+    let mut majors = NUMBERED.rev();
+    let major = majors.find(|major| Path::new(&format!("/usr/lib/llvm-{major}/bin/llvm-config")).exists());
+    apt.install(&[major.map_or(PLAIN.to_owned(), |major| format!("{PLAIN}-{major}"))])
 }

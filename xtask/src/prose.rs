@@ -69,7 +69,7 @@ fn complaints(linter: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
 

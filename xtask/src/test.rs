@@ -1,31 +1,22 @@
 //! All tests, in rings by requirement: none, the kernel's test run, network namespaces, a virtual machine.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    io::{BufRead as _, BufReader, Read, Write},
-    path::Path,
-    process::{Command, Stdio},
-    sync::{
-        Mutex, PoisonError,
-        mpsc::{self, RecvTimeoutError},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::{
-    build, dist, peer,
-    run::{self, header, line},
-    tally::Tally,
-    toolchain,
-    tools::{self, Want},
-    vm,
-    workspace::Workspace,
-};
+use crate::run::{self, header, line};
+use crate::tally::Tally;
+use crate::tools::{self, Want};
+use crate::workspace::Workspace;
+use crate::{build, crates, dist, peer, toolchain, vm, web};
 
 /// Test programs that run `dcqcn-fleet`.
 const OF_FLEET: [&str; 3] = ["net_fleet", "net_image", "net_page"];
@@ -91,40 +82,58 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         Some(ring) => vec![ring],
         None => Ring::value_variants().to_vec(),
     };
-    let left_out = build::with(workspace, if rings.contains(&Ring::Vm) { &[vm::DRIVER] } else { &[] })?;
-    let programs = test_programs(&workspace.root().join("tests/tests"))?;
-    let want = Ring::want(&rings);
-    let path = run::path_with(&tools::for_tests(workspace, want))?;
-    let path = path.as_os_str();
-    if want == Want::All {
-        peer::ensure(workspace);
+    // Before the threads: they use apt too, and the tests embed the object.
+    build::object(workspace, &toolchain::setup(workspace)?, std::env::consts::ARCH)?;
+    let left_out = web::left_out(workspace);
+    let mut programs = test_programs(workspace)?;
+    if left_out.is_some() {
+        programs.retain(|name| !OF_FLEET.contains(&name.as_str()));
     }
+    let tests = |ring: Ring| tests(workspace, ring, &programs, left_out.is_some());
+    // Downloads wait for the network, and each build for its largest crate.
+    let unpacked = thread::scope(|scope| {
+        let downloads = scope.spawn(|| download(workspace, &rings));
+        let built = scope.spawn(|| {
+            let compiled = rings.iter().filter(|ring| **ring != Ring::Vm);
+            // Errors are reported when the tests run.
+            compiled.for_each(|ring| {
+                drop(tests(*ring).arg("--no-run").env("CARGO_TERM_PROGRESS_WHEN", "never").status());
+            });
+        });
+        build::with(workspace, if rings.contains(&Ring::Vm) { &[vm::DRIVER] } else { &[] })?;
+        drop(built.join());
+        anyhow::Ok(downloads.join().unwrap_or_else(|_| tools::unpacked(workspace)))
+    })?;
+    let path = run::path_with(&unpacked)?;
     if rings.contains(&Ring::Net) && run::is_root() && left_out.is_none() {
         dist::image_for_tests(workspace);
     }
     let mut tally = Tally::default();
-    let (of_fleet, programs): (Vec<_>, Vec<_>) =
-        programs.into_iter().partition(|name| left_out.is_some() && OF_FLEET.contains(&name.as_str()));
     if let Some(why) = &left_out {
-        for name in of_fleet.iter().map(String::as_str).chain([build::FLEET.1]) {
-            tally.not_started(name, why);
-        }
+        OF_FLEET.iter().chain([&build::FLEET.1]).for_each(|name| tally.not_started(name, why));
     }
     for ring in rings {
-        let programs: Vec<_> =
-            programs.iter().filter(|name| Ring::of(name) == ring).map(String::as_str).collect();
-        match ring {
-            Ring::Unit => {
-                unit(workspace, path, &programs, left_out.is_some(), &args.harness, &mut tally)?;
-            }
-            Ring::Kernel | Ring::Net => {
-                privileged(workspace, path, ring, &programs, &args.harness, &mut tally)?;
-            }
-            Ring::Vm => {
-                header("ring vm");
-                vm::test(workspace, &args.harness, &mut tally)?;
-            }
+        header(format_args!("ring {}", ring.name()));
+        if ring == Ring::Vm {
+            vm::test(workspace, &args.harness, &mut tally)?;
+            continue;
         }
+        let mut command = tests(ring);
+        // Uncaptured: shows which test hangs, and the SKIPPED line of a test that counts as passed.
+        command.env("PATH", &path).args(["--", "--nocapture"]).args(&args.harness);
+        if ring != Ring::Unit && !run::is_root() {
+            let list = run::capture(command.arg("--list"))?;
+            for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+                tally.not_started(test, "needs root");
+            }
+            continue;
+        }
+        if ring != Ring::Unit {
+            toolchain::require_runtime_tools()?;
+            // Sequential: they share the kernel's interfaces, pins and clock.
+            command.arg("--test-threads=1");
+        }
+        counted(command, MAX_SILENCE, &mut tally)?;
     }
     println!("{tally}");
     if tally.failed() > 0 {
@@ -133,101 +142,60 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn unit(
-    workspace: &Workspace,
-    path: &OsStr,
-    programs: &[&str],
-    without_fleet: bool,
-    harness: &[String],
-    tally: &mut Tally,
-) -> Result<()> {
-    header("ring unit: libraries");
+/// Gets programs and guests that these rings need; returns the directory of unpacked programs.
+fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
+    let want = Ring::want(rings);
+    let programs = tools::for_tests(workspace, want);
+    if want == Want::All {
+        peer::ensure(workspace);
+    }
+    if rings.contains(&Ring::Vm) {
+        vm::download(workspace);
+    }
+    programs
+}
+
+/// `cargo test` of a ring, with all of the workspace: other selections of packages select other features of shared crates,
+/// and compile these twice.
+fn tests(workspace: &Workspace, ring: Ring, programs: &BTreeSet<String>, without_fleet: bool) -> Command {
     let mut command = workspace.cargo("test");
-    command.args(["--no-fail-fast", "--workspace", "--exclude", "dcqcn-tests"]);
+    command.args(["--no-fail-fast", "--workspace"]).envs(variables(workspace));
     if without_fleet {
         command.args(["--exclude", build::FLEET.1]);
     }
-    // Uncaptured, or the SKIPPED line of a test that counts as passed would be lost.
-    command.args(["--", "--nocapture"]).args(harness);
-    counted(command, path, MAX_SILENCE, tally)?;
-
-    header("ring unit: across crates");
-    let mut command = crate_tests(workspace, programs);
-    command.args(["--lib", "--bins", "--", "--nocapture"]).args(harness);
-    counted(command, path, MAX_SILENCE, tally)
-}
-
-fn privileged(
-    workspace: &Workspace,
-    path: &OsStr,
-    ring: Ring,
-    programs: &[&str],
-    harness: &[String],
-    tally: &mut Tally,
-) -> Result<()> {
-    let name = ring.name();
-    if programs.is_empty() {
-        header(format_args!("ring {name}: no tests"));
-        return Ok(());
+    if ring == Ring::Unit {
+        command.args(["--lib", "--bins"]);
     }
-    if !run::is_root() {
-        header(format_args!("ring {name}: SKIPPED, it needs root"));
-        let list = run::capture(crate_tests(workspace, programs).args(["--", "--list"]).args(harness))?;
-        for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
-            tally.not_started(test, "needs root");
-        }
-        return Ok(());
-    }
-    toolchain::require_runtime_tools()?;
-    header(format_args!("ring {name}"));
-    let mut command = crate_tests(workspace, programs);
-    // Sequential: they share the kernel's interfaces, pins and clock. Uncaptured: shows which test hangs.
-    command.args(["--", "--nocapture", "--test-threads=1"]).args(harness);
-    counted(command, path, MAX_SILENCE, tally)
-}
-
-/// `cargo test` of programs in the `tests` crate, with the location of the release binaries.
-fn crate_tests(workspace: &Workspace, programs: &[&str]) -> Command {
-    let mut command = workspace.cargo("test");
-    command
-        .args(["--no-fail-fast", "-p", "dcqcn-tests"])
-        .env("DCQCN_BIN", workspace.binary())
-        .env("DCQCN_LAB_BIN", workspace.lab())
-        .env("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0));
-    let image = dist::test_image(workspace);
-    if image.exists() {
-        command.env("DCQCN_IMAGE", image);
-    }
-    for program in programs {
+    for program in programs.iter().filter(|name| Ring::of(name) == ring) {
         command.args(["--test", program]);
     }
     command
 }
 
-/// The integration tests in `dir`: its `.rs` files and its directories with a `main.rs`, sorted.
-fn test_programs(dir: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("cannot list {}", dir.display())),
-    };
-    let mut programs = Vec::new();
-    for entry in entries {
-        let path = entry.with_context(|| format!("cannot list {}", dir.display()))?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file() {
-            programs.extend(path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
-        }
-    }
-    programs.sort();
-    Ok(programs)
+/// Locations of the release binaries, and of the image if there is one.
+fn variables(workspace: &Workspace) -> Vec<(&'static str, PathBuf)> {
+    let image = dist::test_image(workspace);
+    let mut variables = vec![
+        ("DCQCN_BIN", workspace.binary()),
+        ("DCQCN_LAB_BIN", workspace.lab()),
+        ("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0)),
+    ];
+    variables.extend(image.exists().then_some(("DCQCN_IMAGE", image)));
+    variables
+}
+
+/// Names of the workspace's integration tests.
+fn test_programs(workspace: &Workspace) -> Result<BTreeSet<String>> {
+    let packages = crates::metadata(workspace)?.packages;
+    let targets = packages.into_iter().flat_map(|package| package.targets);
+    Ok(targets.filter(|target| target.kind == ["test"]).map(|target| target.name).collect())
 }
 
 /// Runs `command`, passing its output on and counting the results in it. A test program that prints nothing for `limit`
 /// is killed and counts as failed; `cargo test --no-fail-fast` continues with the next one.
-fn counted(mut command: Command, path: &OsStr, limit: Duration, tally: &mut Tally) -> Result<()> {
+fn counted(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
     let failed_before = tally.failed();
     let mut child = command
-        .env("PATH", path)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -309,46 +277,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ring_follows_program_name() {
-        assert_eq!(Ring::of("kernel_verifier"), Ring::Kernel);
-        assert_eq!(Ring::of("netns_attach"), Ring::Net);
-        assert_eq!(Ring::of("vectors"), Ring::Unit);
-    }
-
-    #[test]
-    fn library_tests_need_no_browser() {
-        assert_eq!(Ring::want(&[Ring::Unit]), Want::Little);
-        assert_eq!(Ring::want(&[Ring::Vm]), Want::Little);
-        assert_eq!(Ring::want(Ring::value_variants()), Want::All);
-        assert_eq!([Ring::want(&[Ring::Kernel]), Ring::want(&[Ring::Net])], [Want::All; 2]);
-    }
-
-    #[test]
     fn fleet_programs_need_the_fleet_build() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
-        let runs = |name: &String| {
-            let sources = [dir.join(name).join("main.rs"), dir.join(format!("{name}.rs"))];
-            let inside = fs::read_dir(dir.join(name)).into_iter().flatten().filter_map(Result::ok);
-            let all = sources.into_iter().chain(inside.map(|entry| entry.path()));
-            let texts: Vec<String> = all.filter_map(|path| fs::read_to_string(path).ok()).collect();
-            texts.iter().any(|text| text.contains("DCQCN_FLEET_BIN") || text.contains("dcqcn_tests::fleet"))
-        };
-        let found: Vec<String> = test_programs(&dir).unwrap().into_iter().filter(runs).collect();
-        assert_eq!(found, OF_FLEET);
-    }
-
-    #[test]
-    fn test_programs_found() {
-        let dir = std::env::temp_dir().join(format!("dcqcn-xtask-programs-{}", std::process::id()));
-        fs::create_dir_all(dir.join("kernel")).unwrap();
-        fs::create_dir_all(dir.join("support")).unwrap();
-        for file in ["vectors.rs", "notes.md", "kernel/main.rs", "support/mod.rs"] {
-            fs::write(dir.join(file), "").unwrap();
-        }
-        let programs = test_programs(&dir).unwrap();
-        fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(programs, ["kernel", "vectors"]);
-        assert!(test_programs(&dir).unwrap().is_empty(), "no directory, no tests");
+        let workspace = Workspace::locate().unwrap();
+        let mut grep = Command::new("grep");
+        grep.args(["-rlE", "DCQCN_FLEET_BIN|dcqcn_tests::fleet", "."]);
+        let files = run::capture(grep.current_dir(workspace.root().join("tests/tests"))).unwrap();
+        let name = |file: &str| Some(file.split('/').nth(1)?.trim_end_matches(".rs").to_owned());
+        let found: BTreeSet<String> = files.lines().filter_map(name).collect();
+        assert_eq!(found, OF_FLEET.map(str::to_owned).into());
+        assert!(found.is_subset(&test_programs(&workspace).unwrap()));
     }
 
     #[test]
@@ -366,7 +303,7 @@ mod tests {
     #[test]
     fn failure_without_result_is_failure() {
         let mut tally = Tally::default();
-        counted(Command::new("false"), OsStr::new("/usr/bin:/bin"), MAX_SILENCE, &mut tally).unwrap();
+        counted(Command::new("false"), MAX_SILENCE, &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
     }
 
@@ -376,7 +313,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'test a ... ok'; sh -c 'sleep 1000; true'; echo 'test b ... ok'; true"]);
         let mut tally = Tally::default();
-        counted(command, OsStr::new("/usr/bin:/bin"), Duration::from_secs(1), &mut tally).unwrap();
+        counted(command, Duration::from_secs(1), &mut tally).unwrap();
         let failure = "failed  no output for 1 s, killed; last line: test a ... ok";
         assert_eq!(tally.to_string(), format!("{failure}\n0 passed, 1 failed, 0 skipped"));
     }

@@ -1,14 +1,13 @@
 //! Debian programs for tests. Unavailable ones are reported; tests that need them skip.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 
 use crate::apt::Apt;
 use crate::run::{self, capture, header};
-use crate::web;
 use crate::workspace::Workspace;
 
 /// Requirements of tests.
@@ -37,6 +36,9 @@ impl Want {
                 ("chromium", "chromium"),
                 ("faketime", "faketime"),
                 ("lintian", "lintian"),
+                ("buildah", "buildah"),
+                ("podman", "podman"),
+                ("crun", "crun"),
             ],
         }
     }
@@ -65,9 +67,6 @@ pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
-    if want == Want::All {
-        web::for_tests(workspace);
-    }
     let beside = want.installed_beside().iter().filter(|(program, _)| run::find_program(program).is_some());
     let wanted: Vec<String> = (want.installed().iter())
         .chain(beside.flat_map(|(_, programs)| programs.iter()))
@@ -78,8 +77,8 @@ pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
         run::find_program(program).is_none() && !programs.join(program).exists()
     };
     let missing: Vec<_> = want.unpacked().iter().filter(is_missing).collect();
-    if (!wanted.is_empty() || !missing.is_empty()) && !apt.has_lists() {
-        apt.refresh();
+    if !missing.is_empty() {
+        apt.ensure_lists();
     }
     let installed = if wanted.is_empty() { Ok(()) } else { apt.install(&wanted) };
     let unpacked = missing.into_iter().map(|(_, package)| unpack(&to, package));
@@ -101,12 +100,12 @@ pub(crate) fn unpacked(workspace: &Workspace) -> PathBuf {
 /// Unpacks a package without installing it.
 fn unpack(to: &Path, package: &str) -> Result<()> {
     header(format_args!("{package}, unpacked only"));
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir_all(to)?;
     capture(Command::new("apt-get").args(["-q", "download", package]).current_dir(to))?;
     let archive = fs::read_dir(to)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .with_context(|| format!("{} has no package", to.display()))?;
     capture(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(to))?;
-    fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
+    fs::remove_file(&archive).map_err(Into::into)
 }

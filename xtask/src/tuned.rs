@@ -1,17 +1,11 @@
 //! Compares parameters found by `dcqcn-lab tune` with presets on other traffic: target/measured/tune.md.
 
-use std::fs;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::lab::{Args, Lab, number};
-use crate::page::{self, Measured};
+use crate::lab::{Args, Lab, Page, Table, list, number, text};
 use crate::run::header;
-use crate::workspace::Workspace;
-
-/// Names of the page's tables.
-const TABLES: [&str; 4] = [page::ORIGIN, "traffic", "other", "searched"];
+use crate::{page, workspace::Workspace};
 
 /// The fabric of all workloads: 16 hosts, not oversubscribed, buffers of a small switch.
 const FABRIC: &str = "--topology leaf-spine:4x4x4 --buffer 8MB";
@@ -48,66 +42,47 @@ struct Found {
 
 /// Runs the searches, simulates the other workloads, and writes the tables.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let files = workspace.root().join("target/tune");
-    fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
-    for (name, text) in SIZES {
-        let path = files.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    let lab = Lab::new(workspace, args.binary.clone())?.within(&files);
-    let mut others = Vec::new();
-    let mut searched = Vec::new();
-    for (number, budget) in BUDGETS.iter().enumerate() {
-        header(format_args!("{budget} candidates"));
-        let mut found = Vec::new();
-        let mut presets = Vec::new();
-        for seed in 1..=REPEATS {
-            let report = lab.tune(&format!("{FABRIC} {TRAFFIC} --budget {budget} --search-seed {seed}"))?;
-            let rows = report.pointer("/rows").and_then(Value::as_array).context("no rows")?;
-            found.push(best(rows)?);
-            presets = rows.iter().filter(|row| row["is_preset"] == Value::Bool(true)).cloned().collect();
-        }
-        if number == 0 {
-            for preset in &presets {
-                let name = preset["name"].as_str().context("no name")?;
-                header(format_args!("preset {name}, other traffic"));
-                let row = Found::new(preset)?;
-                others.push(other_row(&lab, format!("preset `{name}`"), &[row.flags.as_str()])?);
-                searched.push(searched_row(format!("preset `{name}`"), &[row]));
-            }
-        }
-        let name = format!("{budget} candidates");
-        header(format_args!("{name}, other traffic"));
-        let flags: Vec<&str> = found.iter().map(|found| found.flags.as_str()).collect();
-        others.push(other_row(&lab, name.clone(), &flags)?);
-        searched.push(searched_row(name, &found));
-    }
-    let mut measured = Measured::new("tune");
-    let traffic = [("searched", TRAFFIC)].into_iter().chain(OTHER);
-    let traffic =
-        traffic.map(|(name, flags)| vec![name.to_owned(), format!("`{FABRIC} {flags}`")]).collect::<Vec<_>>();
-    let tables = [
-        page::origin(workspace, "cargo xtask tune")?,
-        table(&["traffic", "flags"], &traffic),
-        table(
-            &[&[""][..], &OTHER.map(|(name, _)| name), &["**all six**", "worst to best search", "pauses"]]
-                .concat(),
-            &others,
-        ),
-        table(
-            &["", "slowdown searched", "with other seeds", "worst to best search", "beyond a limit"],
-            &searched,
-        ),
-    ];
-    for (name, table) in TABLES.iter().zip(tables) {
-        eprintln!("{table}");
-        measured.add(name, &table);
-    }
-    if args.dry_run { Ok(()) } else { measured.write(workspace) }
+    let files = SIZES.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    let traffic = |_: &Lab| {
+        let rows = [("searched", TRAFFIC)].into_iter().chain(OTHER);
+        let rows = rows.map(|(name, flags)| format!("{name} | `{FABRIC} {flags}`"));
+        Ok(page::table("traffic | flags", &rows.collect::<Vec<_>>()))
+    };
+    let tables: [Table<'_>; 2] = [("traffic", &traffic), ("searches", &searches)];
+    Page { name: "tune", files, tables: &tables, pictures: &[] }.write(workspace, args)
 }
 
-fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    page::table(&heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>(), rows)
+/// Results on other traffic, and on the traffic of the searches.
+fn searches(lab: &Lab) -> Result<String> {
+    let (mut others, mut searched) = (Vec::new(), Vec::new());
+    let mut add = |name: &str, found: &[Found]| {
+        header(format_args!("{name}, other traffic"));
+        others.push(other_row(lab, name, found)?);
+        searched.push(searched_row(name, found));
+        anyhow::Ok(())
+    };
+    for (number, budget) in BUDGETS.iter().enumerate() {
+        header(format_args!("{budget} candidates"));
+        let (mut found, mut presets) = (Vec::new(), Vec::new());
+        for seed in 1..=REPEATS {
+            let report = lab.tune(&format!("{FABRIC} {TRAFFIC} --budget {budget} --search-seed {seed}"))?;
+            // Ordered: the first candidate is the best.
+            let rows = list(&report, "/rows").to_vec();
+            let candidate = rows.iter().find(|row| row["is_preset"] == Value::Bool(false));
+            found.push(Found::new(candidate.context("no candidate")?)?);
+            presets = rows;
+        }
+        for preset in presets.iter().filter(|row| number == 0 && row["is_preset"] == Value::Bool(true)) {
+            add(&format!("preset `{}`", text(preset, "name")), &[Found::new(preset)?])?;
+        }
+        add(&format!("{budget} candidates"), &found)?;
+    }
+    let heading = format!(
+        " | {} | **all six** | worst to best search | pauses",
+        OTHER.map(|(name, _)| name).join(" | ")
+    );
+    let last = " | slowdown searched | with other seeds | worst to best search | beyond a limit";
+    Ok(format!("{}\n{}", page::table(&heading, &others), page::table(last, &searched)))
 }
 
 impl Found {
@@ -121,62 +96,46 @@ impl Found {
     }
 }
 
-/// The first candidate among ordered rows.
-fn best(rows: &[Value]) -> Result<Found> {
-    let candidate = rows.iter().find(|row| row["is_preset"] == Value::Bool(false));
-    Found::new(candidate.context("no candidate")?)
+fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|one| one.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
 /// Results of one configuration on the other workloads: slowdown of each, and total pauses.
 fn other_workloads(lab: &Lab, flags: &str) -> Result<(Vec<f64>, f64)> {
-    let mut slowdowns = Vec::new();
-    let mut pauses = 0.0;
+    let (mut slowdowns, mut pauses) = (Vec::new(), 0.0);
     for (_, traffic) in OTHER {
-        let mut logs = 0.0;
+        let mut of_seeds = Vec::new();
         for seed in SEEDS {
             let run =
-                lab.json(&format!("fabric {FABRIC} {traffic} --duration 100ms --seed {seed} {flags}"))?;
-            ensure!(
-                number(&run, "/unfinished_flows")? == 0.0,
-                "flows do not complete with {flags}, {traffic}"
-            );
-            logs += number(&run, "/fct/slowdown_p99")?.ln();
-            for class in run["classes"].as_array().into_iter().flatten() {
+                lab.complete(&format!("fabric {FABRIC} {traffic} --duration 100ms --seed {seed} {flags}"))?;
+            of_seeds.push(number(&run, "/fct/slowdown_p99")?);
+            for class in list(&run, "/classes") {
                 pauses += number(class, "/pauses")?;
             }
         }
-        slowdowns.push((logs / SEEDS.len() as f64).exp());
+        slowdowns.push(geometric_mean(&of_seeds));
     }
     Ok((slowdowns, pauses))
 }
 
 /// A row of the first table: medians over several searches.
-fn other_row(lab: &Lab, name: String, configurations: &[&str]) -> Result<Vec<String>> {
-    let all = configurations.iter().map(|flags| other_workloads(lab, flags)).collect::<Result<Vec<_>>>()?;
-    let mut row = vec![name];
+fn other_row(lab: &Lab, name: &str, found: &[Found]) -> Result<String> {
+    let all = found.iter().map(|found| other_workloads(lab, &found.flags)).collect::<Result<Vec<_>>>()?;
+    let mut row = name.to_owned();
     for index in 0..OTHER.len() {
-        row.push(format!("{:.1}", median(all.iter().map(|(slowdowns, _)| slowdowns[index]).collect())));
+        row += &format!(" | {:.1}", median(all.iter().map(|(slowdowns, _)| slowdowns[index]).collect()));
     }
-    let mean = |slowdowns: &[f64]| {
-        (slowdowns.iter().map(|one| one.ln()).sum::<f64>() / slowdowns.len() as f64).exp()
-    };
-    let means: Vec<f64> = all.iter().map(|(slowdowns, _)| mean(slowdowns)).collect();
-    row.push(format!("**{:.2}**", median(means.clone())));
-    row.push(range(&means));
-    row.push(format!("{:.0}", median(all.iter().map(|(_, pauses)| *pauses).collect())));
-    Ok(row)
+    let means: Vec<f64> = all.iter().map(|(slowdowns, _)| geometric_mean(slowdowns)).collect();
+    let pauses = median(all.iter().map(|(_, pauses)| *pauses).collect());
+    Ok(row + &format!(" | **{:.2}** | {} | {pauses:.0}", median(means.clone()), range(&means)))
 }
 
-fn searched_row(name: String, found: &[Found]) -> Vec<String> {
+fn searched_row(name: &str, found: &[Found]) -> String {
     let of = |figure: fn(&Found) -> f64| found.iter().map(figure).collect::<Vec<f64>>();
+    let checked = of(|found| found.checked);
     let broken = found.iter().filter(|found| !found.keeps_limits).count();
-    vec![
-        name,
-        format!("{:.2}", median(of(|found| found.searched))),
-        format!("{:.2}", median(of(|found| found.checked))),
-        range(&of(|found| found.checked)),
-        format!("{broken} of {}", found.len()),
-    ]
+    let (searched, range) = (median(of(|found| found.searched)), range(&checked));
+    format!("{name} | {searched:.2} | {:.2} | {range} | {broken} of {}", median(checked), found.len())
 }
 
 /// Maximum and minimum, if there are several.
@@ -184,9 +143,8 @@ fn range(values: &[f64]) -> String {
     if values.len() < 2 {
         return String::new();
     }
-    let [least, most] =
-        [values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max)];
-    format!("{most:.2} to {least:.2}")
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    format!("{:.2} to {least:.2}", values.iter().copied().fold(0.0, f64::max))
 }
 
 /// Median of an odd number of values.
@@ -203,7 +161,7 @@ mod tests {
     fn row_has_medians() {
         let found =
             |checked, keeps_limits| Found { flags: String::new(), searched: 1.0, checked, keeps_limits };
-        let row = searched_row("x".to_owned(), &[found(3.0, true), found(9.0, false), found(4.0, true)]);
-        assert_eq!(row, ["x", "1.00", "4.00", "9.00 to 3.00", "1 of 3"]);
+        let row = searched_row("x", &[found(3.0, true), found(9.0, false), found(4.0, true)]);
+        assert_eq!(row, "x | 1.00 | 4.00 | 9.00 to 3.00 | 1 of 3");
     }
 }

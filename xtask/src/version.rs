@@ -80,22 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_ordered_by_number() {
-        assert!(version(1, 9, 0) < version(1, 10, 0));
-        assert!(version(22, 1, 2) < version(22, 1, 8));
-        assert!(version(21, 9, 9) < version(22, 0, 0));
-    }
-
-    #[test]
     fn rustc_llvm_version_parsed() {
         let text = "rustc 1.97.0-nightly (0123456789 2026-05-19)\nbinary: rustc\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
         let rustc = Rustc::parse(text).unwrap();
         assert_eq!(rustc, Rustc { release: version(1, 97, 0), llvm: version(22, 1, 4) });
-    }
-
-    #[test]
-    fn compiler_without_llvm_rejected() {
-        let error = Rustc::parse("rustc 1.97.0\nrelease: 1.97.0\n").unwrap_err();
-        assert!(error.to_string().contains("LLVM version"), "{error}");
     }
 }

@@ -4,28 +4,26 @@
 //! directory per kernel. A scenario gets a fresh guest, and passes only if the guest reports so.
 
 mod guest;
-mod initramfs;
 mod kernel;
 mod machine;
 mod mirror;
 mod network;
 mod report;
-mod room;
 mod scenario;
 mod tree;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use self::guest::{END, Guest, PREPARE, SHELL};
 use self::kernel::Series;
 use self::network::Nic;
 pub(crate) use self::scenario::DRIVER;
-use self::scenario::{Driver, Outcome, Scenario};
+use self::scenario::{Outcome, Scenario};
 use crate::run::{self, header};
 use crate::tally::Tally;
 use crate::workspace::Workspace;
@@ -106,8 +104,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return report::write(workspace, &kept(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
-        let driver = Driver::build(workspace)?;
-        for scenario in driver.scenarios()? {
+        for scenario in scenario::all(&scenario::build_driver(workspace)?)? {
             let ci = if scenario.is_ci { " (CI)" } else { "" };
             println!("{:12} {}{ci}", scenario.name, scenario.about);
         }
@@ -122,8 +119,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {
-        let driver = Driver::build(workspace)?;
-        let scenarios = scenario::choose(driver.scenarios()?, &args.scenarios)?;
+        let driver = scenario::build_driver(workspace)?;
+        let scenarios = scenario::choose(scenario::all(&driver)?, &args.scenarios)?;
         if scenarios.iter().any(|scenario| scenario.with_systemd) {
             guest::build_fleet(workspace)?;
         }
@@ -171,10 +168,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Runs the scenarios that every change must pass, on the kernel that is always available. If a guest is impossible,
 /// they count as skipped, with the reason. `harness` has the arguments for test programs: parts of names.
 pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally) -> Result<()> {
-    let driver = Driver::build(workspace)?;
+    let driver = scenario::build_driver(workspace)?;
     let test = |scenario: &Scenario| format!("vm::{}", scenario.name);
-    let scenarios: Vec<Scenario> = driver
-        .scenarios()?
+    let scenarios: Vec<Scenario> = scenario::all(&driver)?
         .into_iter()
         .filter(|scenario| scenario.is_ci && is_selected(&test(scenario), harness))
         .collect();
@@ -213,6 +209,13 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     Ok(())
 }
 
+/// Gets what guests of [`test`] need, if this machine can run them; [`test`] reports errors.
+pub(crate) fn download(workspace: &Workspace) {
+    if run::is_root() {
+        drop(guest::Parts::ensure(workspace, Some(Series::V6_1)));
+    }
+}
+
 /// Whether a harness's arguments select a test: all, if no part of a name is given.
 fn is_selected(test: &str, harness: &[String]) -> bool {
     let mut parts = harness.iter().filter(|argument| !argument.starts_with('-')).peekable();
@@ -228,7 +231,7 @@ pub(crate) fn setup() {
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
     let (guest, ()) =
-        Guest::prepare(workspace, Some(series), || Driver::build(workspace).map(|driver| (driver, ())))?;
+        Guest::prepare(workspace, Some(series), || Ok((scenario::build_driver(workspace)?, ())))?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()
@@ -245,7 +248,7 @@ fn kept(cache: &Path) -> Result<Vec<Finished>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(&results).with_context(|| format!("no results: {}", results.display()))? {
         let path = entry?.path();
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = fs::read(&path)?;
         all.push(serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?);
     }
     Ok(all)

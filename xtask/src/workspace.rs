@@ -1,12 +1,14 @@
 //! Paths of this checkout.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result};
+
+use crate::run::capture;
 
 /// The checkout and its output directories.
 #[derive(Clone)]
@@ -34,22 +36,8 @@ impl Workspace {
 
     /// The directories of the crates below `userspace`.
     pub(crate) fn userspace(&self) -> Result<Vec<PathBuf>> {
-        let mut crates = Vec::new();
-        let mut folders = vec![self.root.join("userspace")];
-        while let Some(folder) = folders.pop() {
-            if folder.join("Cargo.toml").exists() {
-                crates.push(folder);
-                continue;
-            }
-            for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    folders.push(entry.path());
-                }
-            }
-        }
-        crates.sort();
-        Ok(crates)
+        let manifests = files(&self.root.join("userspace"), "Cargo.toml")?;
+        Ok(manifests.iter().filter_map(|manifest| Some(manifest.parent()?.to_owned())).collect())
     }
 
     /// Cargo's target directory for the host: `CARGO_TARGET_DIR`, else `target`.
@@ -119,4 +107,12 @@ impl Workspace {
     pub(crate) fn shown<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
+}
+
+/// The files below a directory whose name matches a pattern, sorted.
+pub(crate) fn files(directory: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let found = capture(Command::new("find").arg(directory).args(["-type", "f", "-name", name]))?;
+    let mut files: Vec<PathBuf> = found.lines().map(PathBuf::from).collect();
+    files.sort();
+    Ok(files)
 }

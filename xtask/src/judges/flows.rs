@@ -1,24 +1,18 @@
-//! Flows of a comparison: both sides must have had the same ones, and have completed them all.
+//! Flows of a comparison, and results for them: both sides must have had the same flows, and have completed them all.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::lab::Lab;
 
-/// A flow as started by a simulator; the order is that of the checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Flow {
-    pub(super) src: u32,
-    pub(super) dst: u32,
-    pub(super) bytes: u64,
-    pub(super) start_ns: u64,
-}
+/// A flow as started by a simulator: sender, receiver, bytes, and start in nanoseconds.
+pub(super) type Flow = (u32, u32, u64, u64);
 
-/// Identity of a workload: number of flows, and a checksum of sender, receiver, size and start.
+/// Identity of a workload: number of flows, and a checksum of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flows {
-    pub(super) count: u64,
-    pub(super) starts: u64,
+    count: u64,
+    starts: u64,
 }
 
 impl Flows {
@@ -28,7 +22,7 @@ impl Flows {
         for run in runs {
             let mut run = run.clone();
             run.sort_unstable();
-            for Flow { src, dst, bytes, start_ns } in run {
+            for (src, dst, bytes, start_ns) in run {
                 text += &format!("{src} {dst} {bytes} {start_ns}\n");
             }
         }
@@ -37,11 +31,6 @@ impl Flows {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
         Self { count: runs.iter().map(|run| run.len() as u64).sum(), starts }
-    }
-
-    /// From two columns of a file: flows completed, and the checksum.
-    pub(super) fn kept(count: &str, starts: &str) -> Option<Self> {
-        Some(Self { count: count.parse().ok()?, starts: u64::from_str_radix(starts, 16).ok()? })
     }
 
     /// Checks that both sides had the same flows.
@@ -58,6 +47,19 @@ impl Flows {
     }
 }
 
+/// Stored results of another simulator: the line `KEY,FLOWS,CHECKSUM,NUMBER...` of `csv`. Comments start with `#`.
+pub(super) fn stored<const N: usize>(csv: &str, key: &str) -> Result<(Flows, [f64; N])> {
+    let parse = || {
+        let line = csv.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(','))?;
+        let mut cells = line.split(',');
+        let count = cells.next()?.parse().ok()?;
+        let starts = u64::from_str_radix(cells.next()?, 16).ok()?;
+        let numbers: Vec<f64> = cells.map(|cell| cell.parse().ok()).collect::<Option<_>>()?;
+        Some((Flows { count, starts }, numbers.try_into().ok()?))
+    };
+    parse().with_context(|| format!("no stored results `{key}` of flows, their checksum and {N} numbers"))
+}
+
 /// One run of ours, and its flows, all of which must be complete.
 pub(super) fn run(lab: &Lab, options: &str) -> Result<(Value, Vec<Flow>)> {
     let report = lab.json(&format!("{options} --csv own.csv"))?;
@@ -69,26 +71,14 @@ pub(super) fn run(lab: &Lab, options: &str) -> Result<(Value, Vec<Flow>)> {
 fn completed(csv: &str) -> Result<Vec<Flow>> {
     let mut flows = Vec::new();
     for line in csv.lines().skip(1) {
-        let cells: Vec<&str> = line.split(',').collect();
-        let &[_, src, dst, bytes, start_ns, fct_ns, _] = cells.as_slice() else {
-            anyhow::bail!("{line}: expected seven columns");
+        let [_, src, dst, bytes, start_ns, fct_ns, _] = line.split(',').collect::<Vec<_>>()[..] else {
+            bail!("{line}: expected seven columns");
         };
         ensure!(!fct_ns.is_empty(), "flow {line} is incomplete: increase --duration");
-        flows.push(Flow {
-            src: src.parse()?,
-            dst: dst.parse()?,
-            bytes: bytes.parse()?,
-            start_ns: start_ns.parse()?,
-        });
+        flows.push((src.parse()?, dst.parse()?, bytes.parse()?, start_ns.parse()?));
     }
     ensure!(!flows.is_empty(), "there are no flows");
     Ok(flows)
-}
-
-/// Difference of `ours` from `theirs`, and whether it exceeds `bound` or is not a number.
-pub(super) fn difference(ours: f64, theirs: f64, bound: f64) -> (String, bool) {
-    let share = ours / theirs - 1.0;
-    (format!("{:+.1} %", share * 100.0), share.is_nan() || share.abs() > bound)
 }
 
 #[cfg(test)]
@@ -100,7 +90,7 @@ mod tests {
     #[test]
     fn incomplete_flows_not_compared() {
         let flows = completed(&format!("{HEADING}0,1,0,10,5,100,90\n1,2,0,20,7,110,90\n")).unwrap();
-        assert_eq!(flows[1], Flow { src: 2, dst: 0, bytes: 20, start_ns: 7 });
+        assert_eq!(flows[1], (2, 0, 20, 7));
         for csv in ["0,1,0,10,5,,90\n", "0,1,0,10,,,90\n", "0,1\n", ""] {
             assert!(completed(&format!("{HEADING}{csv}")).is_err(), "{csv}");
         }
@@ -108,22 +98,21 @@ mod tests {
 
     #[test]
     fn flows_differ_by_start_time() {
-        let flow = |start_ns| Flow { src: 1, dst: 0, bytes: 10, start_ns };
+        let flow = |start_ns| (1, 0, 10, start_ns);
         let flows = Flows::of(&[vec![flow(1), flow(2)]]);
         assert_eq!(flows, Flows::of(&[vec![flow(2), flow(1)]]));
-        assert_eq!(flows, Flows::kept("2", &format!("{:016x}", flows.starts)).unwrap());
         for other in [Flows::of(&[vec![flow(1), flow(3)]]), Flows::of(&[vec![flow(1)]]), Flows::of(&[])] {
             assert!(flows.ensure_same(other, "x").is_err());
         }
     }
 
     #[test]
-    fn missing_number_is_out_of_bounds() {
-        assert_eq!(difference(104.0, 100.0, 0.05), ("+4.0 %".to_owned(), false));
-        assert!(difference(94.0, 100.0, 0.05).1);
-        for (ours, theirs) in [(f64::NAN, 1.0), (1.0, f64::NAN), (0.0, 0.0), (1.0, 0.0)] {
-            assert!(difference(ours, theirs, 0.05).1, "{ours} {theirs}");
-        }
-        assert!(difference(f64::NAN, 1.0, f64::INFINITY).1);
+    fn stored_line_found_by_key() {
+        let csv = "# x\na,old,9,00ff,1,2\na,new,9,00ff,2,8\n";
+        let ((flows, old), (_, new)) =
+            (stored::<2>(csv, "a,old").unwrap(), stored::<2>(csv, "a,new").unwrap());
+        assert_eq!((flows, old, new[1]), (Flows { count: 9, starts: 255 }, [1.0, 2.0], 8.0));
+        assert!(stored::<2>(csv, "b,new").is_err() && stored::<3>(csv, "a,new").is_err());
+        assert!(stored::<2>("a,x,9,00ff,1,x\n", "a,x").is_err());
     }
 }

@@ -1,13 +1,9 @@
 //! IRN's comparison: selective repeat without PFC against RoCE with it.
 
-use std::fs;
-use std::path::Path;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result};
-
-use super::Judged;
 use super::flows::{self, Flows};
-use crate::lab::{Lab, number, table};
+use crate::lab::{Lab, cells, number, table};
 
 /// Half of the flows are single packets, 15 % are longer than 200 KB (Mittal et al., SIGCOMM'18, section 4.1).
 const SIZES: &str = "32 0\n1000 50\n200000 85\n3000000 100\n";
@@ -23,15 +19,13 @@ const IRN: &str = "--recovery selective --window 120KB --timeout 320us";
 /// Published result: IRN without PFC is better than RoCE with PFC by 6 to 83 %.
 const PUBLISHED: [f64; 2] = [0.06, 0.83];
 
-/// Writes the distribution of sizes.
-pub(super) fn write_all(directory: &Path) -> Result<()> {
-    let path = directory.join("irn-sizes.txt");
-    fs::write(&path, SIZES).with_context(|| format!("cannot write {}", path.display()))
+/// The distribution of sizes.
+pub(super) fn sizes() -> (String, String) {
+    ("irn-sizes.txt".to_owned(), SIZES.to_owned())
 }
 
 /// RoCE with PFC, IRN without and with PFC, and RoCE without PFC, where that completes in time.
-pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
-    let mut judged = Judged { table: String::new(), outside: Vec::new() };
+pub(super) fn comparison(lab: &Lab) -> Result<String> {
     let (mut rows, mut commands) = (Vec::new(), Vec::new());
     let mut all = None;
     for (law, control) in [("none", "--control off"), ("DCQCN", "--profile paper")] {
@@ -54,35 +48,20 @@ pub(super) fn comparison(lab: &Lab) -> Result<Judged> {
                 number(&run, "/fct/mean_ns")? / 1e6,
                 number(&run, "/fct/p99_ns")? / 1e6,
             ];
-            let base = *base.get_or_insert(own);
-            let mut row = vec![law.to_owned(), name.to_owned()];
-            for (index, (own, base)) in own.into_iter().zip(base).enumerate() {
+            let mut row = format!("{law} | {name}");
+            for (index, (own, base)) in own.into_iter().zip(*base.get_or_insert(own)).enumerate() {
                 let better = 1.0 - own / base;
-                row.push(format!("{own:.2}"));
-                row.push(format!("{:.0} %", better * 100.0));
+                row += &format!(" | {own:.2} | {:.0} %", better * 100.0);
                 if name == "IRN, no PFC" && !(PUBLISHED[0]..=PUBLISHED[1]).contains(&better) {
-                    judged.outside.push(format!("{law}, figure {index}: better by {:.0} %", better * 100.0));
+                    lab.reject(format!("{law}, figure {index}: better by {:.0} %", better * 100.0));
                 }
             }
-            row.push(format!("{:.0}", number(&run, "/transport/retransmitted_packets")?));
-            rows.push(row);
+            rows.push(format!("{row} | {}", cells(&run, "/transport/retransmitted_packets:0")?));
             if law == "DCQCN" && name.ends_with("no PFC") {
                 commands.push(command);
             }
         }
     }
-    let heading = [
-        "control",
-        "",
-        "mean slowdown",
-        "better",
-        "mean FCT, ms",
-        "better",
-        "p99 FCT, ms",
-        "better",
-        "packets sent again",
-    ];
-    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-    judged.table = table(&commands, &heading, &rows);
-    Ok(judged)
+    let heading = "control |  | mean slowdown | better | mean FCT, ms | better | p99 FCT, ms | better | packets sent again";
+    Ok(table(&commands, heading, &rows))
 }

@@ -1,25 +1,13 @@
 //! The connection matrices that both simulators read, in htsim's format.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
 
 /// Senders, and bytes of each flow, of the incasts.
-pub(super) const INCASTS: [(u32, u64); 11] = [
-    (2, 2_000_000),
-    (4, 2_000_000),
-    (8, 2_000_000),
-    (16, 2_000_000),
-    (32, 2_000_000),
-    (64, 2_000_000),
-    (128, 2_000_000),
-    (2, 20_000_000),
-    (8, 20_000_000),
-    (32, 20_000_000),
-    (64, 20_000_000),
-];
+pub(super) fn incasts() -> impl Iterator<Item = (u32, u64)> {
+    let short = [2, 4, 8, 16, 32, 64, 128].map(|senders| (senders, 2_000_000));
+    short.into_iter().chain([2, 8, 32, 64].map(|senders| (senders, 20_000_000)))
+}
+
 /// Matrices of one incast: the starts differ.
 pub(super) const STARTS: u64 = 8;
 /// Permutations.
@@ -38,22 +26,15 @@ pub(super) fn permutation_file(seed: u64) -> String {
     format!("permutation-{HOSTS}-{seed}.cm")
 }
 
-/// Writes all of them into `directory`.
-pub(super) fn write_all(directory: &Path) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let write = |name: String, text: String| {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    for (senders, bytes) in INCASTS {
-        for start in 1..=STARTS {
-            write(incast_file(senders, bytes, start), incast(senders, bytes, start))?;
-        }
+/// All of them: name and text.
+pub(super) fn files() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for (senders, bytes) in incasts() {
+        let file = |start| (incast_file(senders, bytes, start), incast(senders, bytes, start));
+        files.extend((1..=STARTS).map(file));
     }
-    for seed in 1..=PERMUTATIONS {
-        write(permutation_file(seed), permutation(seed))?;
-    }
-    Ok(())
+    files.extend((1..=PERMUTATIONS).map(|seed| (permutation_file(seed), permutation(seed))));
+    files
 }
 
 /// Hosts 1 and on send to host 0 and begin within a microsecond of each other.

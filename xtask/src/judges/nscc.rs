@@ -2,12 +2,9 @@
 
 use anyhow::Result;
 
-use super::Judged;
-use super::data::Means;
-use super::flows::Flows;
-use super::htsim::{REPAIRED, Rows, files, ours, permutations, theirs};
-use super::matrix::{INCASTS, incast_file};
-use crate::lab::Lab;
+use super::htsim::{REPAIRED, compared, files, ours, permutations, theirs};
+use super::matrix::{incast_file, incasts};
+use crate::lab::{Lab, table};
 
 const STORED: &str = include_str!("nscc.csv");
 /// htsim's packets and constants: it assumes a round trip over four links, targets 3/4 of it, and marks from 0.2 to 0.8
@@ -29,73 +26,58 @@ const MAX_DIFFERENCE: f64 = 0.05;
 const FEW: u32 = 32;
 const CHANCE_BOUND: f64 = 0.1;
 
-/// The incasts, and a row of each.
-fn incasts(
-    lab: &Lab,
-    queue: &str,
-    mut row: impl FnMut(&mut Rows, u32, Flows, Means) -> Result<Vec<String>>,
-) -> Result<(Rows, String)> {
-    let options = format!("{STAR} {queue} {COMMON}");
-    let mut rows = Rows::default();
-    for (senders, bytes) in INCASTS.into_iter().filter(|(_, bytes)| *bytes == BYTES) {
+/// N senders to one receiver: nothing is lost.
+pub(super) fn incast(lab: &Lab) -> Result<String> {
+    let options = format!("{STAR} {DEEP} {COMMON}");
+    let mut rows = Vec::new();
+    for (senders, bytes) in incasts().filter(|(_, bytes)| *bytes == BYTES) {
+        let case = format!("incast-{senders}-{bytes}");
         let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let row = row(&mut rows, senders, flows, own)?;
-        rows.rows.push(row);
+        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
+        rows.push(format!(
+            "{senders} | {} | {} | {:.2} / {:.2}",
+            compared(lab, &case, own.mean_us(), theirs.mean_us(), MAX_DIFFERENCE),
+            compared(lab, &case, own.last_us(), theirs.last_us(), MAX_DIFFERENCE),
+            own.queue_mb(),
+            theirs.queue_mb()
+        ));
     }
-    Ok((rows, format!("fabric --workload htsim:{} {options}", incast_file(2, BYTES, 1))))
+    let heading = "N | htsim: mean | ours: mean | **mean** | htsim: last | ours: last | **last** | queue, MB";
+    Ok(table(&[command(&options)], heading, &rows))
 }
 
-/// N senders to one receiver: nothing is lost.
-pub(super) fn incast(lab: &Lab) -> Result<Judged> {
-    let (rows, command) = incasts(lab, DEEP, |rows, senders, flows, own| {
-        let case = format!("incast-{senders}-{BYTES}");
-        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
-        let mut row = vec![senders.to_string()];
-        row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, MAX_DIFFERENCE));
-        row.extend(rows.compare(&case, own.last_us, theirs.last_us, MAX_DIFFERENCE));
-        row.push(format!("{:.2} / {:.2}", own.max_queue_bytes / 1e6, theirs.max_queue_bytes / 1e6));
-        Ok(row)
-    })?;
-    let heading =
-        ["N", "htsim: mean", "ours: mean", "**mean**", "htsim: last", "ours: last", "**last**", "queue, MB"];
-    Ok(rows.judged(&[&command], &heading))
+fn command(options: &str) -> String {
+    format!("fabric --workload htsim:{} {options}", incast_file(2, BYTES, 1))
 }
 
 /// N senders to one receiver, with a queue of one round trip.
-pub(super) fn trimming(lab: &Lab) -> Result<Judged> {
-    let (rows, command) = incasts(lab, TRIMMING, |rows, senders, flows, own| {
-        let case = format!("trimming-{senders}-{BYTES}");
+pub(super) fn trimming(lab: &Lab) -> Result<String> {
+    let options = format!("{STAR} {TRIMMING} {COMMON}");
+    let mut rows = Vec::new();
+    for (senders, bytes) in incasts().filter(|(_, bytes)| *bytes == BYTES) {
+        let case = format!("trimming-{senders}-{bytes}");
+        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
         let mean_bound = if senders <= FEW { MAX_DIFFERENCE } else { CHANCE_BOUND };
-        let mut row = vec![senders.to_string()];
-        for (variant, bounds) in [(ARRIVING, [mean_bound, MAX_DIFFERENCE]), (REPAIRED, [f64::INFINITY; 2])] {
-            let theirs = theirs(STORED, &case, variant, flows)?;
-            row.extend(rows.compare(&case, own.mean_us, theirs.mean_us, bounds[0]));
-            row.extend(rows.compare(&case, own.last_us, theirs.last_us, bounds[1]));
-        }
-        // Our result is in the table already.
-        row.remove(11);
-        row.remove(8);
-        Ok(row)
-    })?;
-    let heading = [
-        "N",
-        "htsim, trims what arrives: mean",
-        "ours: mean",
-        "**mean**",
-        "last",
-        "ours: last",
-        "**last**",
-        "htsim: mean",
-        "mean",
-        "last",
-        "last",
-    ];
-    Ok(rows.judged(&[&command], &heading))
+        let [arriving, repaired] = [ARRIVING, REPAIRED].map(|variant| theirs(STORED, &case, variant, flows));
+        let (arriving, repaired) = (arriving?, repaired?);
+        rows.push(format!(
+            "{senders} | {} | {} | {:.0} | {} | {:.0} | {}",
+            compared(lab, &case, own.mean_us(), arriving.mean_us(), mean_bound),
+            compared(lab, &case, own.last_us(), arriving.last_us(), MAX_DIFFERENCE),
+            repaired.mean_us(),
+            lab.judged(&case, own.mean_us(), repaired.mean_us(), f64::INFINITY),
+            repaired.last_us(),
+            lab.judged(&case, own.last_us(), repaired.last_us(), f64::INFINITY)
+        ));
+    }
+    let heading = "N | htsim, trims what arrives: mean | ours: mean | **mean** | last | ours: last | **last** | htsim: mean | \
+                   mean | last | last";
+    Ok(table(&[command(&options)], heading, &rows))
 }
 
 /// Permutations, each flow on one path or each packet on its own.
-pub(super) fn permutation(lab: &Lab) -> Result<Judged> {
+pub(super) fn permutation(lab: &Lab) -> Result<String> {
     let by = |balance| format!("--balance {balance} {DEEP} {COMMON}");
-    let ways = [("ECMP", "permutation-ecmp", by("ecmp")), ("sprayed", "permutation-spray", by("spray"))];
-    permutations(lab, STORED, &ways)
+    let modes = [("ECMP", "permutation-ecmp", by("ecmp")), ("sprayed", "permutation-spray", by("spray"))];
+    permutations(lab, STORED, &modes)
 }

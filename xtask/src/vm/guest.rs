@@ -1,18 +1,19 @@
 //! A guest: its parts, and running a scenario in one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use fs_err as fs;
 
 use super::kernel::{self, Kernel, Series};
 use super::machine::{self, Accelerator, Machine};
 use super::network::{Network, Nic};
-use super::scenario::{self, Driver, Scenario};
+use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
-use super::{Finished, RESULTS, cache, room};
+use super::{Finished, RESULTS, cache};
 use crate::run::{find_program, header};
 use crate::tools::{self, Want};
 use crate::workspace::Workspace;
@@ -52,14 +53,49 @@ const BOOT: Duration = Duration::from_secs(120);
 pub(super) struct Guest {
     /// Commit, command and date.
     made: String,
-    /// Lock: the cache and the shared directory are for one run at a time.
-    _lock: File,
     workspace: Workspace,
     /// Directory of etcd, if present.
     programs: PathBuf,
     pub(super) cache: PathBuf,
     pub(super) share: PathBuf,
+    parts: Parts,
+}
+
+/// Downloaded parts of guests.
+pub(super) struct Parts {
+    /// Lock: the cache and the shared directory are for one run at a time.
+    _lock: File,
     tree: Tree,
+}
+
+impl Parts {
+    /// Gets the parts that are missing in the cache, for guests with the kernel `series`.
+    pub(super) fn ensure(workspace: &Workspace, series: Option<Series>) -> Result<Self> {
+        ensure!(
+            std::env::consts::ARCH == "x86_64",
+            "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
+            std::env::consts::ARCH
+        );
+        let cache = cache(workspace);
+        fs::create_dir_all(cache.join("share"))?;
+        let lock = File::create(cache.join("lock")).context("cannot create the guest's lock")?;
+        if lock.try_lock().is_err() {
+            header("another `cargo xtask vm` is using the guest's files; waiting for it");
+            lock.lock().context("cannot lock the guest's files")?;
+        }
+        let needed_mb =
+            Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
+        tree::require_room(&cache, needed_mb, "the guest")?;
+        let (tree, fetched) = thread::scope(|scope| {
+            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
+            (Tree::ensure(&cache), joined(fetched))
+        });
+        // An optional kernel is tried again, and skipped, when it is due.
+        if series.is_some_and(Series::is_required) {
+            fetched?;
+        }
+        Ok(Self { _lock: lock, tree: tree? })
+    }
 }
 
 impl Guest {
@@ -68,36 +104,16 @@ impl Guest {
     pub(super) fn prepare<T>(
         workspace: &Workspace,
         series: Option<Series>,
-        build: impl FnOnce() -> Result<(Driver, T)>,
+        build: impl FnOnce() -> Result<(PathBuf, T)>,
     ) -> Result<(Self, T)> {
-        ensure!(
-            std::env::consts::ARCH == "x86_64",
-            "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
-            std::env::consts::ARCH
-        );
-        let cache = cache(workspace);
-        let share = cache.join("share");
-        fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
-        let lock = cache.join("lock");
-        let lock = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
-        if lock.try_lock().is_err() {
-            header("another `cargo xtask vm` is using the guest's files; waiting for it");
-            lock.lock().context("cannot lock the guest's files")?;
-        }
-        let needed_mb =
-            Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
-        room::require(&cache, needed_mb, "the guest")?;
-        let (built, tree, fetched) = thread::scope(|scope| {
-            let tree = scope.spawn(|| Tree::ensure(&cache));
-            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
-            (build(), joined(tree), joined(fetched))
+        let (built, parts) = thread::scope(|scope| {
+            let parts = scope.spawn(|| Parts::ensure(workspace, series));
+            (build(), joined(parts))
         });
         // A misspelt name is reported even without network.
-        let ((driver, made), tree) = (built?, tree?);
-        // An optional kernel is tried again, and skipped, when it is due.
-        if series.is_some_and(Series::is_required) {
-            fetched?;
-        }
+        let ((driver, made), parts) = (built?, parts?);
+        let (cache, tree) = (cache(workspace), &parts.tree);
+        let share = cache.join("share");
         let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
         ensure!(
             host <= guest,
@@ -108,15 +124,12 @@ impl Guest {
             guest.0,
             guest.1
         );
-        for binary in [workspace.binary().as_path(), driver.path()] {
-            let name = binary.file_name().context("a binary without a name")?;
-            fs::copy(binary, share.join(name))
-                .with_context(|| format!("cannot copy {}", binary.display()))?;
+        for binary in [workspace.binary(), driver] {
+            fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
         }
         let from = page::origin(workspace, "cargo xtask vm")?;
-        let workspace = workspace.clone();
-        let programs = tools::unpacked(&workspace);
-        Ok((Self { made: from, _lock: lock, workspace, programs, cache, share, tree }, made))
+        let (workspace, programs) = (workspace.clone(), tools::unpacked(workspace));
+        Ok((Self { made: from, workspace, programs, cache, share, parts }, made))
     }
 
     /// Puts etcd and the packages of `cargo xtask deb` on the share, the daemon's also as an earlier version.
@@ -132,21 +145,19 @@ impl Guest {
         let dcqcn = self.share.join(build::COMMAND.0);
         for (name, version) in [("dcqcn-before.deb", "0.0.1"), ("dcqcn.deb", current)] {
             let package = package(&dcqcn, build::COMMAND.0, version)?;
-            fs::copy(&package, self.share.join(name))
-                .with_context(|| format!("cannot copy {}", package.display()))?;
+            fs::copy(&package, self.share.join(name))?;
         }
         let fleet = package(&self.workspace.binary_of("release", build::FLEET.0), build::FLEET.0, current)?;
         for (from, to) in [(fleet, "dcqcn-fleet.deb"), (self.programs.join("etcd"), "etcd")] {
             let from = if from.exists() { from } else { find_program(to).unwrap_or(from) };
-            fs::copy(&from, self.share.join(to))
-                .with_context(|| format!("cannot copy {}", from.display()))?;
+            fs::copy(&from, self.share.join(to))?;
         }
         Ok(())
     }
 
     pub(super) fn boot(&self, series: Series) -> Result<Booted<'_>> {
-        let kernel = Kernel::ensure(&self.cache, series, &self.tree)?;
-        let (accelerator, why) = machine::accelerator(&self.tree, &kernel)?;
+        let kernel = Kernel::ensure(&self.cache, series, &self.parts.tree)?;
+        let (accelerator, why) = machine::accelerator(&self.parts.tree, &kernel)?;
         header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
         Ok(Booted { guest: self, series, kernel, accelerator })
     }
@@ -173,7 +184,7 @@ pub(super) struct Booted<'a> {
 
 impl Booted<'_> {
     pub(super) fn machine(&self) -> Machine<'_> {
-        let Guest { tree, share, .. } = self.guest;
+        let Guest { parts: Parts { tree, .. }, share, .. } = self.guest;
         Machine { tree, kernel: &self.kernel, accelerator: self.accelerator, share, port: None }
     }
 
@@ -181,7 +192,7 @@ impl Booted<'_> {
     pub(super) fn run_two(&self, scenario: &Scenario, nic: Nic, peer: &Self) -> Result<Finished> {
         let commands = self.guest.share.join(PEER);
         if commands.exists() {
-            fs::remove_dir_all(&commands).with_context(|| format!("cannot remove {}", commands.display()))?;
+            fs::remove_dir_all(&commands)?;
         }
         let network = Network::new(nic)?;
         let [first, second] = &network.ports;
@@ -190,7 +201,8 @@ impl Booted<'_> {
         let title = format!("{name}-{}", nic.name());
         machine::write_start(&self.guest.share, &script)?;
         let second = Machine { port: Some(second), ..peer.machine() };
-        let _second = second.start(|line| println!("   2 | {line}"))?;
+        let (_second, lines) = second.start()?;
+        thread::spawn(move || lines.iter().for_each(|line| println!("   2 | {line}")));
         self.watched(scenario, &title, &Machine { port: Some(first), ..self.machine() })
     }
 
@@ -211,16 +223,15 @@ impl Booted<'_> {
     fn watched(&self, scenario: &Scenario, title: &str, machine: &Machine<'_>) -> Result<Finished> {
         let result = self.guest.share.join(RESULT);
         if result.exists() {
-            fs::remove_file(&result).with_context(|| format!("cannot remove {}", result.display()))?;
+            fs::remove_file(&result)?;
         }
         header(format_args!("{title} on Linux {}", self.kernel.release()));
         let started = Instant::now();
-        let end = machine.run(BOOT + scenario.limit(), |line| {
+        let verdict = machine.run(BOOT + scenario.limit(), |line| {
             println!("{:6.1} {line}", started.elapsed().as_secs_f64());
         })?;
         let seconds = started.elapsed().as_secs_f64();
         let outcome = scenario::outcome(&result)?;
-        let verdict = end.check().map_err(|error| format!("{error:#}"));
         if let Err(error) = &verdict {
             println!("FAILED {title} on Linux {}: {error}", self.kernel.release());
         }
@@ -233,9 +244,9 @@ impl Booted<'_> {
 
     fn store(&self, finished: &Finished) -> Result<()> {
         let dir = self.guest.cache.join(RESULTS);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        fs::create_dir_all(&dir)?;
         let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));
         let bytes = serde_json::to_vec(finished)?;
-        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        Ok(fs::write(&path, bytes)?)
     }
 }

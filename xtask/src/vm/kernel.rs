@@ -1,18 +1,17 @@
 //! Debian's kernels: image, modules, and boot.
 
 use std::fmt;
-use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
+use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
-use super::initramfs;
 use super::mirror::Mirror;
-use super::room;
-use super::tree::Tree;
+use super::tree::{self, Tree};
 use crate::run::{self, header};
 
 /// A kernel series of one suite of Debian.
@@ -85,7 +84,7 @@ impl Kernel {
     pub(super) fn ensure(cache: &Path, series: Series, tree: &Tree) -> Result<Self> {
         let dir = place(cache, series, "");
         if !dir.is_dir() {
-            room::require(cache, needed_mb(cache, series), "a kernel")?;
+            tree::require_room(cache, needed_mb(cache, series), "a kernel")?;
             fetch(cache, series)?;
             let fetched = place(cache, series, FETCHED);
             prepare(&fetched, series, tree)?;
@@ -126,7 +125,7 @@ fn place(cache: &Path, series: Series, suffix: &str) -> PathBuf {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).with_context(|| format!("cannot rename {}", from.display()))
+    fs::rename(from, to).map_err(Into::into)
 }
 
 fn is_there(cache: &Path, series: Series) -> bool {
@@ -145,7 +144,7 @@ pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
     }
     let partial = place(cache, series, PARTIAL);
     if partial.exists() {
-        fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
+        fs::remove_dir_all(&partial)?;
     }
     download(&partial, series)?;
     rename(&partial, &place(cache, series, FETCHED))
@@ -160,7 +159,7 @@ fn download(dir: &Path, series: Series) -> Result<()> {
     let apt_dir = dir.join("apt");
     for part in ["state/lists/partial", "cache/archives/partial"] {
         let part = apt_dir.join(part);
-        fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
+        fs::create_dir_all(&part)?;
     }
     for (file, text) in [("sources.list", source.as_str()), ("status", "")] {
         fs::write(apt_dir.join(file), text).context("cannot write apt's sources")?;
@@ -189,14 +188,14 @@ fn download(dir: &Path, series: Series) -> Result<()> {
     let packages = kernel_packages(&closure, series)?;
     run::stream(apt("apt-get").args(["-q", "download"]).args(&packages))
         .with_context(|| format!("cannot download the packages of kernel {series}"))?;
-    for entry in fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
+    for entry in fs::read_dir(dir)? {
         let package = entry?.path();
         if package.extension().is_some_and(|extension| extension == "deb") {
             unpack(&package, dir)?;
-            fs::remove_file(&package).with_context(|| format!("cannot remove {}", package.display()))?;
+            fs::remove_file(&package)?;
         }
     }
-    fs::remove_dir_all(&apt_dir).with_context(|| format!("cannot remove {}", apt_dir.display()))
+    fs::remove_dir_all(&apt_dir).map_err(Into::into)
 }
 
 /// The kernel's own packages among the dependencies of [`META`].
@@ -237,8 +236,7 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     let merged = dir.join("usr").join(MODULES);
     if merged.is_dir() {
         fs::create_dir_all(dir.join("lib"))?;
-        fs::rename(&merged, dir.join(MODULES))
-            .with_context(|| format!("cannot move {}", merged.display()))?;
+        fs::rename(&merged, dir.join(MODULES))?;
     }
     let release = only_entry(&dir.join(MODULES))?;
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
@@ -246,16 +244,54 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     let beside = dir.join(MODULES).join(&release).join("vmlinuz");
     if beside.is_file() {
         fs::create_dir_all(dir.join("boot"))?;
-        fs::rename(&beside, &image).with_context(|| format!("cannot move {}", beside.display()))?;
+        fs::rename(&beside, &image)?;
     }
     ensure!(image.is_file(), "the packages of kernel {series} lack {}", image.display());
     run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;
-    initramfs::build(&dir.join(MODULES).join(&release), tree, &dir.join(INITRAMFS))
+    write_initramfs(dir, &release, tree)
+}
+
+/// Modules that mount the guest's root file system.
+const BOOT_MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+/// Writes the archive it is called with, of the working directory.
+const PACK: &str = "find . | \"$0\" cpio -o -H newc >\"$1\"";
+
+/// Boot before the guest's root file system: busybox, a script, and modules in load order.
+fn write_initramfs(dir: &Path, release: &str, tree: &Tree) -> Result<()> {
+    let root = dir.join("initramfs");
+    for folder in ["bin", "dev", "proc", "sys", "modules", "lower", "upper", "root"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    let busybox = tree.join("usr/bin/busybox");
+    fs::copy(&busybox, root.join("bin/busybox"))?;
+    fs::write(root.join("init"), include_str!("init.sh"))?;
+    fs::set_permissions(root.join("init"), PermissionsExt::from_mode(0o755))?;
+    let mut modprobe = tree.command("usr/bin/kmod", "modprobe");
+    modprobe.arg("--dirname").arg(dir).args(["--set-version", release, "--show-depends", "--all"]);
+    let listed = run::capture(modprobe.args(BOOT_MODULES))?;
+    let mut modules: Vec<&str> = Vec::new();
+    for path in listed.lines().filter_map(|line| Some(line.strip_prefix("insmod ")?.trim())) {
+        if !modules.contains(&path) {
+            modules.push(path);
+        }
+    }
+    for (number, path) in modules.into_iter().enumerate() {
+        let to = root.join(format!("modules/{number:02}.ko"));
+        if path.ends_with(".xz") {
+            let mut xz = tree.command("usr/bin/xz", "xz");
+            run::stream(xz.arg("-dc").arg(path).stdout(std::fs::File::create(to)?))?;
+        } else {
+            fs::copy(path, to)?;
+        }
+    }
+    let mut pack = Command::new("sh");
+    run::capture(pack.args(["-c", PACK]).arg(busybox).arg(dir.join(INITRAMFS)).current_dir(&root))?;
+    Ok(fs::remove_dir_all(root)?)
 }
 
 /// The name of the only entry of `dir`.
 fn only_entry(dir: &Path) -> Result<String> {
-    let mut entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let mut entries = fs::read_dir(dir)?;
     let first = entries.next().with_context(|| format!("{} is empty", dir.display()))??;
     ensure!(entries.next().is_none(), "{} has more than one kernel", dir.display());
     Ok(first.file_name().to_string_lossy().into_owned())

@@ -113,16 +113,3 @@ impl Drop for Network {
 fn ip(arguments: &[&str]) -> Result<()> {
     run::capture(Command::new("ip").args(arguments)).map(drop)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_differ_in_tap_and_mac() {
-        let port = |number| Port { netns: "n".into(), number, nic: Nic::Vmxnet3 }.arguments();
-        let (first, second) = (port(1), port(2));
-        assert!(first[1].contains("ifname=tap1,") && second[1].contains("ifname=tap2,"));
-        assert!(first[3].starts_with("vmxnet3,romfile=,") && first[3] != second[3]);
-    }
-}

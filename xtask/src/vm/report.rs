@@ -1,9 +1,9 @@
 //! Tables measured in the guest: selected ones in docs/measured/soft-roce.md, all in target/measured/soft-roce.md.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use fs_err as fs;
 
 use super::Finished;
 use super::kernel::Series;
@@ -18,7 +18,7 @@ const KERNELS: &str = "kernels";
 /// Writes the tables of scenarios that ran; others are unchanged.
 pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> {
     let path = workspace.root().join(COMMITTED);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path)?;
     let mut measured = Measured::new(PAGE);
     measured.add(KERNELS, &kernels(finished, page::between(COMMITTED, &text, KERNELS)?));
     for run in finished.iter().filter(|run| run.series == Series::V6_1) {
@@ -37,18 +37,14 @@ fn measurements(run: &Finished) -> Option<(String, String)> {
         format!("Linux {}, {passed} of {} checks passed. {}", outcome.kernel, outcome.checks.len(), run.made);
     if !outcome.rows.is_empty() {
         text += "\n";
-        text += &page::table(&outcome.columns, &outcome.rows);
+        let rows: Vec<_> = outcome.rows.iter().map(|row| row.join(" | ")).collect();
+        text += &page::table(&outcome.columns.join(" | "), &rows);
     }
-    let heading = ["checked", "measured", "wanted"].map(str::to_owned);
-    let rows: Vec<Vec<String>> = outcome
-        .checks
-        .iter()
-        .map(|check| {
-            let verdict = if check.ok { "" } else { "**failed** " };
-            vec![check.what.clone(), format!("{verdict}{}", check.measured), check.wanted.clone()]
-        })
-        .collect();
-    Some((text, format!("\n{}", page::table(&heading, &rows))))
+    let rows = outcome.checks.iter().map(|check| {
+        let verdict = if check.ok { "" } else { "**failed** " };
+        format!("{} | {verdict}{} | {}", check.what, check.measured, check.wanted)
+    });
+    Some((text, format!("\n{}", page::table("checked | measured | wanted", &rows.collect::<Vec<_>>()))))
 }
 
 /// A row for every scenario, a column for every kernel. Entries of the table `before` stay if there is no newer result for
@@ -76,11 +72,10 @@ fn kernels(finished: &[Finished], before: &str) -> String {
                 .or_else(|| said(scenario, release))
                 .unwrap_or_else(|| "not run".to_owned())
         };
-        std::iter::once(scenario.to_owned()).chain(columns.iter().map(cell)).collect()
+        std::iter::once(scenario.to_owned()).chain(columns.iter().map(cell)).collect::<Vec<_>>().join(" | ")
     };
-    let heading: Vec<String> =
-        std::iter::once("scenario").chain(columns.values().copied()).map(str::to_owned).collect();
-    page::table(&heading, &scenarios.into_iter().map(row).collect::<Vec<_>>())
+    let heading: Vec<&str> = std::iter::once("scenario").chain(columns.values().copied()).collect();
+    page::table(&heading.join(" | "), &scenarios.into_iter().map(row).collect::<Vec<_>>())
 }
 
 /// The cells of a line of a table.

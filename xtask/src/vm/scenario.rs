@@ -2,12 +2,12 @@
 //!
 //! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use crate::build;
@@ -56,26 +56,16 @@ pub(super) struct Check {
 /// The guest's driver.
 pub(crate) const DRIVER: build::Binary = ("vm-guest", "dcqcn-tests");
 
-/// The guest's driver, built for this machine, which has the guest's C library.
-pub(super) struct Driver {
-    path: PathBuf,
+/// Builds the guest's driver, for this machine, which has the guest's C library, with the command under test.
+pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
+    build::with(workspace, &[DRIVER])?;
+    Ok(workspace.binary_of("release", DRIVER.0))
 }
 
-impl Driver {
-    /// Builds it with the command under test.
-    pub(super) fn build(workspace: &Workspace) -> Result<Self> {
-        build::with(workspace, &[DRIVER])?;
-        Ok(Self { path: workspace.host_target().join("release").join(DRIVER.0) })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn scenarios(&self) -> Result<Vec<Scenario>> {
-        let list = run::capture(Command::new(&self.path).arg("list"))?;
-        serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
-    }
+/// The scenarios of a driver.
+pub(super) fn all(driver: &Path) -> Result<Vec<Scenario>> {
+    let list = run::capture(Command::new(driver).arg("list"))?;
+    serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
 }
 
 /// The selected scenarios; all if none is named.
@@ -92,13 +82,11 @@ pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenari
 
 /// Results of a run in the guest; `None` if it did not finish.
 pub(super) fn outcome(path: &Path) -> Result<Option<Outcome>> {
-    match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .with_context(|| format!("cannot parse the driver's result {}", path.display())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    if !path.exists() {
+        return Ok(None);
     }
+    let outcome = serde_json::from_slice(&fs::read(path)?);
+    outcome.map(Some).with_context(|| format!("cannot parse the driver's result {}", path.display()))
 }
 
 #[cfg(test)]

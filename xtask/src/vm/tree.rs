@@ -1,11 +1,11 @@
 //! The guest's file system, which also contains QEMU: installing QEMU on the machine itself could remove related
 //! packages.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 
 use super::mirror::{self, Mirror};
 use crate::apt::Apt;
@@ -74,7 +74,7 @@ impl Tree {
         let partial = cache.join("tree.partial");
         for old in [&root, &partial] {
             if old.exists() {
-                fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+                fs::remove_dir_all(old)?;
             }
         }
         header(format_args!(
@@ -99,9 +99,9 @@ impl Tree {
         stream(&mut command).with_context(|| {
             format!("cannot install the guest's packages; check that {} is reachable", mirror.main)
         })?;
-        fs::rename(&partial, &root).with_context(|| format!("cannot rename {}", partial.display()))?;
+        fs::rename(&partial, &root)?;
         let list = cache.join(LIST);
-        fs::write(&list, PACKAGES.join(" ")).with_context(|| format!("cannot write {}", list.display()))?;
+        fs::write(&list, PACKAGES.join(" "))?;
         Ok(Self { root })
     }
 
@@ -157,6 +157,19 @@ fn c_library_version(text: &str) -> Result<(u32, u32)> {
         .with_context(|| format!("cannot find the version of the C library in `{}`", text.trim()))
 }
 
+/// Fails if the file system of `dir` has less than `need_mb` left for `what`.
+pub(super) fn require_room(dir: &Path, need_mb: u64, what: &str) -> Result<()> {
+    let table = run::capture(Command::new("df").args(["--block-size=1M", "--output=avail"]).arg(dir))?;
+    let left_mb: Option<u64> = table.lines().nth(1).and_then(|line| line.trim().parse().ok());
+    let left_mb = left_mb.with_context(|| format!("cannot parse the output of `df`: {table}"))?;
+    ensure!(
+        left_mb >= need_mb,
+        "{what} needs {need_mb} MB in {}, and {left_mb} MB are free; free disk space, or set CARGO_TARGET_DIR",
+        dir.display()
+    );
+    Ok(())
+}
+
 /// Installs mmdebstrap, if possible.
 pub(super) fn install_mmdebstrap() -> Result<()> {
     if run::find_program(MMDEBSTRAP).is_some() {
@@ -164,9 +177,6 @@ pub(super) fn install_mmdebstrap() -> Result<()> {
     }
     let mut apt =
         Apt::detect().context("cannot create the guest without mmdebstrap; install the Debian package")?;
-    if !apt.has_lists() {
-        apt.refresh();
-    }
     apt.install(&[MMDEBSTRAP.to_owned()])?;
     ensure!(run::find_program(MMDEBSTRAP).is_some(), "{MMDEBSTRAP} was installed, but is not on PATH");
     Ok(())
