@@ -17,7 +17,7 @@ mod wire;
 
 pub use error::{Error, Result};
 pub use ethtool::Driver;
-pub use link::{Link, LinkStatistics};
+pub use link::{Link, LinkStatistics, is_cable};
 pub use netlink::Netlink;
 pub use netns::Netns;
-pub use stack::{wire_overhead_bytes, with_those_above, with_those_below};
+pub use stack::{Stack, wire_overhead_bytes, with_those_above};

@@ -58,8 +58,8 @@ pub struct Link {
     pub is_loopback: bool,
     /// Administratively up.
     pub up: bool,
-    /// For a veth, the index of its other end in the namespace of that end; for a stacked interface, that of the one
-    /// below, if it is in this namespace.
+    /// For one end of a virtual cable ([`is_cable`]), the index of the other in the namespace of that end; for a stacked
+    /// interface, that of the one below, if it is in this namespace.
     pub peer: Option<u32>,
     /// Index of the bridge or bond the interface belongs to.
     pub master: Option<u32>,
@@ -70,6 +70,12 @@ pub struct Link {
     /// Always `None` in lists ([`Netlink::links`]), which do not query drivers. Virtual interfaces
     /// report an invented speed: see [`Link::is_virtual`].
     pub speed_bps: Option<u64>,
+}
+
+/// Whether an interface of this kind is one end of a virtual cable: its peer is the other end, not the interface below.
+#[must_use]
+pub fn is_cable(kind: Option<&str>) -> bool {
+    matches!(kind, Some("veth" | "netkit"))
 }
 
 impl Link {
@@ -405,7 +411,7 @@ fn describe(body: &[u8]) -> Result<Link> {
         attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(string);
     // The lower interface of a container's macvlan has an index of another namespace, which another interface may have
     // here.
-    let is_elsewhere = kind.as_deref() != Some("veth") && attribute(attributes, IFLA_LINK_NETNSID).is_some();
+    let is_elsewhere = !is_cable(kind.as_deref()) && attribute(attributes, IFLA_LINK_NETNSID).is_some();
     Ok(Link {
         index,
         name: attribute(attributes, IFLA_IFNAME).map(string).unwrap_or_default(),

@@ -1,48 +1,73 @@
 //! Stacked interfaces.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::Link;
+use super::link::is_cable;
 
 impl Link {
+    /// Interfaces that it sends and receives through: of a VLAN or the like, the one below; of a bridge's or bond's port,
+    /// the port itself is below its master.
+    fn edges(&self) -> impl Iterator<Item = (u32, u32)> {
+        let lower = self.peer.filter(|_| !is_cable(self.kind.as_deref())).map(|lower| (self.index, lower));
+        lower.into_iter().chain(self.master.map(|upper| (upper, self.index)))
+    }
+
     /// Whether it sends and receives through `lower`: it is a VLAN or the like on it, or the bridge or bond of `lower`.
     #[must_use]
     pub fn is_above(&self, lower: &Self) -> bool {
-        let is_stacked = self.kind.as_deref() != Some("veth") && self.peer == Some(lower.index);
-        is_stacked || lower.master == Some(self.index)
+        self.edges().chain(lower.edges()).any(|edge| edge == (self.index, lower.index))
     }
 }
 
-/// The interface number `ifindex`, and all of `links` above it.
+/// Which interfaces are stacked on which, to search more than once.
+#[derive(Debug, Default)]
+pub struct Stack {
+    above: HashMap<u32, Vec<u32>>,
+    below: HashMap<u32, Vec<u32>>,
+}
+
+impl Stack {
+    /// The stacks of all interfaces of a namespace.
+    #[must_use]
+    pub fn of(links: &[Link]) -> Self {
+        let mut stack = Self::default();
+        for (upper, lower) in links.iter().flat_map(Link::edges) {
+            stack.above.entry(lower).or_default().push(upper);
+            stack.below.entry(upper).or_default().push(lower);
+        }
+        stack
+    }
+
+    /// The interface number `ifindex`, and all above it.
+    #[must_use]
+    pub fn with_those_above(&self, ifindex: u32) -> BTreeSet<u32> {
+        closure(&self.above, [ifindex])
+    }
+
+    /// These interfaces, and all below them.
+    #[must_use]
+    pub fn with_those_below(&self, ifindexes: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
+        closure(&self.below, ifindexes)
+    }
+}
+
+/// These interfaces, and all that are `next` to one found.
+fn closure(next: &HashMap<u32, Vec<u32>>, ifindexes: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
+    let mut left: Vec<u32> = ifindexes.into_iter().collect();
+    let mut found = BTreeSet::new();
+    while let Some(ifindex) = left.pop() {
+        if found.insert(ifindex) {
+            left.extend(next.get(&ifindex).into_iter().flatten());
+        }
+    }
+    found
+}
+
+/// The interface number `ifindex`, and all of `links` above it; use [`Stack`] for many.
 #[must_use]
 pub fn with_those_above(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
-    closure(links, [ifindex], Link::is_above)
-}
-
-/// These interfaces, and all of `links` below them.
-#[must_use]
-pub fn with_those_below(links: &[Link], ifindexes: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
-    closure(links, ifindexes, |link, upper| upper.is_above(link))
-}
-
-/// These interfaces, and all of `links` that are `next` to one found.
-fn closure(
-    links: &[Link],
-    ifindexes: impl IntoIterator<Item = u32>,
-    next: impl Fn(&Link, &Link) -> bool,
-) -> BTreeSet<u32> {
-    let mut found = BTreeSet::from_iter(ifindexes);
-    loop {
-        let is_found = |link: &&Link| found.contains(&link.index);
-        let is_next = |link: &&Link| {
-            !found.contains(&link.index) && links.iter().filter(is_found).any(|found| next(link, found))
-        };
-        let next: Vec<u32> = links.iter().filter(is_next).map(|link| link.index).collect();
-        if next.is_empty() {
-            return found;
-        }
-        found.extend(next);
-    }
+    Stack::of(links).with_those_above(ifindex)
 }
 
 /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
@@ -125,25 +150,31 @@ mod tests {
     }
 
     #[test]
-    fn upper_devices_exclude_veth_peer() {
+    fn upper_devices_exclude_cable_ends() {
         // Two ports of a bond, a VLAN on it in a bridge, a veth in that bridge, and another bridge.
         let links = [
             link(2, None, None, Some(9)),
             link(3, None, None, Some(9)),
             link(5, Some("veth"), Some(6), Some(11)),
             link(6, Some("veth"), Some(5), None),
+            link(7, Some("netkit"), Some(8), None),
+            link(8, Some("netkit"), Some(7), None),
             link(9, Some("bond"), None, None),
             link(10, Some("vlan"), Some(9), Some(11)),
             link(11, Some("bridge"), None, None),
             link(12, Some("bridge"), None, None),
         ];
-        let above = |ifindex| with_those_above(&links, ifindex).into_iter().collect::<Vec<_>>();
+        let stack = Stack::of(&links);
+        let above = |ifindex| stack.with_those_above(ifindex).into_iter().collect::<Vec<_>>();
         assert_eq!(above(2), [2, 9, 10, 11]);
         assert_eq!(above(9), [9, 10, 11]);
         assert_eq!(above(5), [5, 11]);
-        assert_eq!((above(6), above(12), above(77)), (vec![6], vec![12], vec![77]));
-        let below = |ifindex| with_those_below(&links, [ifindex]).into_iter().collect::<Vec<_>>();
+        assert_eq!((above(6), above(8), above(12), above(77)), (vec![6], vec![8], vec![12], vec![77]));
+        let below = |ifindex| stack.with_those_below([ifindex]).into_iter().collect::<Vec<_>>();
         assert_eq!((below(11), below(10)), (vec![2, 3, 5, 9, 10, 11], vec![2, 3, 9, 10]));
-        assert_eq!((below(2), below(6), below(77)), (vec![2], vec![6], vec![77]));
+        assert_eq!((below(2), below(6), below(8), below(77)), (vec![2], vec![6], vec![8], vec![77]));
+        assert!(
+            links[6].is_above(&links[0]) && !links[0].is_above(&links[6]) && !links[4].is_above(&links[5])
+        );
     }
 }

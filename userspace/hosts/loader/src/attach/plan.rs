@@ -8,7 +8,7 @@ use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
-use dcqcn_netlink::{Link, Netlink, wire_overhead_bytes, with_those_below};
+use dcqcn_netlink::{Link, Netlink, Stack, wire_overhead_bytes};
 use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
@@ -331,9 +331,8 @@ fn steps(
         }
     }
     if info.inline_peer.is_some() {
-        let links = netlink.links()?;
-        for ifindex in with_those_below(&links, [Some(info.ifindex), info.peer_ifindex].into_iter().flatten())
-        {
+        let stack = Stack::of(&netlink.links()?);
+        for ifindex in stack.with_those_below([Some(info.ifindex), info.peer_ifindex].into_iter().flatten()) {
             steps.push(UndoStep::Offloads { ifindex, features: netlink.offloads(ifindex)? });
         }
     }

@@ -67,7 +67,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
         link.peer = link.peer.filter(ours);
         let is_in_netns = |lower: &u32| *lower != link.index && peers.iter().any(|(index, _)| index == lower);
         link.lower = link.lower.filter(|lower| {
-            link.peer.is_none() && link.kind.as_deref() != Some("veth") && is_in_netns(lower)
+            link.peer.is_none() && !net::is_cable(link.kind.as_deref()) && is_in_netns(lower)
         });
     }
     links
