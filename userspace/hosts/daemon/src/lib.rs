@@ -8,6 +8,7 @@ mod fresh;
 pub mod hangup;
 pub mod metrics;
 pub mod pairing;
+mod rdma_view;
 mod shared_state;
 mod snapshot_cache;
 

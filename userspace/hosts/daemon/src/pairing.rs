@@ -3,15 +3,12 @@
 //! The data plane learns others itself (`dcqcn_common::hooks`). The most trusted source takes precedence: see
 //! [`PairSource`].
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::collections::HashMap;
 
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_loader::dataplane::{self, Maps};
-use dcqcn_netlink::{self as net, Netlink, with_those_above};
-use dcqcn_params::qp::qp_id;
 use dcqcn_support::clock::monotonic_ns;
 
 use crate::Error;
@@ -50,13 +47,10 @@ pub(crate) struct RdmaPairs {
     has_device: bool,
     /// Time when each was last compared with the active pairs, CLOCK_MONOTONIC.
     looked_up_ns: u64,
-    ways: Ways,
-    /// Time of the last listing, CLOCK_MONOTONIC.
-    ways_ns: Option<u64>,
 }
 
-/// Interval of comparing added pairs with the active ones, which other processes may change, and of listing interfaces
-/// and addresses. New QPs are added immediately.
+/// Interval of comparing added pairs with the active ones, which other processes may change. New QPs are added
+/// immediately.
 const RECHECK_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
@@ -79,34 +73,6 @@ impl RdmaPairs {
     #[must_use]
     pub(crate) const fn has_device(&self) -> bool {
         self.has_device
-    }
-
-    /// Lists the kernel's connected QPs on an interface.
-    ///
-    /// # Errors
-    /// The kernel's queue pairs cannot be read.
-    pub(crate) fn present(&mut self, netlink: &Netlink, ifindex: u32) -> Result<Present, net::Error> {
-        let devices = netlink.rdma_devices()?;
-        if devices.is_empty() {
-            return Ok(Present::default());
-        }
-        let now_ns = monotonic_ns();
-        if self.ways_ns.is_none_or(|found_ns| now_ns.saturating_sub(found_ns) >= RECHECK_NS) {
-            self.ways = Ways::of(netlink, ifindex)?;
-            self.ways_ns = Some(now_ns);
-        }
-        let Ways { of_devices, addresses } = &self.ways;
-        let mut present = Present::default();
-        for device in
-            devices.iter().filter(|device| device.ports.iter().any(|port| of_devices.contains(&port.ifindex)))
-        {
-            present.has_device = true;
-            for qp in netlink.rdma_connected_qps(device.index)? {
-                let ids = addresses.iter().map(|address| qp_id(*address, qp.local_qpn));
-                present.pairs.extend(ids.map(|id| (id, qp.remote_qpn)));
-            }
-        }
-        Ok(present)
     }
 
     /// Adds new QPs, removes destroyed ones, and returns the changes.
@@ -149,30 +115,9 @@ impl RdmaPairs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present {
     /// Whether there is an RDMA device whose packets pass the interface.
-    has_device: bool,
-    /// QPN of each one's other end. A QP may use any address of the interface.
-    pairs: HashMap<QpId, u32>,
-}
-
-/// Interfaces and addresses whose QPs send through an interface.
-#[derive(Debug, Default)]
-struct Ways {
-    /// Interfaces of their devices: this one, those above it (a bridge or a bond, say), and those below it, as
-    /// soft-RoCE uses the addresses of VLANs but has no device on them.
-    of_devices: BTreeSet<u32>,
-    /// Addresses of this interface and those above it.
-    addresses: Vec<IpAddr>,
-}
-
-impl Ways {
-    fn of(netlink: &Netlink, ifindex: u32) -> Result<Self, net::Error> {
-        let links = netlink.links()?;
-        let above = with_those_above(&links, ifindex);
-        let below = links.iter().map(|link| link.index);
-        let below = below.filter(|lower| with_those_above(&links, *lower).contains(&ifindex));
-        let addresses = above.iter().map(|iface| netlink.addresses(*iface)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { of_devices: below.chain(above.iter().copied()).collect(), addresses: addresses.concat() })
-    }
+    pub(crate) has_device: bool,
+    /// QPN of each one's other end.
+    pub(crate) pairs: HashMap<QpId, u32>,
 }
 
 /// QPs to compare with the active pairs now: each takes a system call, and a host may have thousands.
@@ -202,6 +147,7 @@ fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> 
 #[cfg(test)]
 mod tests {
     use dcqcn_common::classify::{mapped, words};
+    use dcqcn_params::qp::qp_id;
 
     use super::*;
 

@@ -1,5 +1,6 @@
 //! RDMA devices and their QPs (`RDMA_NLDEV_*`, include/uapi/rdma/rdma_netlink.h).
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use libc::RTM_GETADDR;
@@ -132,11 +133,11 @@ impl Netlink {
         Ok(bodies.iter().flat_map(|body| connected(body)).collect())
     }
 
-    /// The addresses of an interface.
+    /// The addresses of all interfaces.
     ///
     /// # Errors
     /// The kernel rejects the request.
-    pub fn addresses(&self, ifindex: u32) -> Result<Vec<IpAddr>> {
+    pub fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETADDR, |request| {
                 let message = AddressMessage::default();
@@ -144,8 +145,12 @@ impl Netlink {
                 message.emit(&mut bytes);
                 request.raw(&bytes);
             })?
-            .map_err(|refusal| refused("list the addresses", self.name_of(ifindex), refusal))?;
-        Ok(bodies.iter().filter_map(|body| address(body, ifindex)).collect())
+            .map_err(|refusal| refused("list the addresses", "all interfaces".into(), refusal))?;
+        let mut addresses: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+        for (ifindex, address) in bodies.iter().filter_map(|body| address(body)) {
+            addresses.entry(ifindex).or_default().push(address);
+        }
+        Ok(addresses)
     }
 
     fn rdma(&self, command: u16, operation: &str, body: impl Fn(&mut Encoder)) -> Result<Vec<Vec<u8>>> {
@@ -178,17 +183,13 @@ fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
     })
 }
 
-/// The address in one message, if it belongs to this interface.
-fn address(body: &[u8], ifindex: u32) -> Option<IpAddr> {
-    if u32_at(body, 4)? != ifindex {
-        return None;
-    }
-    let fields = body.get(IFADDRMSG_LEN..)?;
+/// The interface and address in one message.
+fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let (ifindex, fields) = (u32_at(body, 4)?, body.get(IFADDRMSG_LEN..)?);
     let value = attribute(fields, IFA_LOCAL).or_else(|| attribute(fields, IFA_ADDRESS))?;
-    if let Ok(v4) = <[u8; 4]>::try_from(value) {
-        return Some(v4.into());
-    }
-    <[u8; 16]>::try_from(value).ok().map(Into::into)
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
+    Some((ifindex, v4().or_else(v6)?))
 }
 
 #[cfg(test)]
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_listed_per_interface() {
+    fn address_read_with_its_interface() {
         let message = |index: u32, kind: u16, value: &[u8]| {
             let mut body = Encoder::default();
             body.raw(&[2, 24, 0, 0]);
@@ -257,10 +258,9 @@ mod tests {
             body.into_bytes()
         };
         let v4 = message(7, IFA_LOCAL, &[10, 0, 0, 1]);
-        assert_eq!(address(&v4, 7), Some([10, 0, 0, 1].into()));
-        assert_eq!(address(&v4, 8), None);
+        assert_eq!(address(&v4), Some((7, [10, 0, 0, 1].into())));
         let v6 = message(7, IFA_ADDRESS, &[0xfd; 16]);
-        assert_eq!(address(&v6, 7), Some([0xfd; 16].into()));
-        assert_eq!(address(&message(7, IFA_LOCAL, &[1, 2, 3]), 7), None);
+        assert_eq!(address(&v6), Some((7, [0xfd; 16].into())));
+        assert_eq!(address(&message(7, IFA_LOCAL, &[1, 2, 3])), None);
     }
 }

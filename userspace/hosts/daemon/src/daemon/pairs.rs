@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
+use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 use crate::pairing::{Change, RdmaPairs};
@@ -17,22 +18,27 @@ const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Pairs {
     port: Arc<Port>,
+    settings: Arc<Settings>,
     entered: RdmaPairs,
 }
 
 /// Starts the task, if the kernel supports RDMA.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(
+    port: &Arc<Port>,
+    settings: &Arc<Settings>,
+    netlink: &Netlink,
+) -> Result<Option<Box<dyn Work>>> {
     if !netlink.has_rdma() {
         return Ok(None);
     }
     let entered = RdmaPairs::take_over(&port.maps())?;
-    Ok(Some(Box::new(Pairs { port: Arc::clone(port), entered })))
+    Ok(Some(Box::new(Pairs { port: Arc::clone(port), settings: Arc::clone(settings), entered })))
 }
 
 impl Work for Pairs {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
-        let Self { port, entered } = self;
-        let present = entered.present(netlink, port.info.ifindex)?;
+        let Self { port, settings, entered } = self;
+        let present = settings.rdma().present(netlink, port.info.ifindex, monotonic_ns())?;
         let changes = entered.refresh(present, &mut port.maps_mut())?;
         let iface = &port.info.iface;
         for change in changes {

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,6 +12,8 @@ use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 
 use crate::depths::Watched;
+use crate::rdma_view::RdmaView;
+use crate::shared_state::lock;
 
 /// An attached interface, shared by tasks.
 pub(super) struct Port {
@@ -46,6 +48,7 @@ impl Port {
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
     watched: Arc<Watched>,
+    rdma: Mutex<RdmaView>,
     /// `None` if the process may not send frames.
     pause_socket: Option<PauseSocket>,
 }
@@ -59,6 +62,11 @@ impl Settings {
     /// Samples of queues and flows.
     pub(super) fn watched(&self) -> &Watched {
         &self.watched
+    }
+
+    /// RDMA devices and QPs, shared by all interfaces.
+    pub(super) fn rdma(&self) -> MutexGuard<'_, RdmaView> {
+        lock(&self.rdma)
     }
 
     /// Socket for PFC frames, if permitted.

@@ -22,7 +22,7 @@ use crate::shared_state::{Health, lock};
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// Minimum rest that ends at the same time for all interfaces.
-const SHARED: Duration = Duration::from_millis(100);
+const SHARED: Duration = Duration::from_millis(50);
 
 /// State of one interface in this thread.
 struct Entry {
