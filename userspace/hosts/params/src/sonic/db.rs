@@ -72,7 +72,8 @@ pub(super) struct Row<'a> {
     db: &'a Database,
     table: &'static str,
     key: &'a str,
-    fields: &'a Map<String, Value>,
+    /// `None` if the row is not an object.
+    fields: Option<&'a Map<String, Value>>,
 }
 
 impl Database {
@@ -96,6 +97,8 @@ impl Database {
     /// # Errors
     /// The text is not JSON, or not an object.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
+        // Editors of some systems write a byte order mark.
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let value =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
         match value {
@@ -154,7 +157,7 @@ impl Database {
 
     /// Whether the file has a table.
     pub(super) fn has(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
+        self.tables.get(table).is_some_and(|rows| !rows.is_null())
     }
 
     pub(super) fn error(&self, at: impl Display, message: impl Display) -> Error {
@@ -166,23 +169,21 @@ impl Database {
         self.tables.keys().map(String::as_str)
     }
 
-    /// Rows of a table; empty if it is absent.
+    /// Rows of a table; empty if it is absent. Rows that are not used need not be valid: see [`Row::valid`].
     pub(super) fn rows<'a>(&'a self, table: &'static str) -> Result<Vec<Row<'a>>, Error> {
         let rows = match self.tables.get(table) {
-            None => return Ok(Vec::new()),
+            None | Some(Value::Null) => return Ok(Vec::new()),
             Some(Value::Object(rows)) => rows,
             Some(_) => return Err(self.error(table, "expected an object of rows")),
         };
-        let row = |(key, fields): (&'a String, &'a Value)| match fields {
-            Value::Object(fields) => Ok(Row { db: self, table, key, fields }),
-            _ => Err(self.error(format_args!("{table}|{key}"), "expected an object of fields")),
-        };
-        rows.iter().map(row).collect()
+        let row =
+            |(key, fields): (&'a String, &'a Value)| Row { db: self, table, key, fields: fields.as_object() };
+        Ok(rows.iter().map(row).collect())
     }
 
     /// One row of a table.
     pub(super) fn row(&self, table: &'static str, key: &str) -> Result<Option<Row<'_>>, Error> {
-        Ok(self.rows(table)?.into_iter().find(|row| row.key == key))
+        self.rows(table)?.into_iter().find(|row| row.key == key).map(Row::valid).transpose()
     }
 }
 
@@ -197,6 +198,17 @@ impl<'a> Row<'a> {
         self.key
     }
 
+    /// The row, before its fields are used.
+    ///
+    /// # Errors
+    /// It is not an object of fields.
+    pub(super) fn valid(self) -> Result<Self, Error> {
+        match self.fields {
+            Some(_) => Ok(self),
+            None => Err(self.error("expected an object of fields")),
+        }
+    }
+
     /// Whether another row has equal fields.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         self.fields == other.fields
@@ -204,7 +216,7 @@ impl<'a> Row<'a> {
 
     /// Names of its fields. The database has `NULL` in a row without fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
-        self.fields.keys().map(String::as_str).filter(|field| *field != "NULL")
+        self.fields.into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| *field != "NULL")
     }
 
     /// An error about the row.
@@ -219,7 +231,7 @@ impl<'a> Row<'a> {
 
     /// Text of a field; `None` if it is absent or a placeholder.
     pub(super) fn text(&self, field: &str) -> Result<Option<String>, Error> {
-        match self.fields.get(field) {
+        match self.fields.and_then(|fields| fields.get(field)) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => {
                 let text = text.trim();

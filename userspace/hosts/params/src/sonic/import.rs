@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
 
     fn speed(&mut self, is_known: bool) -> Result<(), Error> {
         let rows = self.db.rows("PORT")?;
-        let Some(row) = rows.iter().find(|row| row.key() == self.port) else {
+        let Some(row) = self.db.row("PORT", self.port)? else {
             if is_known && rows.is_empty() {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
@@ -168,8 +168,8 @@ impl<'a> Reader<'a> {
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
         const MBIT: u64 = 1_000_000;
-        match self.number(row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
-            Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), row, "link_rate", mbit * MBIT),
+        match self.number(&row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
+            Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), &row, "link_rate", mbit * MBIT),
             Number::Absent => {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 Ok(())
@@ -182,7 +182,8 @@ impl<'a> Reader<'a> {
     fn maps_of_port(&self) -> Result<Option<Row<'a>>, Error> {
         let rows = self.db.rows("PORT_QOS_MAP")?;
         let of_port = rows.iter().find(|row| self.is_port(row.key()));
-        Ok(of_port.or_else(|| rows.iter().find(|row| row.key() == "global")).copied())
+        let found = of_port.or_else(|| rows.iter().find(|row| row.key() == "global"));
+        found.copied().map(Row::valid).transpose()
     }
 
     /// Imports both maps, and returns the queue of each class.
@@ -257,7 +258,7 @@ impl<'a> Reader<'a> {
             {
                 let is_own =
                     card.len() == own.len() && card.iter().zip(&own).all(|(a, b)| a.eq_ignore_ascii_case(b));
-                rows.push((row, card.is_empty() || is_own, *numbers));
+                rows.push((row.valid()?, card.is_empty() || is_own, *numbers));
             }
         }
         if rows.iter().any(|(_, is_own, _)| *is_own) {

@@ -227,6 +227,34 @@ fn value_without_counterpart_is_listed() {
 }
 
 #[test]
+fn invalid_rows_of_other_ports_skipped() {
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    for (table, key) in [
+        ("PORT", "Ethernet96"),
+        ("QUEUE", "Ethernet96|3"),
+        ("PORT_QOS_MAP", "Ethernet96"),
+        ("BUFFER_PG", "Ethernet96|3"),
+        ("PFC_WD", "Ethernet96"),
+        ("WRED_PROFILE", "OTHER"),
+        ("SCHEDULER", "OTHER"),
+    ] {
+        db[table][key] = if table == "PORT" { Value::Null } else { json!([1, "x"]) };
+    }
+    db["CABLE_LENGTH"] = Value::Null;
+    let with_mark = format!("\u{feff}{db}");
+    assert_eq!(imported(&read(&with_mark), "Ethernet4", Config::DEFAULT).0, plain);
+    for (table, key) in [("QUEUE", "Ethernet4|3"), ("PORT", "Ethernet4"), ("BUFFER_PG", "Ethernet4|3")] {
+        let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+        db[table][key] = "x".into();
+        let refused = import_of(&db).unwrap_err().to_string();
+        assert!(refused.contains(&format!("{table}|{key}: expected an object of fields")), "{refused}");
+    }
+    db["BUFFER_PG"] = Value::Null;
+    import_of(&db).unwrap();
+}
+
+#[test]
 fn port_speed_over_limit_keeps_link_rate() {
     let mut had = Config::DEFAULT;
     had.scalars.link_rate_bps = 25_000_000_000;

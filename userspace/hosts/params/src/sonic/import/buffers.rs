@@ -38,6 +38,7 @@ impl<'a> Reader<'a> {
             if !self.is_port(ports) {
                 continue;
             }
+            let row = row.valid()?;
             for priority in self.numbers_of(&row, groups) {
                 match rows.get_mut(priority) {
                     Some(slot) => {

@@ -89,6 +89,7 @@ impl<'a> Reader<'a> {
             if !self.is_port(row.key()) {
                 continue;
             }
+            let row = row.valid()?;
             is_there = true;
             let from = format!("PFC_WD|{}", row.key());
             for (field, key, most_ms) in TIMES {
