@@ -442,6 +442,32 @@ mod tests {
     }
 
     #[test]
+    fn whitespace_and_comments_of_dump_ignored() {
+        for text in [
+            "\u{feff}rpg_ai_rate: 5\n",
+            "\u{a0}rpg_ai_rate\u{a0}:\u{a0}5\r\n",
+            "\t rpg_ai_rate =  5 \t# the default\n",
+            "rpg_ai_rate,5\nrpg_gd,11\n",
+            "{\n  \"rpg_ai_rate\": 5,\n  \"rpg_gd\": 11\n}\n",
+            "\u{1b}[32mrpg_ai_rate\u{1b}[0m: \u{1b}[1m5\u{1b}[0m\n",
+            "==> a/rpg_ai_rate <==\n\n  5  \n",
+        ] {
+            let import = dumped(text, None);
+            assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 5_000_000, "{text:?}");
+            assert_eq!(import.notes, [], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn second_device_of_dump_listed() {
+        let device = |rate: u8| format!("Device #{rate}:\n  RPG_AI_RATE_P1 {rate}\n  RPG_GD_P1 11\n");
+        let import = dumped(&(device(1) + &device(2)), None);
+        assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 1_000_000);
+        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        assert!(matches!(notes.as_slice(), [note] if note.starts_with("2 ignored: ")), "{notes:?}");
+    }
+
+    #[test]
     fn export_round_trips() {
         let profile = Profile::Nvidia.config(None).unwrap();
         let written = export(&profile);

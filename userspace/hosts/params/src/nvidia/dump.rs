@@ -1,6 +1,7 @@
 //! Text dumps: of `mlxconfig query`, of `grep . DIR/*`, of `tail -n +1 DIR/*`, and lists of `NAME = VALUE`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ impl Import {
         if text.len() as u64 > MAX_BYTES {
             return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
         }
-        let lines = lines(path, &String::from_utf8_lossy(&text));
+        let lines = lines(path, &String::from_utf8_lossy(&text), &mut self.notes);
         for (name, mut of_ports) in lines {
             // A name without a port has one value for all ports.
             let first = of_ports.keys().next().copied().unwrap_or(FIRST_PORT);
@@ -82,15 +83,34 @@ fn unknown(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Values in a dump, by lower-case name and port.
-fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
+/// Whether a character separates names and values: those of lists, of CSV and JSON, and the byte order mark.
+fn separates(c: char) -> bool {
+    c.is_whitespace() || matches!(c, ':' | '=' | ',' | ';' | '"' | '\'' | '{' | '}' | '\u{feff}')
+}
+
+/// A line without colours of a terminal and comments.
+fn plain_text(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text =
+        parts.fold(first, |text, part| text + part.trim_start_matches(|c| c != 'm').trim_start_matches('m'));
+    let starts_comment =
+        |at: &usize| text.get(..*at).is_some_and(|before| before.ends_with(char::is_whitespace));
+    let comment = text.match_indices('#').map(|(at, _)| at).find(starts_comment);
+    comment.and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
+}
+
+/// Values in a dump, by lower-case name and port. Of several devices the first is used; `notes` lists the differences.
+fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTreeMap<u8, Line>> {
     let mut found: BTreeMap<String, BTreeMap<u8, Line>> = BTreeMap::new();
     // The file whose content follows, after `==> FILE <==`.
-    let mut heading: Option<&str> = None;
+    let mut heading: Option<String> = None;
     for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim().trim_start_matches('*').trim_start();
+        let line = plain_text(line);
+        // Not `=`, which is a part of `==> FILE <==`.
+        let line = line.trim_matches(|c| c == '*' || separates(c) && c != '=');
         if let Some(file) = line.strip_prefix("==>").and_then(|rest| rest.strip_suffix("<==")) {
-            heading = Some(file.trim());
+            heading = Some(file.trim().to_owned());
             continue;
         }
         if line.is_empty() || line.starts_with('#') {
@@ -100,30 +120,38 @@ fn lines(path: &Path, text: &str) -> BTreeMap<String, BTreeMap<u8, Line>> {
             Some(file) => (file, line),
             // The name ends at the first separator after the path, which may contain colons.
             None => {
-                let path = line.split([' ', '\t', '=']).next().unwrap_or(line);
+                let path = line.split(|c| separates(c) && c != ':').next().unwrap_or(line);
                 let start = path.rfind('/').map_or(0, |slash| slash + 1);
-                let end = line.get(start..).and_then(|rest| rest.find([':', '=', ' ', '\t']));
+                let end = line.get(start..).and_then(|rest| rest.find(separates));
                 let Some((name, values)) = end.and_then(|end| line.split_at_checked(start + end)) else {
                     continue;
                 };
-                (name, values)
+                (name.to_owned(), values)
             }
         };
-        let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
         let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
             Some((name, Ok(port))) => (name.to_owned(), port),
             _ => (name, FIRST_PORT),
         };
-        let separators = |c: char| c.is_whitespace() || matches!(c, ':' | '=');
-        let values: Vec<&str> = values.split(separators).filter(|value| !value.is_empty()).collect();
+        let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
         // `mlxconfig -e` has three columns: default, current, next boot.
         let value = match values.as_slice() {
             [_, current, _] => current,
             [value, ..] => value,
             [] => continue,
         };
-        let at = PathBuf::from(format!("{}:{number}", path.display()));
-        found.entry(name).or_default().entry(port).or_insert_with(|| Line { at, value: plain(value) });
+        let (at, value) = (PathBuf::from(format!("{}:{number}", path.display())), plain(value));
+        let is_known = find_entry(&name).is_some();
+        match found.entry(name).or_default().entry(port) {
+            Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
+            Entry::Occupied(first) if is_known && first.get().value != value => {
+                let first = first.get();
+                let reason = format!("{value} ignored: {} has {} for it", first.at.display(), first.value);
+                notes.push(Note { file: at, reason });
+            }
+            Entry::Occupied(_) => {}
+        }
     }
     found
 }
