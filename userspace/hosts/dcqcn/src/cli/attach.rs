@@ -124,6 +124,8 @@ impl AttachArgs {
         for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
             match result {
                 Ok(info) => report.attached.push(Attached(info)),
+                // Most errors name the interface themselves.
+                Err(error) if error.to_string().contains(&request.iface) => failed.push(error.into()),
                 Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
             }
         }
@@ -205,6 +207,7 @@ fn inline(info: &Info) -> String {
 #[command(after_long_help = "\
 Examples:
   dcqcn detach eth0
+  dcqcn detach 'eth*' bond0
   dcqcn detach --all
   # abandon undo steps that fail
   dcqcn detach eth0 --force")]
@@ -222,9 +225,9 @@ pub(super) struct DetachArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct DetachTarget {
-    /// Attached interface.
-    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
-    iface: Option<String>,
+    /// Attached interfaces, by name or altname; a pattern (`eth*`) matches all that are attached.
+    #[arg(value_name = "IFACE", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
     /// Every attachment of this network namespace, in any state.
     #[arg(long)]
     all: bool,
@@ -233,10 +236,7 @@ struct DetachTarget {
 impl DetachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { target, force, interrupt } = self;
-        let ifaces = match target.iface {
-            Some(iface) => vec![iface],
-            None => attach::labels()?,
-        };
+        let ifaces = if target.all { attach::labels()? } else { targets::detachable(target.ifaces)? };
         let mut report = DetachReport::default();
         let mut failed = Vec::new();
         for iface in ifaces {

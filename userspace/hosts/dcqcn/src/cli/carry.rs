@@ -14,7 +14,7 @@ use super::{nvidia, sonic};
 enum From {
     /// A switch's config_db.json.
     Sonic,
-    /// Directory of NIC parameters as exposed by the kernel driver.
+    /// NIC parameters: the kernel driver's directory, or a dump of it or of mlxconfig.
     Nvidia,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct ImportArgs {
     /// Format of the configuration.
     #[arg(long, value_enum)]
     format: From,
-    /// File (sonic) or directory (nvidia).
+    /// File (sonic), or directory or dump (nvidia).
     path: PathBuf,
     /// Interface to configure.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]

@@ -271,7 +271,7 @@ impl fmt::Display for Report {
             writeln!(f, "last reload, {}: {how}", reload.at)?;
         }
         for (iface, repairs) in status.repairs.iter().filter(|(_, repairs)| **repairs != 0) {
-            writeln!(f, "{iface}: repaired {repairs} times")?;
+            writeln!(f, "repairs of {iface}: {repairs}")?;
         }
         Ok(())
     }

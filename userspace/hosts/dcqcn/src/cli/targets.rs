@@ -50,6 +50,9 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     let devices = if all_rdma { netlink.rdma_devices()? } else { Vec::new() };
     let attached: Vec<u32> = attach::list()?.into_iter().map(|info| info.ifindex).collect();
     let links: Vec<_> = netlink.links()?.into_iter().filter(Link::is_ethernet).collect();
+    if let Some(word) = words.iter().find(|word| word.contains('=') && netlink.link(word).is_err()) {
+        bail!("cannot attach {word}: it is not an interface; use `--set {word}`");
+    }
     let patterns = words.iter().filter(|word| is_pattern(word)).map(|word| Pattern::new(word));
     let patterns = patterns.collect::<Result<Vec<_>, _>>().context("cannot read the pattern")?;
     let matches = |pattern: &Pattern, link: &Link| {
@@ -75,6 +78,27 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
         "cannot attach: no unattached interface {}; `dcqcn status` lists attached ones",
         if all_rdma { "has an RDMA device" } else { "matches" }
     );
+    Ok(chosen)
+}
+
+/// The interfaces to detach: those named, and all attached ones whose name matches a pattern.
+pub(super) fn detachable(words: Vec<String>) -> anyhow::Result<Vec<String>> {
+    let (patterns, mut chosen): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|word| is_pattern(word));
+    chosen = names(chosen, false)?;
+    if patterns.is_empty() {
+        return Ok(chosen);
+    }
+    let attached = attach::labels()?;
+    for word in patterns {
+        let pattern = Pattern::new(&word).context("cannot read the pattern")?;
+        let matching: Vec<_> = attached.iter().filter(|iface| pattern.matches(iface)).cloned().collect();
+        ensure!(
+            !matching.is_empty(),
+            "cannot detach {word}: it matches no attached interface; `dcqcn status` lists them"
+        );
+        chosen.extend(matching.into_iter().filter(|iface| !chosen.contains(iface)).collect::<Vec<_>>());
+    }
     Ok(chosen)
 }
 
