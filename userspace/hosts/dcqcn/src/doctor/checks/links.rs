@@ -38,12 +38,27 @@ pub(super) fn mtu_small(snapshot: &Snapshot) -> Vec<Finding> {
             let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
             Finding::info("mtu-small", what, format!("mtu {}, {MTU} are needed", link.mtu))
                 .on(&link.name)
-                .fix(format!(
-                    "`ip link set {} mtu {MTU}`, at both ends and on every switch between",
-                    link.name
-                ))
+                .fix(format!("`{}`, at both ends and on every switch between", raise_mtu(snapshot, link)))
         })
         .collect()
+}
+
+/// Commands that raise an interface's MTU. The kernel refuses one above that of the interface below, less the headers of
+/// a tunnel.
+fn raise_mtu(snapshot: &Snapshot, link: &Link) -> String {
+    /// Over IPv6, the longer ones.
+    const VXLAN_BYTES: u32 = 70;
+    const MAX_LEVELS: usize = 8;
+    let (mut commands, mut at, mut mtu) = (Vec::new(), link, MTU);
+    for _ in 0..MAX_LEVELS {
+        commands.push(format!("ip link set {} mtu {mtu}", at.name));
+        mtu += if at.kind.as_deref() == Some("vxlan") { VXLAN_BYTES } else { 0 };
+        let lower = snapshot.links.iter().find(|other| at.lower == Some(other.index) && other.mtu < mtu);
+        let Some(lower) = lower else { break };
+        at = lower;
+    }
+    commands.reverse();
+    commands.join(" && ")
 }
 
 /// `mtu-differs`: between the two ends of a wire, the sides of an inline attachment, the ports of a bridge.

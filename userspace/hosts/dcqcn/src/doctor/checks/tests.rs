@@ -154,10 +154,16 @@ fn attachment_faults_are_found() {
 
 #[test]
 fn traffic_faults_are_found() {
-    planted("no-roce", Severity::Warning, |s| {
+    let silent = |s: &mut Snapshot, kind: Option<&str>| {
         let attached = &mut s.attachments[0];
         (attached.before, attached.after) = (Some(Counts::default()), Some(Counts::default()));
-    });
+        link(s).kind = kind.map(str::to_owned);
+    };
+    for (kind, hint) in [(None, "hardware NIC"), (Some("bridge"), "pass its ports"), (Some("veth"), "4791`)")]
+    {
+        let finding = planted("no-roce", Severity::Warning, |s| silent(s, kind));
+        assert!(finding.fix.unwrap().contains(hint), "{kind:?}");
+    }
     planted("roce-idle", Severity::Info, |s| s.attachments[0].before = s.attachments[0].after.clone());
     planted("unparsed-headers", Severity::Info, |s| count(s, "egress", "roce_v1", 3));
     let mut multicast = healthy();

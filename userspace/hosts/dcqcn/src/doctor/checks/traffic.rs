@@ -19,11 +19,18 @@ pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
                 Finding::info("roce-idle", "RoCEv2 was seen earlier, but not during the test", now)
                     .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
             }
-            (false, _) => Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
-                "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`): \
-                 traffic of a hardware NIC itself bypasses the programs",
-                known.iface, known.iface
-            )),
+            (false, _) => {
+                let kind = snapshot.link(known.iface).and_then(|link| link.kind.as_deref());
+                let hint = match kind {
+                    None => ": traffic of a hardware NIC itself bypasses the programs",
+                    Some("bridge" | "openvswitch") => ": forwarded packets pass its ports only",
+                    Some(_) => "",
+                };
+                Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
+                    "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`){hint}",
+                    known.iface, known.iface
+                ))
+            }
         };
         finding.on(known.iface)
     };

@@ -181,6 +181,14 @@ fn oscillation_region_detected() {
 fn link_faults_are_found() {
     planted("link-down", Severity::Error, |s| link(s).up = false);
     planted("mtu-small", Severity::Info, |s| link(s).mtu = 1_500);
+    let stacked = planted("mtu-small", Severity::Info, |s| {
+        let mut lower = link(s).clone();
+        (lower.name, lower.index, lower.mtu) = ("port0".into(), link(s).index + 1, 4_250);
+        (link(s).mtu, link(s).kind, link(s).lower) = (1_450, Some("vxlan".into()), Some(lower.index));
+        s.links.push(lower);
+    });
+    let fix = stacked.fix.unwrap();
+    assert!(fix.starts_with("`ip link set port0 mtu 4270 && ip link set eth0 mtu 4200`"), "{fix}");
     let finding = planted("mtu-differs", Severity::Warning, |s| {
         let index = link(s).index;
         let mut other = link(s).clone();
