@@ -164,7 +164,7 @@ impl Responder {
 
     /// Last packet of the responder; 0 = none.
     #[must_use]
-    pub const fn answered_ns(&self) -> u64 {
+    pub(crate) const fn answered_ns(&self) -> u64 {
         self.answered_ns
     }
 

@@ -75,7 +75,7 @@ fn cnp_cuts_only_its_flow() {
 fn on_wire(pacer: u64) -> Params {
     let p = paced(pacer);
     let port = Port { wire_bps: p.config.scalars.link_rate_bps, ..p.port };
-    Params::new(&p.config, port).unwrap()
+    Params::new(&p.config, port).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
 #[test]
