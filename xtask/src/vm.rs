@@ -209,7 +209,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     Ok(())
 }
 
-/// Gets what guests of [`test`] need, if this machine can run them; [`test`] reports errors.
+/// Gets what guests of [`test()`] need, if this machine can run them; [`test()`] reports errors.
 pub(crate) fn download(workspace: &Workspace) {
     if run::is_root() {
         drop(guest::Parts::ensure(workspace, Some(Series::V6_1)));
