@@ -64,7 +64,7 @@ pub struct Response {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// AETH syndrome of an ACK or NAK whose ICRC is correct, [`UNVERIFIED`] or [`TRIMMED`].
+    /// AETH syndrome of an ACK or NAK whose ICRC is correct, `UNVERIFIED` or `TRIMMED`.
     pub syndrome: u32,
     /// Destination QPN, of this host.
     pub own_qpn: u32,

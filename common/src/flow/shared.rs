@@ -26,7 +26,7 @@ pub struct Shared(*mut RpSet);
 /// Fields of a flow read without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowPeek {
-    /// Departure time of the last packet of each [`Stream`](crate::wire::bth::Stream).
+    /// Departure time of the last packet of each [`Stream`].
     pub last_ns: [u64; 2],
     /// End of its last packet's transmission.
     pub next_ns: u64,

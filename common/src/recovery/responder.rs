@@ -30,7 +30,7 @@ pub struct Answer {
     pub opcode: Opcode,
     /// PSN, 24 bits.
     pub psn: u32,
-    /// AETH syndrome of an ACK or NAK, or [`OWN_NAK`]; else 0.
+    /// AETH syndrome of an ACK or NAK, or `OWN_NAK`; else 0.
     pub syndrome: u32,
 }
 
