@@ -22,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     stream(workspace.cargo("fmt").args(["--check", "--manifest-path"]).arg(&ebpf_manifest))
         .context("formatting differs; run `cargo fmt` in ebpf/")?;
 
-    // Its linters are downloaded meanwhile.
+    // In parallel: its linters may have to be downloaded first.
     thread::scope(|scope| {
         let prose = scope.spawn(|| prose::check(workspace));
         code(workspace, &toolchain)?;

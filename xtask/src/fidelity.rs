@@ -410,7 +410,7 @@ const FABRIC_HEADING: &str = "fabric | cores | packet hops, millions | time, s |
 /// A row of one run, and its results without timing.
 fn fabric_row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(String, Value)> {
     let mut run = lab.json(&format!("{options} --threads {threads}"))?;
-    let values = cells(&run, "/work/hops:1M /wall_seconds:1 /hops_per_second:1M /peak_memory_bytes:0M")?;
+    let values = cells(&run, "work/hops:1M /wall_seconds:1 /hops_per_second:1M /peak_memory_bytes:0M")?;
     let report = run.as_object_mut().context("a report is an object")?;
     for own in ["wall_seconds", "hops_per_second", "peak_memory_bytes"] {
         report.remove(own);

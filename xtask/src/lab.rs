@@ -77,7 +77,7 @@ impl Page<'_> {
         if !args.dry_run {
             for (picture, options) in pictures.iter().filter(|_| only.is_none()) {
                 header(picture);
-                let path = Measured::beside(workspace, picture)?;
+                let path = Measured::path_of(workspace, picture)?;
                 capture(lab.command("sim", options).arg("--plot").arg(path))?;
             }
             measured.write(workspace)?;
@@ -177,11 +177,13 @@ impl Lab {
 
 /// The value at `path`: a JSON pointer whose steps may also be `last`, or `KEY=VALUE` for the first such element.
 pub(crate) fn find<'a>(run: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('/').skip(1).try_fold(run, |at, step| match (at, step.split_once('=')) {
-        (Value::Array(all), Some((key, wanted))) => all.iter().find(|one| text(one, key) == wanted),
-        (Value::Array(all), None) if step == "last" => all.last(),
-        (Value::Array(all), None) => all.get(step.parse::<usize>().ok()?),
-        _ => at.get(step),
+    path.split('/').filter(|step| !step.is_empty()).try_fold(run, |at, step| {
+        match (at, step.split_once('=')) {
+            (Value::Array(all), Some((key, wanted))) => all.iter().find(|one| text(one, key) == wanted),
+            (Value::Array(all), None) if step == "last" => all.last(),
+            (Value::Array(all), None) => all.get(step.parse::<usize>().ok()?),
+            _ => at.get(step),
+        }
     })
 }
 

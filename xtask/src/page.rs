@@ -91,7 +91,7 @@ impl Measured {
     }
 
     /// The path of `file` next to the complete page.
-    pub(crate) fn beside(workspace: &Workspace, file: &str) -> Result<PathBuf> {
+    pub(crate) fn path_of(workspace: &Workspace, file: &str) -> Result<PathBuf> {
         let directory = workspace.host_target().join("measured");
         fs::create_dir_all(&directory)?;
         Ok(directory.join(file))
@@ -99,7 +99,7 @@ impl Measured {
 
     /// Writes all tables to target/measured, and those selected by the page of docs/ to that page.
     pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
-        let path = Self::beside(workspace, &format!("{}.md", self.page))?;
+        let path = Self::path_of(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete())?;
         header(format_args!("{} written", workspace.shown(&path)));
         let page = format!("docs/measured/{}.md", self.page);

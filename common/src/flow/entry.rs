@@ -156,12 +156,12 @@ impl RpHot {
 
     /// Whether earlier packets may wait for their departures at `now_ns`.
     #[inline(always)]
-    pub(super) const fn waits(&self, now_ns: u64) -> bool {
+    pub(super) const fn has_queued(&self, now_ns: u64) -> bool {
         let [requests_ns, responses_ns] = self.last_ns;
         self.next_ns > now_ns || requests_ns > now_ns || responses_ns > now_ns
     }
 
-    /// Paces a flow from `now_ns` on that was not paced at line rate: what it could have sent meanwhile is no credit.
+    /// Starts to pace a flow at `now_ns` that was unpaced at line rate: the time before yields no credit.
     #[inline(always)]
     pub(crate) fn pace_from(&mut self, rp: &RpParams, now_ns: u64) {
         if self.next_ns < now_ns && self.machine.is_at_line_rate(rp) {

@@ -191,7 +191,7 @@ impl Shared {
     ) -> bool {
         // SAFETY: as in `flow`. Other CPUs may change the flow: what is written here is valid in any state of it.
         let flow = unsafe { &mut *self.flow(way) };
-        if flow.fingerprint != fingerprint || flow.waits(now_ns) {
+        if flow.fingerprint != fingerprint || flow.has_queued(now_ns) {
             return false;
         }
         if let Some((stream, packets, bytes)) = data {

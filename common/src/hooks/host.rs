@@ -63,8 +63,8 @@ pub trait Env<'p> {
     fn lookup_key(&mut self) -> &mut FlowId;
     /// Runs `f` on set `index` of the NP table under its lock; `None` if the lock is contended.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// Whether a flow with hash `hash` may be in set `index` of the NP table, read without its lock: wrong for one flow in
-    /// 2^29, and while another CPU changes the set.
+    /// Whether a flow with hash `hash` may be in set `index` of the NP table, read without its lock. Wrong if another flow has
+    /// the same tag, and while another CPU changes the set.
     fn np_may_know(&self, index: u32, hash: u32) -> bool;
     /// A timestamp shared by all CPUs; 0 before it is set.
     fn time(&self, which: Time) -> u64;

@@ -113,7 +113,8 @@ fn request<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<Request
     Some(Request { opcode: roce.opcode, psn, ack_request, bytes })
 }
 
-/// Follows a packet to this host's RC queue pairs. Returns whether it is trimmed and will be answered.
+/// Follows a packet to this host's RC queue pairs. Returns whether it is trimmed and belongs to a known QP, whose sender
+/// gets a NAK or retransmits without one.
 #[inline(always)]
 pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;

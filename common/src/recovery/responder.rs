@@ -45,7 +45,7 @@ const FRESH_NS: u64 = 1_000_000_000;
 pub struct Arrival {
     /// PSN, 24 bits.
     pub psn: u32,
-    /// Whether it is trimmed.
+    /// Whether a switch has cut it to its headers.
     pub is_trimmed: bool,
     /// Destination QPN, of this host.
     pub own_qpn: u32,

@@ -115,7 +115,7 @@ fn reading() -> Requester {
 }
 
 #[test]
-fn trimmed_read_response_is_probed_after_earlier_ones() {
+fn trimmed_read_response_probed_after_earlier() {
     let trimmed =
         |psn| Response { syndrome: TRIMMED, ..read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn) };
     let mut requester = reading();

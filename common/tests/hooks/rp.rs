@@ -100,7 +100,7 @@ fn flow_at_wire_rate_needs_no_clock() {
     assert_eq!(w.clock_reads, 0);
     let flow = w.flow(&DATA.id()).unwrap().hot;
     assert_eq!((flow.packets, flow.bytes), (7, 7 * DATA.frame().len() as u64));
-    assert_eq!(flow.last_seen_ns(), w.now_ns, "an idle flow is told from one in use");
+    assert_eq!(flow.last_seen_ns(), w.now_ns, "the flow is in use");
 }
 
 #[test]

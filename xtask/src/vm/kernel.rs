@@ -241,10 +241,10 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
     let release = only_entry(&dir.join(MODULES))?;
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
     // Newer packages have the image next to the modules.
-    let beside = dir.join(MODULES).join(&release).join("vmlinuz");
-    if beside.is_file() {
+    let packaged = dir.join(MODULES).join(&release).join("vmlinuz");
+    if packaged.is_file() {
         fs::create_dir_all(dir.join("boot"))?;
-        fs::rename(&beside, &image)?;
+        fs::rename(&packaged, &image)?;
     }
     ensure!(image.is_file(), "the packages of kernel {series} lack {}", image.display());
     run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;

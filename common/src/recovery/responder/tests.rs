@@ -100,7 +100,7 @@ fn old_state_gets_no_nak() {
 }
 
 #[test]
-fn contradicting_request_invalidates_until_answer() {
+fn contradicting_request_invalidates_nak() {
     let other_qpn = Arrival { own_qpn: QPN + 1, ..trimmed(10) };
     for contradiction in [request(9), trimmed(9), other_qpn] {
         let mut qp = acknowledged(9);

@@ -201,7 +201,7 @@ impl<'a> Row<'a> {
     /// The row, before its fields are used.
     ///
     /// # Errors
-    /// It is not an object of fields.
+    /// The row is not an object.
     pub(super) fn valid(self) -> Result<Self, Error> {
         match self.fields {
             Some(_) => Ok(self),
