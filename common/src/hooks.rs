@@ -18,7 +18,7 @@ use crate::events::{Event, EventKind};
 use crate::flow::QpId;
 use crate::layout::{CLASSES, DSCPS, Time};
 use crate::limit::Limit;
-use crate::params::{DSCP_UNCHANGED, DscpClass, Params};
+use crate::params::{DSCP_UNCHANGED, DscpClass, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::bth::Opcode;
 use crate::wire::ecn::{Ecn, tos};
@@ -55,7 +55,7 @@ pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     if h.env().is_inline(p) {
         let port = way_out(h, p) as u32;
         let class = class_of(p, roce.dscp());
-        let marks = p.config.scalars.cp_enable != 0;
+        let marks = p.hot.is_on(Switch::Cp);
         if marks && cp::congestion_point(h, p, &roce, class, port, |_| false) == Marking::Drop {
             return XdpVerdict::Drop;
         }
@@ -115,7 +115,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return TcVerdict::Pass;
     }
     if roce.is_trimmed {
-        if p.config.scalars.trim_nak == 0 || !roce.congests() {
+        if !p.hot.is_on(Switch::TrimNak) || !roce.congests() {
             return TcVerdict::Pass;
         }
     } else if !is_handed_on {
@@ -135,7 +135,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         let roce = settled(s, roce);
         is_answered = recovery::on_ingress(s, p, &roce);
     }
-    if p.config.scalars.np_enable != 0 && roce.congests() {
+    if p.hot.is_on(Switch::Np) && roce.congests() {
         let is_marked = roce.ecn().is_ce() || roce.is_trimmed;
         if roce.ecn().is_ce() {
             let packets = roce.segments().packets;
@@ -171,14 +171,14 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let roce = with_own_tos(s, p, roce);
     let class = class_of(p, roce.dscp());
     set_class(s, p, class);
-    if p.config.scalars.cp_enable != 0 {
+    if p.hot.is_on(Switch::Cp) {
         // Trimming its own packets would only cost a host retransmissions. A locally generated packet also has
         // no ingress port to send a fast CNP to; this host's own stack notifies the sender.
         let is_forwarded = |s: &S| s.ingress_ifindex() != 0;
         let marking = cp::congestion_point(s, p, &roce, class, 0, is_forwarded);
         match marking {
             Marking::Drop => return TcVerdict::Drop,
-            Marking::Marked | Marking::Trim if p.config.scalars.fast_cnp != 0 && is_forwarded(s) => {
+            Marking::Marked | Marking::Trim if p.hot.is_on(Switch::FastCnp) && is_forwarded(s) => {
                 if roce.congests() {
                     np::on_own_mark(s, p, &roce);
                 }
@@ -187,14 +187,14 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         }
         if marking == Marking::Trim && cp::trim(s, p, &roce) {
             // Not `set_class`, which would count the packet's bytes against its ingress port again.
-            let priority = p.priority[class_of(p, p.config.scalars.trim_dscp_value as usize).tc()];
+            let priority = p.priority[class_of(p, p.hot.trim_dscp.into()).tc()];
             if priority != 0 {
                 s.set_priority(priority);
             }
             return TcVerdict::Pass;
         }
     }
-    if s.env().paces() && p.config.scalars.rp_enable != 0 && roce.is_sequenced() {
+    if s.env().paces() && p.hot.is_on(Switch::Rp) && roce.is_sequenced() {
         return rp::pace(s, p, &roce, class);
     }
     if pairing::is_management(&roce) {
@@ -243,13 +243,12 @@ fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
 /// Sets ECT(0) and the DSCP of a packet of this host as `ect_enable` and `roce_dscp` say; returns the packet as it is now.
 #[inline(always)]
 fn with_own_tos<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: Roce) -> Roce {
-    let scalars = &p.config.scalars;
-    if !scalars.sets_tos() || roce.is_cnp() || s.ingress_ifindex() != 0 {
+    if !p.hot.is_on(Switch::OwnTos) || roce.is_cnp() || s.ingress_ifindex() != 0 {
         return roce;
     }
-    let lacks_ect = roce.ecn() == Ecn::NOT_ECT && roce.congests() && scalars.ect_enable != 0;
+    let lacks_ect = roce.ecn() == Ecn::NOT_ECT && roce.congests() && p.hot.is_on(Switch::Ect);
     let ecn = if lacks_ect { Ecn::ECT0 } else { roce.ecn() };
-    let dscp = if scalars.roce_dscp < DSCP_UNCHANGED { scalars.roce_dscp as u8 } else { roce.dscp() as u8 };
+    let dscp = if u64::from(p.hot.roce_dscp) < DSCP_UNCHANGED { p.hot.roce_dscp } else { roce.dscp() as u8 };
     let tos = tos(dscp, ecn);
     if tos == roce.tos {
         return roce;
@@ -313,7 +312,7 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
     };
     if p.classifies_all() {
         if is_link_control(s, stat) {
-            s.set_priority(p.control_priority);
+            s.set_priority(p.hot.control_priority);
             return;
         }
         let dscp = dscp(s).unwrap_or(0);
@@ -345,9 +344,12 @@ fn is_link_control<'p, S: Skb<'p>>(s: &S, stat: Option<Stat>) -> bool {
 /// Logs an event, if the event log is enabled.
 #[inline(always)]
 pub(crate) fn record<'p, H: Host<'p>>(h: &mut H, p: &Params, kind: EventKind, id: QpId, values: [u64; 2]) {
-    if p.event_interval_ns != 0 {
+    if p.hot.event_interval_ns != 0 {
         let at_ns = h.env().now_ns();
-        h.env().record(p.event_interval_ns, Event { at_ns, left_out: 0, id, kind: kind as u32, values });
+        h.env().record(
+            p.hot.event_interval_ns.into(),
+            Event { at_ns, left_out: 0, id, kind: kind as u32, values },
+        );
     }
 }
 

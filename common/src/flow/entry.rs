@@ -4,7 +4,7 @@ use super::table::gap;
 use super::{Cnps, FlowId, NpFlow, RpHot, subprogram};
 use crate::entries;
 use crate::pacing::{Departure, Pacer};
-use crate::params::{PACER_FQ, Params};
+use crate::params::{Params, Switch};
 use crate::rate::{Debt, RateMachine, RpParams};
 use crate::verifier::{reread, zero};
 use crate::wire::bth::Stream;
@@ -125,15 +125,15 @@ impl RpHot {
         frame_bytes: u64,
         debt: &mut Debt,
     ) -> Departure {
-        let scalars = &p.config.scalars;
+        let hot = &p.hot;
         self.advance(&p.rp, now_ns, debt);
-        let departure = if scalars.pacer == PACER_FQ {
+        let departure = if hot.is_on(Switch::PacerFq) {
             let mut pacer = self.pacer();
             let departure = pacer.schedule(
                 now_ns,
-                frame_bytes + scalars.wire_overhead_bytes.wrapping_mul(packets),
-                scalars.pacing_credit_ns,
-                scalars.pacing_horizon_ns,
+                frame_bytes + u64::from(hot.wire_overhead_bytes).wrapping_mul(packets),
+                hot.pacing_credit_ns.into(),
+                hot.pacing_horizon_ns,
             );
             self.set_pacer(&pacer);
             departure
@@ -141,10 +141,10 @@ impl RpHot {
             Departure::At(now_ns)
         };
         if departure == Departure::BeyondHorizon {
-            if scalars.pacing_horizon_drop != 0 {
+            if hot.is_on(Switch::HorizonDrop) {
                 return departure;
             }
-            self.skip_to(now_ns.wrapping_add(scalars.pacing_horizon_ns));
+            self.skip_to(now_ns.wrapping_add(hot.pacing_horizon_ns));
         }
         if !self.machine.on_send_between_events(&p.rp, frame_bytes) {
             subprogram::count(self, &p.rp, frame_bytes, debt);
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::flow::table::OWED_BITS;
     use crate::flow::{LookupError, RpSet, Shared, enter};
-    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, Port};
+    use crate::params::{Config, MAX_RATE_BPS, MIN_RATE_BPS, PACER_FQ, Port};
     use proptest::prelude::*;
 
     fn params(set: impl FnOnce(&mut Config)) -> Params {

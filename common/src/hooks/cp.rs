@@ -3,7 +3,7 @@
 use super::{Env, Host, Skb, within};
 use crate::classify::{Frame, Roce, Segments};
 use crate::layout::{BACKLOG_AGE_NS, CLASSES, Time};
-use crate::params::{DscpClass, Params, QUEUE_SOURCE_BACKLOG};
+use crate::params::{DscpClass, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::ecn::{Ecn, tos};
 
@@ -25,7 +25,7 @@ pub(super) enum Marking {
 pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
     let wred = &p.wred[tc % CLASSES];
     let is_unmarkable =
-        p.config.scalars.drop_not_ect != 0 && matches!(roce.ecn(), Ecn::NOT_ECT) && !roce.is_cnp();
+        p.hot.is_on(Switch::DropNotEct) && matches!(roce.ecn(), Ecn::NOT_ECT) && !roce.is_cnp();
     if is_unmarkable && wred.enabled != 0 { wred.kmax_bytes } else { u64::MAX }
 }
 
@@ -52,7 +52,7 @@ pub fn trim_above_bytes<F: Frame>(frame: &F, p: &Params, roce: &Roce, tc: usize,
 #[inline(always)]
 pub(super) fn trim<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let len = roce.headers_end().wrapping_sub(roce.l3) as u16;
-    let is_trimmed = s.cut(roce, tos(p.config.scalars.trim_dscp_value as u8, roce.ecn()), len);
+    let is_trimmed = s.cut(roce, tos(p.hot.trim_dscp, roce.ecn()), len);
     s.env().count(if is_trimmed { Stat::CpTrimmed } else { Stat::WriteFailed });
     is_trimmed
 }
@@ -80,14 +80,14 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
     counters.packets += packets;
     counters.bytes += frame_bytes;
     counters.ect_packets += if ecn != Ecn::NOT_ECT { packets } else { 0 };
-    let wire_bytes = frame_bytes + p.config.scalars.wire_overhead_bytes.wrapping_mul(packets);
+    let wire_bytes = frame_bytes + u64::from(p.hot.wire_overhead_bytes).wrapping_mul(packets);
     let drain = &p.drain[tc];
     let queue = port * CLASSES as u32 + tc as u32;
     let trim_above =
         |h: &mut H| if trims(h) { trim_above_bytes(h, p, roce, tc, wire_bytes) } else { u64::MAX };
     let unqueued_above_bytes = deepest_bytes(p, roce, tc).min(trim_above(h));
     let mut backlog_bytes = None;
-    if p.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG {
+    if p.hot.is_on(Switch::Backlog) {
         match h.env().backlog(queue) {
             Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
                 backlog_bytes = Some(backlog.bytes);

@@ -5,7 +5,7 @@ use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, QpId, set_index};
 use crate::layout::{Time, WAYS};
-use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, NP_WINDOW_START, Params};
+use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};
 use crate::wire::ecn::{self, Ecn};
@@ -37,7 +37,7 @@ pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
 /// Never for a group address; for another host only with `np_other_host`.
 #[inline(always)]
 pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool) {
-    let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce) else {
+    let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce) else {
         return;
     };
     let hash = id.hash(&p.port.hash_keys);
@@ -45,7 +45,7 @@ pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mar
     if !is_marked && !s.env().np_may_know(set_index(hash, p.port.np_set_mask), hash) {
         return;
     }
-    let is_for_host = p.config.scalars.np_other_host != 0 || !s.is_for_other_host(roce);
+    let is_for_host = p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
     if is_between_hosts(s, roce) && is_for_host {
         notify(s, p, id, hash, is_marked, 0);
     } else if is_marked {
@@ -57,7 +57,7 @@ pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mar
 #[inline(always)]
 pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     if is_between_hosts(s, roce)
-        && let Some(id) = np_flow_id(s, p.config.scalars.cnp_limit, roce)
+        && let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce)
     {
         notify(s, p, id, id.hash(&p.port.hash_keys), true, FAST);
     }
@@ -84,7 +84,7 @@ fn set_pending<'p, S: Skb<'p>>(s: &mut S, now_ns: u64) {
 #[inline(always)]
 pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     let pending_ns = s.env().time(Time::NpPending);
-    if pending_ns == 0 || p.config.scalars.np_window == NP_WINDOW_START {
+    if pending_ns == 0 || !p.hot.is_on(Switch::NpWindowBoth) {
         return false;
     }
     let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
@@ -119,7 +119,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
         |set| {
             let mut silent_since_ns = 0;
             // Read here, as a value read before the lock needs a place on the BPF stack.
-            let interval_ns = p.config.scalars.min_time_between_cnps_ns;
+            let interval_ns = p.hot.min_time_between_cnps_ns.into();
             if set.find(&id, hash).missing {
                 if !is_marked {
                     return (false, 0, 0, 0);
@@ -218,7 +218,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
         return TcVerdict::Drop;
     }
     s.env().count(Stat::NpCnpSent);
-    set_class(s, p, class_of(p, p.config.scalars.cnp_dscp as usize));
+    set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
     if !fast {
         return TcVerdict::Pass;
     }
@@ -272,14 +272,9 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else {
         return false;
     };
-    let repr = CnpRepr {
-        udp_sport,
-        dest_qpn,
-        hint,
-        tos: ecn::tos(p.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
-        ttl: CNP_TTL,
-    };
-    let pcp = p.config.scalars.cnp_802p_prio as u8;
+    let repr =
+        CnpRepr { udp_sport, dest_qpn, hint, tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT), ttl: CNP_TTL };
+    let pcp = p.hot.cnp_802p_prio;
     s.set_tag_priority(pcp);
     if roce.l3 > Ethernet::LEN {
         let Some(&[tci]) = s.header(Ethernet::LEN) else {

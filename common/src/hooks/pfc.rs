@@ -108,5 +108,5 @@ pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, class: DscpClas
         };
     }
     each!(0 1 2 3 4 5 6 7);
-    until_ns.min(now_ns.wrapping_add(p.config.scalars.pacing_horizon_ns))
+    until_ns.min(now_ns.wrapping_add(p.hot.pacing_horizon_ns))
 }

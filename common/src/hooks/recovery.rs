@@ -3,7 +3,7 @@
 use super::{Env, Skb, np};
 use crate::classify::Roce;
 use crate::flow::{FlowId, QpId};
-use crate::params::{Params, TAIL_LOSS_PROBE_OFF};
+use crate::params::{Params, Switch};
 use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
 use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
@@ -15,13 +15,13 @@ use crate::wire::udp::Udp;
 /// Whether the parameters enable probes.
 #[inline(always)]
 fn probes(p: &Params) -> bool {
-    p.config.scalars.tail_loss_probe != TAIL_LOSS_PROBE_OFF
+    p.hot.is_on(Switch::Probe)
 }
 
 /// Whether the parameters enable NAKs for trimmed requests.
 #[inline(always)]
 fn answers_trims(p: &Params) -> bool {
-    p.config.scalars.trim_nak != 0
+    p.hot.is_on(Switch::TrimNak)
 }
 
 /// Whether the parameters enable either.

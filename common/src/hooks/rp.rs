@@ -6,7 +6,7 @@ use crate::events::{EventKind, Table};
 use crate::flow::{self, FlowGuard, FlowId, FlowPeek, LookupError, QpId, Shared, Slot, home_way, set_index};
 use crate::layout::{Cut, Pair, PairSource, WAYS};
 use crate::pacing::Departure;
-use crate::params::{DscpClass, PACER_FQ, PACER_HTB, Params};
+use crate::params::{DscpClass, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, Cnp};
 
@@ -16,7 +16,7 @@ use crate::wire::cnp::{self, Cnp};
 /// handed on. It is counted as unknown where it arrived, and as handled where its flow is.
 #[inline(always)]
 pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> TcVerdict {
-    if p.config.scalars.rp_enable == 0 {
+    if !p.hot.is_on(Switch::Rp) {
         return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
     }
     let outcome = cut(h, p, roce);
@@ -29,7 +29,7 @@ pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_han
     }
     match outcome {
         Stat::RpCnpUnknownFlow => TcVerdict::HandOn,
-        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.config.scalars.cnp_consume != 0 => TcVerdict::Drop,
+        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.hot.is_on(Switch::CnpConsume) => TcVerdict::Drop,
         _ => TcVerdict::Pass,
     }
 }
@@ -87,7 +87,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
         None => Err(LookupError::Evicted),
     };
     let outcome = held.map(|mut flow| {
-        if p.wire_paces != 0 {
+        if p.hot.is_on(Switch::WirePaces) {
             flow.pace_from(rp, now_ns);
         }
         flow.on_cnp(rp, now_ns, debt).then(|| flow.rates())
@@ -98,7 +98,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
                 h.env().count(Stat::RpCnpOtherVlan);
             }
             // The daemon sets the rates of HTB classes; fq needs no notification.
-            if p.config.scalars.pacer == PACER_HTB {
+            if p.hot.is_on(Switch::PacerHtb) {
                 h.env().announce(Cut { set: index, way: way as u32 });
             }
             record(h, p, EventKind::RateCut, id.receiver, rates);
@@ -151,7 +151,6 @@ const BEYOND: u32 = 2;
 #[inline(always)]
 pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: DscpClass) -> TcVerdict {
     let rp = &p.rp;
-    let scalars = &p.config.scalars;
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
@@ -232,7 +231,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if turn.flags & BEYOND != 0 {
-        if scalars.pacing_horizon_drop != 0 {
+        if p.hot.is_on(Switch::HorizonDrop) {
             s.env().count(Stat::RpHorizonDrop);
             if let Some(receiver) = roce.receiver(s) {
                 record(s, p, EventKind::HorizonDrop, receiver, [s.frame_len().into(), 0]);
@@ -244,30 +243,28 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::RpHorizonPass);
         return TcVerdict::Pass;
     }
-    match scalars.pacer {
-        PACER_FQ => {
-            // To fq all packets of soft-RoCE are one flow, or share a few, and would wait for each other's
-            // departures. A QP's two sequences are independent of each other too.
-            s.set_hash(hash ^ roce.class.stream() as u32);
-            let must_wait = turn.departure_ns > now_ns;
-            // Soft-RoCE (Linux 6.12+) timestamps packets on creation; fq would let those overtake earlier,
-            // delayed ones.
-            if must_wait || s.departure() != 0 {
-                s.set_departure(turn.departure_ns);
-            }
-            if must_wait {
-                s.env().count(waits);
-            }
+    if p.hot.is_on(Switch::PacerFq) {
+        // To fq all packets of soft-RoCE are one flow, or share a few, and would wait for each other's
+        // departures. A QP's two sequences are independent of each other too.
+        s.set_hash(hash ^ roce.class.stream() as u32);
+        let must_wait = turn.departure_ns > now_ns;
+        // Soft-RoCE (Linux 6.12+) timestamps packets on creation; fq would let those overtake earlier,
+        // delayed ones.
+        if must_wait || s.departure() != 0 {
+            s.set_departure(turn.departure_ns);
         }
+        if must_wait {
+            s.env().count(waits);
+        }
+    } else if p.hot.is_on(Switch::PacerHtb) && turn.flags & CUT != 0 {
         // All packets of the flow use its class, which keeps them in order.
-        PACER_HTB if turn.flags & CUT != 0 => match htb_minor(index, way) {
+        match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
                 s.env().count(waits);
             }
             None => s.env().count(Stat::RpUnpaced),
-        },
-        _ => {}
+        }
     }
     TcVerdict::Pass
 }
@@ -283,7 +280,7 @@ fn passes_unpaced<'p, S: Skb<'p>>(
     set: Shared,
     fingerprint: u64,
 ) -> bool {
-    if p.wire_paces == 0 || class.may_be_paused() || roce.source_qpn(s).is_some() {
+    if !p.hot.is_on(Switch::WirePaces) || class.may_be_paused() || roce.source_qpn(s).is_some() {
         return false;
     }
     let Segments { packets, header_bytes } = roce.segments();
@@ -294,7 +291,7 @@ fn passes_unpaced<'p, S: Skb<'p>>(
     if !set.pass_unpaced(home_way(hash), fingerprint, &p.rp, now_ns, data) {
         return false;
     }
-    if p.config.scalars.pacer == PACER_FQ {
+    if p.hot.is_on(Switch::PacerFq) {
         s.set_hash(hash ^ stream as u32);
         // A time that soft-RoCE set on creation (Linux 6.12+) would be one of several orders within fq.
         if s.departure() != 0 {
@@ -313,7 +310,6 @@ fn take_turn<'p, S: Skb<'p>>(
     mut flow: FlowGuard,
     held_ns: u64,
 ) -> Schedule {
-    let scalars = &p.config.scalars;
     let Segments { packets, header_bytes } = roce.segments();
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64 + header_bytes);
     let stream = roce.class.stream();
@@ -327,8 +323,8 @@ fn take_turn<'p, S: Skb<'p>>(
                 (departure_ns, 0)
             }
             Departure::BeyondHorizon => {
-                let horizon_ns = now_ns.wrapping_add(scalars.pacing_horizon_ns);
-                if scalars.pacing_horizon_drop == 0 {
+                let horizon_ns = now_ns.wrapping_add(p.hot.pacing_horizon_ns);
+                if !p.hot.is_on(Switch::HorizonDrop) {
                     flow.set_departure(stream, horizon_ns);
                 }
                 (horizon_ns, BEYOND)

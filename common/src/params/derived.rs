@@ -1,6 +1,6 @@
 //! The parameters in the form the data plane reads, with all divisions precomputed.
 
-use super::{Config, DscpClass, Invalid, PACER_HTB, Pauses, QUEUES_NONE};
+use super::{Config, DscpClass, Hot, Invalid, Pauses, Switch};
 use crate::id::HashKeys;
 use crate::layout::{CLASSES, DSCPS, LAYOUT_VERSION};
 use crate::limit::Limit;
@@ -14,20 +14,20 @@ use crate::wred::Wred;
 pub struct Port {
     /// [`LAYOUT_VERSION`] of the maps, so that a daemon of another version rejects them.
     pub layout_version: u32,
-    /// Interface indices; the second is 0 unless the programs are attached inline.
-    pub ifindex: [u32; 2],
     /// Private `skb->mark` of a clone that will become a CNP, random per attachment; its lowest bit is free.
     pub cnp_mark: u32,
-    /// Keys of the flow tables' hash, random per attachment, so that an attacker cannot target one set.
-    pub hash_keys: HashKeys,
     /// Number of sets of the RP flow table, less one; a power of two less one.
     pub rp_set_mask: u32,
     /// Number of sets of the NP flow table, less one; a power of two less one.
     pub np_set_mask: u32,
+    /// Interface indices; the second is 0 unless the programs are attached inline.
+    pub ifindex: [u32; 2],
     /// qdisc major number of the HTB pacer.
     pub htb_major: u32,
     /// CPUs that may run the programs.
     pub cpus: u32,
+    /// Keys of the flow tables' hash, random per attachment, so that an attacker cannot target one set.
+    pub hash_keys: HashKeys,
     /// Source MAC addresses of a routed packet: that of `ifindex[0]`, and that of its bridge or bond (or its own
     /// again). A bridged packet keeps its sender's.
     pub macs: [[u8; 6]; 2],
@@ -62,35 +62,34 @@ impl Port {
 }
 
 /// One slot of the parameter map.
+///
+/// Packets read `hot`, the head of `port` and its keys for IPv4, next to each other, then the tables of their class and
+/// RP's parameters. They never read `config`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// The operator's configuration, unchanged.
-    pub config: Config,
+    /// The scalars that packets read.
+    pub hot: Hot,
     /// Properties of the interface.
     pub port: Port,
-    /// Average interval between two entries of a kind in the event log; 0 = no events.
-    pub event_interval_ns: u64,
     /// Class and actions by DSCP.
     pub classes: [DscpClass; DSCPS],
     /// `skb->priority` by traffic class; 0 = unchanged.
     pub priority: [u32; CLASSES],
-    /// `skb->priority` of link control frames: the band that is served first.
-    pub control_priority: u32,
-    /// 1 = the hardware alone paces flows at the line rate: `link_rate` is its speed, and no HTB class holds their packets.
-    pub wire_paces: u32,
     /// Rate limit of CNPs at the notification point.
     pub cnps: Limit,
     /// Rate limit of trimmed packets; a gap of 0 = not trimmed.
     pub trims: Limit,
     /// Effect of the neighbour's pauses.
     pub pauses: Pauses,
-    /// Parameters of the rate machine.
-    pub rp: RpParams,
     /// WRED by class.
     pub wred: [Wred; CLASSES],
     /// Drain of the virtual queue by class.
     pub drain: [Drain; CLASSES],
+    /// Parameters of the rate machine.
+    pub rp: RpParams,
+    /// The operator's configuration, unchanged: for commands and the daemon.
+    pub config: Config,
 }
 
 impl Params {
@@ -98,7 +97,7 @@ impl Params {
     #[inline(always)]
     #[must_use]
     pub const fn classifies_all(&self) -> bool {
-        self.config.scalars.queues != QUEUES_NONE
+        self.hot.is_on(Switch::Queues)
     }
 
     /// Validates `config` and derives the data plane's values.
@@ -115,27 +114,21 @@ impl Params {
                 .limited(config.wred[tc].queue_limit_bytes)
                 .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
-        let event_interval_ns = 1_000_000_000_u64.checked_div(config.scalars.event_rate).unwrap_or(0);
         let (priority, rp) = (config.priorities(), RpParams::new(config));
         let (cnps, pauses) = (config.cnps(), Pauses::new(config, port.speed_bps));
         let classes = DscpClass::all(config, &priority, &pauses);
-        let wire_paces = port.wire_bps != 0
-            && config.scalars.link_rate_bps >= port.wire_bps
-            && config.scalars.pacer != PACER_HTB;
         Ok(Self {
-            config: *config,
+            hot: Hot::new(config, &port),
             port,
-            event_interval_ns,
             classes,
             priority,
-            control_priority: config.first_priority(),
-            wire_paces: u32::from(wire_paces),
             cnps,
             trims: config.trims(),
             pauses,
-            rp,
             wred,
             drain,
+            rp,
+            config: *config,
         })
     }
 }

@@ -4,7 +4,7 @@ use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
 use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
-use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params, Port};
+use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params, Port, Switch};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -106,7 +106,7 @@ fn flow_at_wire_rate_needs_no_clock() {
 #[test]
 fn first_cnp_at_wire_rate_leaves_no_credit() {
     let mut p = on_wire(PACER_FQ);
-    p.config.scalars.pacing_credit_ns = 1_000_000_000;
+    p.hot.pacing_credit_ns = 1_000_000_000;
     let mut w = World::new();
     send(&mut w, &p, &DATA);
     (w.now_ns, w.clock_reads) = (w.now_ns + SECOND_NS / 2, 0);
@@ -137,11 +137,11 @@ fn queued_packets_at_wire_rate_keep_order() {
 #[test]
 fn link_slower_than_wire_is_paced() {
     let mut p = on_wire(PACER_FQ);
-    assert_eq!(p.wire_paces, 1);
-    assert_eq!(on_wire(PACER_HTB).wire_paces, 0, "a flow's class orders its packets");
+    assert!(p.hot.is_on(Switch::WirePaces));
+    assert!(!on_wire(PACER_HTB).hot.is_on(Switch::WirePaces), "a flow's class orders its packets");
     p.config.scalars.link_rate_bps -= 1;
-    assert_eq!(Params::new(&p.config, p.port).unwrap().wire_paces, 0);
-    assert_eq!(paced(PACER_FQ).wire_paces, 0, "unknown hardware");
+    assert!(!Params::new(&p.config, p.port).unwrap().hot.is_on(Switch::WirePaces));
+    assert!(!paced(PACER_FQ).hot.is_on(Switch::WirePaces), "unknown hardware");
 }
 
 #[test]

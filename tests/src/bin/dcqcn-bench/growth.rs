@@ -15,14 +15,12 @@ use dcqcn_params::Profile;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::{LO, baselines_with};
 use dcqcn_tests::packets::Roce;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::per_packet::{FAST_BPS, fed};
 use crate::report::{Metric, Section};
-use crate::runner::{Input, Instance, ORDER_LEN, Target, host, program, program_of, run, runs, switch};
+use crate::runner::{Input, Instance, ORDER_LEN, Target, host, pin, program, program_of, run, runs, switch};
 
 /// Slots in a table of `qps` QPs: twice as many, to avoid overflowing sets, up to the maximum.
 fn table_slots(qps: u32) -> u32 {
@@ -287,9 +285,7 @@ fn together(programs: &[(&Program, &Input)]) -> Result<Option<f64>> {
     let bursts = thread::scope(|scope| {
         let burst = |(cpu, &(program, input))| {
             scope.spawn(move || -> Result<(Instant, Instant)> {
-                let mut only = CpuSet::new();
-                only.set(cpu)?;
-                sched_setaffinity(Pid::from_raw(0), &only)?;
+                pin(cpu)?;
                 run(program, input, 1)?;
                 ready.fetch_add(1, Ordering::AcqRel);
                 // A thread that cannot run must not block the other forever.

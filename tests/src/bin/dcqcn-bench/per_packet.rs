@@ -1,5 +1,6 @@
 //! Cost of one packet in each program, compared with programs that do nothing, only parse, or only pace.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -64,6 +65,8 @@ pub(crate) const UNMARKED: [&str; 2] = ["RoCE unmarked, ingress", "RoCE unmarked
 pub(crate) const AT_WIRE_RATE: &str = "RoCE unmarked, egress, link at its own rate";
 /// See [`TCP`].
 pub(crate) const WITHIN: &str = "NP within the CNP interval";
+/// As [`WITHIN`], on a router, which looks the destination up in its routing table.
+pub(crate) const ROUTED: &str = "NP within the CNP interval, on a router";
 /// See [`TCP`].
 pub(crate) const CNP_AT_RP: [&str; 2] = ["CNP at RP, paper", "CNP at RP, firmware"];
 /// See [`TCP`].
@@ -202,6 +205,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let _inside = lab.a.netns.enter()?;
     // A CNP that cannot be sent starts no interval, so the first one of "NP within the CNP interval" needs a link that is up.
     lab.a.netlink()?.set_up(LO, true)?;
+    cases.push(on_router(&lab, &ce)?);
     cases.extend(cnp(&lab, &ce)?);
     for (name, profile) in CNP_AT_RP.into_iter().zip([Profile::Paper, Profile::Nvidia]) {
         cases.push(cut(name, profile, &data)?);
@@ -291,6 +295,18 @@ pub(crate) fn fed(
     let feeding = feeding(baselines, hook, input, repeat)?;
     baselines.feed(&input.packet, next)?;
     Ok(ns_per_run(baselines.feeder(hook)?, input, repeat)? - feeding)
+}
+
+/// Marked packets for an address of the loopback interface of a host that forwards.
+fn on_router(lab: &host::Pair, ce: &Roce) -> Result<Case> {
+    let mut config = host_config(FAST_BPS);
+    (config.scalars.min_time_between_cnps_ns, config.scalars.np_other_host) = (SECOND_NS, 0);
+    lab.a.add_v4("lo", ce.dst, 32)?;
+    lab.a.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+    let mut packet = ce.frame();
+    // The loopback's MAC address, without which the kernel takes the packet for another host's.
+    packet.iter_mut().take(2 * size_of::<[u8; 6]>()).for_each(|byte| *byte = 0);
+    Case::steady(ROUTED, &config, Hook::Ingress, Stat::NpCnpSuppressed, packet)
 }
 
 /// Every CE mark is answered: the clone passes the egress program to a veth whose other end is down, so that work

@@ -16,7 +16,9 @@ use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LO;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 /// Bytes of `struct __sk_buff`, and the offsets of two fields (include/uapi/linux/bpf.h).
 const SKB_LEN: usize = 192;
@@ -207,6 +209,13 @@ pub(crate) fn switch(link_rate_bps: u64) -> Config {
     config.scalars.np_enable = 0;
     config.scalars.rp_enable = 0;
     config
+}
+
+/// Restricts the calling thread to one CPU.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &only).with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
 /// The comparison programs.

@@ -12,7 +12,7 @@ use crate::growth::{ALONE, BURSTS, CPUS, CPUS_LOW, FLOWS, QPS, name};
 use crate::links::EVERYTHING;
 use crate::live::OURS as INLINE_SENT;
 use crate::per_packet::{
-    AT_WIRE_RATE, CNP_AT_RP, CNP_MADE, MARKS, MINIMAL_PACER, PACED, TCP, UNMARKED, WITHIN,
+    AT_WIRE_RATE, CNP_AT_RP, CNP_MADE, MARKS, MINIMAL_PACER, PACED, ROUTED, TCP, UNMARKED,
 };
 use crate::report::{BUDGET_NS, Metric, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
@@ -45,7 +45,7 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
         1.9,
         both,
     );
-    for (name, bound) in [(AT_WIRE_RATE, 2.5), (UNMARKED[1], 3.2), (MARKS, 3.5), (WITHIN, 2.5)] {
+    for (name, bound) in [(AT_WIRE_RATE, 2.5), (UNMARKED[1], 3.2), (MARKS, 3.5), (ROUTED, 2.5)] {
         at_most(format!("{name}: times the empty program"), bound, ratio(Section::Packets, name));
     }
     at_most(format!("{PACED}: times the {MINIMAL_PACER}"), 1.15, ratio(Section::Packets, PACED));

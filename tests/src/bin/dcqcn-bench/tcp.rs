@@ -13,6 +13,7 @@ use dcqcn_tests::host::{Pair, join};
 use crate::Bench;
 use crate::links::attach;
 use crate::report::{Metric, Section};
+use crate::runner::pin;
 
 /// MTU of most Ethernet links.
 const MTU: u32 = 1_500;
@@ -121,6 +122,9 @@ fn set_tso(pair: &Pair, iface: &str, tso: bool) -> Result<()> {
 }
 
 /// Bits per second that `streams` connections from host 1 to `server` on host 2 carry in `long`, as the receiver counts them.
+///
+/// A single stream gets a CPU per end: where the scheduler puts the two changes its rate by a fifth. The sender's CPU also
+/// runs both hooks and the receiver's TCP, as softirqs.
 fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duration) -> Result<f64> {
     let listener = pair.b.run(|| TcpListener::bind(server))??;
     let mut ends = Vec::new();
@@ -139,6 +143,9 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
         let mut writers = Vec::new();
         for (mut sender, mut receiver) in ends {
             writers.push(scope.spawn(move || -> Result<()> {
+                if streams == 1 {
+                    pin(0)?;
+                }
                 let buffer = vec![0; BUFFER_BYTES];
                 while !is_over.load(Ordering::Relaxed) {
                     sender.write_all(&buffer)?;
@@ -146,6 +153,9 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
                 Ok(())
             }));
             readers.push(scope.spawn(move || -> Result<u64> {
+                if streams == 1 {
+                    pin(1)?;
+                }
                 let mut buffer = vec![0; BUFFER_BYTES];
                 let mut bytes = 0;
                 loop {

@@ -112,13 +112,14 @@ pub fn run(
     output: &mut impl Write,
     picture: Option<&mut Picture>,
 ) -> Result<(), Error> {
-    let mut params = Params::new(&options.config, flow::port())?;
+    let mut config = options.config;
+    config.scalars.pacing_horizon_drop = 1;
+    let mut params = Params::new(&config, flow::port())?;
     if params.rp.line_rate_bps == 0 {
         return Err(Error::NoLineRate);
     }
     // Beyond the parameter's range, so that no packet passes unpaced.
-    params.config.scalars.pacing_horizon_ns = HORIZON_NS;
-    params.config.scalars.pacing_horizon_drop = 1;
+    params.hot.pacing_horizon_ns = HORIZON_NS;
     let sink = Sink { output, format: options.format, expand: options.expand, picture };
     let events = Events::new(file, input);
     match options.engine {

@@ -19,7 +19,7 @@ use crate::Error;
 /// The table is full, or cannot be written.
 pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
     maps.set_pair(id, pair)?;
-    let interval_ns = maps.params()?.event_interval_ns;
+    let interval_ns = maps.params()?.hot.event_interval_ns.into();
     if interval_ns != 0 {
         let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
         let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };

@@ -105,8 +105,9 @@ impl InKernel {
     /// A packet without visible effect creates it: the pacer and the byte counter are off, and no timer runs
     /// before the first CNP.
     pub(super) fn new(params: &Params) -> Result<Self, Error> {
-        let mut unseen = *params;
-        unseen.config.scalars.pacer = PACER_NONE;
+        let mut config = params.config;
+        config.scalars.pacer = PACER_NONE;
+        let mut unseen = Params::new(&config, params.port)?;
         unseen.rp.byte_reset_bytes = 0;
         let kernel = Kernel::new(SIZES, &unseen, 1)?;
         let mut flow = Self { kernel, params: *params, packet: data_packet(MIN_PACKET), cnp: cnp_packet() };

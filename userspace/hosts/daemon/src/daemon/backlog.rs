@@ -41,11 +41,11 @@ impl Feeder {
                 continue;
             };
             let drops = u64::from(now.drops.wrapping_sub(before.drops));
-            if drops != 0 && params.event_interval_ns != 0 {
+            if drops != 0 && params.hot.event_interval_ns != 0 {
                 let (kind, values) = (EventKind::QueueDrop as u32, [queue, drops]);
                 let event = Event { at_ns: monotonic_ns(), left_out: 0, id: QpId::NONE, kind, values };
                 // Omitted events are counted in the log.
-                self.port.maps().event_log()?.record(params.event_interval_ns, event);
+                self.port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
             }
         }
         Ok(())

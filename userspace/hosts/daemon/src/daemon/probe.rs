@@ -230,12 +230,12 @@ impl Check<'_> {
             silent_ns,
             "tail-loss probe delivered"
         );
-        if params.event_interval_ns != 0 {
+        if params.hot.event_interval_ns != 0 {
             let kind = EventKind::TailLossProbe as u32;
             let event =
                 Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
             // Omitted events are counted in the log.
-            port.maps().event_log()?.record(params.event_interval_ns, event);
+            port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
         }
         Ok(())
     }

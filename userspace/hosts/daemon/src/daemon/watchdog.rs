@@ -95,11 +95,11 @@ impl Work for WatchdogTask {
                 tracing::info!(iface, priority, "PFC pause storm ended");
                 (EventKind::PfcRestored, 0)
             };
-            if params.event_interval_ns != 0 {
+            if params.hot.event_interval_ns != 0 {
                 let values = [priority as u64, drops];
                 let event = Event { at_ns: now_ns, left_out: 0, id: QpId::NONE, kind: kind as u32, values };
                 // Omitted events are counted in the log.
-                self.port.maps().event_log()?.record(params.event_interval_ns, event);
+                self.port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
             }
         }
         Ok(Duration::from_nanos(watchdog.poll_ns()).max(SHORTEST))

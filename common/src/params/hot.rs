@@ -1,0 +1,188 @@
+//! Scalars that packets read, in half a cache line.
+
+use super::{
+    Config, NP_WINDOW_BOTH, PACER_FQ, PACER_HTB, Port, QUEUE_SOURCE_BACKLOG, QUEUES_NONE, TAIL_LOSS_PROBE_OFF,
+};
+
+/// A property of the parameters that packets test, as a bit of [`Hot`].
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// `cp_enable`.
+    Cp,
+    /// `np_enable`.
+    Np,
+    /// `rp_enable`.
+    Rp,
+    /// `fast_cnp`.
+    FastCnp,
+    /// `drop_not_ect`.
+    DropNotEct,
+    /// `ect_enable`.
+    Ect,
+    /// `ect_enable` or `roce_dscp` changes packets.
+    OwnTos,
+    /// `np_other_host`.
+    NpOtherHost,
+    /// `np_window` is `both`.
+    NpWindowBoth,
+    /// `cnp_consume`.
+    CnpConsume,
+    /// `queue_source` is `backlog`.
+    Backlog,
+    /// The port has queues, so that other packets are classified too.
+    Queues,
+    /// `pacer` is `fq`.
+    PacerFq,
+    /// `pacer` is `htb`.
+    PacerHtb,
+    /// `pacing_horizon_drop`.
+    HorizonDrop,
+    /// The hardware alone paces flows at the line rate: `link_rate` is its speed, and no HTB class holds their packets.
+    WirePaces,
+    /// `tail_loss_probe` is not `off`.
+    Probe,
+    /// `trim_nak`.
+    TrimNak,
+}
+
+/// Scalars that packets read.
+///
+/// Copies of the operator's values in [`Config`], which is an order of magnitude longer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hot {
+    /// [`Switch`]es, as bits.
+    switches: u32,
+    /// `cnp_limit`.
+    pub cnp_limit: u8,
+    /// `wire_overhead`.
+    pub wire_overhead_bytes: u8,
+    /// `cnp_dscp`.
+    pub cnp_dscp: u8,
+    /// `cnp_802p_prio`.
+    pub cnp_802p_prio: u8,
+    /// `roce_dscp`.
+    pub roce_dscp: u8,
+    /// `trim_dscp_value`.
+    pub trim_dscp: u8,
+    /// Explicit padding.
+    _pad: u16,
+    /// `skb->priority` of link control frames: the band that is served first.
+    pub control_priority: u32,
+    /// `pacing_horizon`.
+    pub pacing_horizon_ns: u64,
+    /// `pacing_credit`.
+    pub pacing_credit_ns: u32,
+    /// `min_time_between_cnps`.
+    pub min_time_between_cnps_ns: u32,
+    /// Average interval between two entries of a kind in the event log; 0 = no events.
+    pub event_interval_ns: u32,
+    /// Explicit padding.
+    _pad_end: u32,
+}
+
+impl Hot {
+    /// The values of a valid `config`, whose ranges fit the types.
+    #[must_use]
+    pub(super) fn new(config: &Config, port: &Port) -> Self {
+        let s = &config.scalars;
+        let wire_paces = port.wire_bps != 0 && s.link_rate_bps >= port.wire_bps && s.pacer != PACER_HTB;
+        let switches = [
+            (Switch::Cp, s.cp_enable != 0),
+            (Switch::Np, s.np_enable != 0),
+            (Switch::Rp, s.rp_enable != 0),
+            (Switch::FastCnp, s.fast_cnp != 0),
+            (Switch::DropNotEct, s.drop_not_ect != 0),
+            (Switch::Ect, s.ect_enable != 0),
+            (Switch::OwnTos, s.sets_tos()),
+            (Switch::NpOtherHost, s.np_other_host != 0),
+            (Switch::NpWindowBoth, s.np_window == NP_WINDOW_BOTH),
+            (Switch::CnpConsume, s.cnp_consume != 0),
+            (Switch::Backlog, s.queue_source == QUEUE_SOURCE_BACKLOG),
+            (Switch::Queues, s.queues != QUEUES_NONE),
+            (Switch::PacerFq, s.pacer == PACER_FQ),
+            (Switch::PacerHtb, s.pacer == PACER_HTB),
+            (Switch::HorizonDrop, s.pacing_horizon_drop != 0),
+            (Switch::WirePaces, wire_paces),
+            (Switch::Probe, s.tail_loss_probe != TAIL_LOSS_PROBE_OFF),
+            (Switch::TrimNak, s.trim_nak != 0),
+        ];
+        Self {
+            switches: switches
+                .into_iter()
+                .fold(0, |bits, (switch, is_on)| bits | u32::from(is_on) << switch as u32),
+            cnp_limit: s.cnp_limit as u8,
+            wire_overhead_bytes: s.wire_overhead_bytes as u8,
+            cnp_dscp: s.cnp_dscp as u8,
+            cnp_802p_prio: s.cnp_802p_prio as u8,
+            roce_dscp: s.roce_dscp as u8,
+            trim_dscp: s.trim_dscp_value as u8,
+            _pad: 0,
+            control_priority: config.first_priority(),
+            pacing_horizon_ns: s.pacing_horizon_ns,
+            pacing_credit_ns: s.pacing_credit_ns as u32,
+            min_time_between_cnps_ns: s.min_time_between_cnps_ns as u32,
+            event_interval_ns: 1_000_000_000_u64.checked_div(s.event_rate).unwrap_or(0) as u32,
+            _pad_end: 0,
+        }
+    }
+
+    /// Whether `switch` is on.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_on(&self, switch: Switch) -> bool {
+        self.switches >> switch as u32 & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::Scalars;
+
+    /// A range that grows beyond its type would be cut off.
+    #[test]
+    fn every_range_fits_its_type() {
+        let max =
+            |key: &str| Scalars::SPECS.iter().find(|spec| spec.key == key).map(|spec| spec.max).unwrap();
+        for key in ["cnp_limit", "wire_overhead", "cnp_dscp", "cnp_802p_prio", "roce_dscp", "trim_dscp_value"]
+        {
+            assert!(max(key) <= u8::MAX.into(), "{key}");
+        }
+        for key in ["pacing_credit", "min_time_between_cnps"] {
+            assert!(max(key) <= u32::MAX.into(), "{key}");
+        }
+    }
+
+    #[test]
+    fn each_switch_follows_its_parameter() {
+        let is_on = |change: fn(&mut Scalars), switch| {
+            let mut config = Config::DEFAULT;
+            change(&mut config.scalars);
+            Hot::new(&config, &Port::new(1, 1, 1)).is_on(switch)
+        };
+        let changes: [(fn(&mut Scalars), Switch); 17] = [
+            (|s| s.cp_enable ^= 1, Switch::Cp),
+            (|s| s.np_enable ^= 1, Switch::Np),
+            (|s| s.rp_enable ^= 1, Switch::Rp),
+            (|s| s.fast_cnp ^= 1, Switch::FastCnp),
+            (|s| s.drop_not_ect ^= 1, Switch::DropNotEct),
+            (|s| s.ect_enable ^= 1, Switch::Ect),
+            (|s| s.ect_enable ^= 1, Switch::OwnTos),
+            (|s| s.np_other_host ^= 1, Switch::NpOtherHost),
+            (|s| s.np_window ^= 1, Switch::NpWindowBoth),
+            (|s| s.cnp_consume ^= 1, Switch::CnpConsume),
+            (|s| s.queue_source = QUEUE_SOURCE_BACKLOG, Switch::Backlog),
+            (|s| s.queues = 1, Switch::Queues),
+            (|s| s.pacer = PACER_FQ, Switch::PacerFq),
+            (|s| s.pacer = PACER_HTB, Switch::PacerHtb),
+            (|s| s.pacing_horizon_drop ^= 1, Switch::HorizonDrop),
+            (|s| s.tail_loss_probe ^= 1, Switch::Probe),
+            (|s| s.trim_nak ^= 1, Switch::TrimNak),
+        ];
+        for (change, switch) in changes {
+            assert_ne!(is_on(change, switch), is_on(|_| {}, switch), "{switch:?}");
+        }
+    }
+}
