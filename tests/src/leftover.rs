@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// # Errors
 /// The interface does not exist, or does not come up.
 pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
-    settled(host, iface)?;
+    wait_for_carrier(host, iface)?;
     Ok([
         host.command(&format!("ip -d link show dev {iface}"))?,
         host.command(&format!("tc -d qdisc show dev {iface}"))?,
@@ -28,8 +28,8 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     ])
 }
 
-/// Waits until the kernel has detected the carrier.
-fn settled(host: &Host, iface: &str) -> Result<()> {
+/// Waits until the kernel reports the carrier.
+fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !host.command(&format!("ip link show dev {iface}"))?.contains("state UP") {
         ensure!(Instant::now() < until, "{iface} does not come up");

@@ -75,8 +75,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header("faults and size of a fleet");
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
-    for (place, mut command) in commands {
-        measured.add_text(place, &format!("{origin}{machine}.\n"), &printed(&mut command)?);
+    for (table, mut command) in commands {
+        measured.add_text(table, &format!("{origin}{machine}.\n"), &printed(&mut command)?);
     }
     if args.report { measured.write(workspace) } else { Ok(()) }
 }

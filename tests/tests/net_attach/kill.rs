@@ -302,7 +302,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
     let disk = Small::mount(&lab, 4_096)?;
-    let refused = lab.refused(1, &attach)?;
+    let refused = lab.expect_error(1, &attach)?;
     assert_contains(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());

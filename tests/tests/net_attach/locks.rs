@@ -25,7 +25,7 @@ fn attach(flows: u32) -> String {
 }
 
 /// Locks the namespace of these journals.
-fn held(journals: &Path) -> Result<File> {
+fn lock_journals(journals: &Path) -> Result<File> {
     let lock = File::options().append(true).open(journals.join("lock"))?;
     lock.lock()?;
     Ok(lock)
@@ -45,7 +45,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     Netlink::connect_in(&removed_netns)?.add_veth(&end("a0"), &end("b0"))?;
     other.ok(&format!("-n {name} {}", attach(FLOWS)))?;
     let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
-    let lock = held(&journals)?;
+    let lock = lock_journals(&journals)?;
     Netns::delete(&name)?;
     drop(removed_netns);
     wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
@@ -78,9 +78,9 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     let journals = from.host.journals()?;
     from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
     to.host.command("ip link set a0 up")?;
-    let lock = held(&journals)?;
+    let lock = lock_journals(&journals)?;
     // Permanently: the error names the holder.
-    let refused = to.refused(1, &attach(FLOWS))?;
+    let refused = to.expect_error(1, &attach(FLOWS))?;
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert!(!to.host.journal("a0")?.exists(), "no step was taken");
     // Temporarily: the command has failed its first attempt and waits before the lock is released.

@@ -34,7 +34,7 @@ fn kernel_mq_restored() -> Result<()> {
         for flow in 0..FRAMES {
             socket.send(&Roce { dest_qpn: 0x100 + flow, ..Roce::default() }.frame())?;
         }
-        tap.take(FRAMES as usize, PATIENCE).with_context(|| pacer.to_owned())?;
+        tap.read_frames(FRAMES as usize, PATIENCE).with_context(|| pacer.to_owned())?;
         lab.ok("detach q0")?;
         assert_eq!(show()?, before, "{pacer}");
     }

@@ -38,7 +38,7 @@ fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u6
 }
 
 /// Runs a command that must fail because of the layout.
-fn refused(host: &Host, line: &str) -> Result<()> {
+fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
     let mut command = dcqcn(line)?;
     let output = host.run(|| command.output())??;
     let message = String::from_utf8_lossy(&output.stderr);
@@ -86,7 +86,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
             {
-                refused(&pair.a, line)?;
+                expect_layout_error(&pair.a, line)?;
             }
             // The daemon continues: another cut, another rate.
             receiver.expect_all(50)?;

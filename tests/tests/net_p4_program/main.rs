@@ -209,8 +209,8 @@ fn mark_share_matches_wred() {
     let runs = 200;
     let (mut expected, mut variance, mut marked) = (0.0, 0.0, 0);
     for _ in 0..runs {
-        for (place, is_marked) in run(count).into_iter().enumerate() {
-            let depth = count - place;
+        for (index, is_marked) in run(count).into_iter().enumerate() {
+            let depth = count - index;
             let p = probability(depth);
             assert!(!is_marked || p > 0.0, "marked at {depth}");
             assert!(is_marked || p < 1.0, "not marked at {depth}");

@@ -175,7 +175,7 @@ fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     // Wait for frames to leave; otherwise later ones would be beyond the horizon.
     socket.limit_send_buffer(64 << 10)?;
     let frames = std::thread::scope(|scope| {
-        let taken = scope.spawn(|| tap.take(PACED_FRAMES, PATIENCE));
+        let taken = scope.spawn(|| tap.read_frames(PACED_FRAMES, PATIENCE));
         for _ in 0..PACED_FRAMES {
             socket.send(&frame)?;
         }
@@ -197,7 +197,7 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.host.command(line)?;
     }
     let before = show(lab, "b0")?;
-    let printed = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
+    let printed = lab.expect_error(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
     let way = printed.contains("tc qdisc replace dev b0 parent 1:");
     report.check("an htb: refused with a fix", way, true, way && show(lab, "b0")? == before);
     for class in ["1:10", "1:20"] {
@@ -305,8 +305,8 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.ok("detach b0")?;
         let unchanged = [theirs("ingress")?, theirs("egress")?] == before;
         report.check(&format!("{name}: other filters stay"), unchanged, true, unchanged);
-        let place = if is_first { "ours first" } else { "other filters first, and reported" };
-        report.row([name, place.into(), "theirs stay".into()]);
+        let order = if is_first { "ours first" } else { "other filters first, and reported" };
+        report.row([name, order.into(), "theirs stay".into()]);
         for hook in ["ingress", "egress"] {
             lab.host.command(&format!("tc filter delete dev b0 {hook}"))?;
         }

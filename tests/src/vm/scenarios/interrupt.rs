@@ -51,10 +51,10 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         for host in [INITIATOR, TARGET] {
             let iface = lab.iface(host);
             let before = shown(lab, host)?;
-            let refused = refusal(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
-            let way = refused.as_ref().is_some_and(|refusal_text| {
-                refusal_text.contains("--interrupt")
-                    && refusal_text.contains(&format!("tc qdisc replace dev {iface} root fq"))
+            let refused = error_of(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+            let way = refused.as_ref().is_some_and(|error| {
+                error.contains("--interrupt")
+                    && error.contains(&format!("tc qdisc replace dev {iface} root fq"))
             });
             let words = refused.as_deref().map_or("attached", |_| "refused");
             let expected = if ends { "refused, with a fix" } else { "attached" };
@@ -112,8 +112,8 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let before = shown(lab, INITIATOR)?;
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
-        let refused = refusal(&format!("dcqcn detach {iface}"))?;
-        let way = refused.as_ref().is_some_and(|refusal_text| refusal_text.contains("--interrupt"));
+        let refused = error_of(&format!("dcqcn detach {iface}"))?;
+        let way = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("detached", |_| "refused");
         let expected = if ends { "refused, with a fix" } else { "detached" };
         report.check(
@@ -162,7 +162,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     }
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
         write(&[&other])?;
-        let refused = refusal(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
+        let refused = error_of(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
         let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("reloaded", |_| "refused");
         let expected = if ends { "refused, with the cause" } else { "reloaded" };
@@ -173,7 +173,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     })?;
     drop(daemon);
     for iface in [&iface, &other] {
-        let _ = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+        let _ = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
     }
     Ok(())
 }
@@ -183,14 +183,14 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
-    let attached = refusal(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
+    let attached = error_of(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
     report.check(
         "--interrupt: attach",
         attached.as_deref().unwrap_or("attached"),
         "attached",
         attached.is_none(),
     );
-    let detached = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+    let detached = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
     report.check(
         "--interrupt: detach",
         detached.as_deref().unwrap_or("detached"),
@@ -313,7 +313,7 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
 }
 
 /// Error of a rejected command; `None` if it is accepted.
-fn refusal(line: &str) -> Result<Option<String>> {
+fn error_of(line: &str) -> Result<Option<String>> {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().context("an empty command")?);
     let output = command.args(words).output().with_context(|| line.to_owned())?;
@@ -323,8 +323,8 @@ fn refusal(line: &str) -> Result<Option<String>> {
 /// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
-    while let Some(refusal_text) = refusal(line)? {
-        ensure!(refusal_text.contains("--interrupt") && Instant::now() < until, "{line}: {refusal_text}");
+    while let Some(error) = error_of(line)? {
+        ensure!(error.contains("--interrupt") && Instant::now() < until, "{line}: {error}");
         thread::sleep(Duration::from_millis(200));
     }
     Ok(())

@@ -98,7 +98,7 @@ pub(crate) fn token(dir: &Path) -> Result<String> {
 }
 
 /// The host.
-pub(crate) struct Site {
+pub(crate) struct PageFixture {
     pub(crate) pair: Pair,
     pub(crate) daemon: Daemon,
     pub(crate) dir: TempDir,
@@ -106,7 +106,7 @@ pub(crate) struct Site {
     traffic: Option<JoinHandle<Result<()>>>,
 }
 
-impl Site {
+impl PageFixture {
     pub(crate) fn new(name: &str) -> Result<Self> {
         let pair = Pair::new(name)?;
         let dir = tempfile::tempdir()?;
@@ -156,7 +156,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for PageFixture {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.traffic.take().map(JoinHandle::join);
