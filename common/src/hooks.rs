@@ -101,13 +101,13 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             return TcVerdict::Pass;
         }
     };
-    // A CNP handed on by another interface was counted there.
-    let is_handed_on = roce.is_cnp() && s.env().is_handed_on();
+    // The sibling that tail-called this program has counted the CNP.
+    let is_from_sibling = roce.is_cnp() && s.env().is_from_sibling();
     if roce.is_trimmed {
         s.env().count(Stat::Trimmed);
     }
     let Some(p) = s.env().params() else {
-        return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
+        return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     };
     if s.mark() == p.port.cnp_mark && roce.opcode == Opcode::RC_ACKNOWLEDGE {
         // A probe of this host, which is no response.
@@ -118,12 +118,12 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         if p.config.scalars.trim_nak == 0 || !roce.congests() {
             return TcVerdict::Pass;
         }
-    } else if !is_handed_on {
+    } else if !is_from_sibling {
         count_kind(s, &roce);
     }
     if roce.is_cnp() {
         let roce = settled(s, roce);
-        return rp::on_cnp(s, p, &roce, is_handed_on);
+        return rp::on_cnp(s, p, &roce, is_from_sibling);
     }
     if pairing::is_management(&roce) {
         let roce = settled(s, roce);

@@ -40,7 +40,7 @@ pub(crate) struct MockHost {
     pub(crate) clock_reads: u32,
     pub(crate) np_locks: u32,
     pub(crate) coarse_lag_ns: u64,
-    pub(crate) is_handed_on: bool,
+    pub(crate) is_from_sibling: bool,
     pub(crate) is_inline: bool,
     pub(crate) debt: Debt,
     pub(crate) lookup_key: FlowId,
@@ -78,7 +78,7 @@ impl MockHost {
             clock_reads: 0,
             np_locks: 0,
             coarse_lag_ns: 0,
-            is_handed_on: false,
+            is_from_sibling: false,
             is_inline: false,
             debt: Debt::NONE,
             lookup_key: FlowId::NONE,
@@ -148,7 +148,7 @@ impl MockHost {
     }
 
     /// Set and way of a flow.
-    pub(crate) fn place(&self, p: &Params, id: &FlowId) -> (u32, usize) {
+    pub(crate) fn set_and_way(&self, p: &Params, id: &FlowId) -> (u32, usize) {
         let index = id.rp_set_index(&p.port.hash_keys, p.port.rp_set_mask);
         let way = self.rp[index as usize].cold.iter().position(|flow| flow.id == *id);
         (index, way.unwrap_or_else(|| panic!("{id:?} is not in its set")))

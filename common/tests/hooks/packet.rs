@@ -215,8 +215,8 @@ impl<'a> Env<'a> for MockEnv<'a> {
         self.mock.pairs.remove(id);
     }
 
-    fn is_handed_on(&mut self) -> bool {
-        self.mock.is_handed_on
+    fn is_from_sibling(&mut self) -> bool {
+        self.mock.is_from_sibling
     }
 
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {

@@ -167,7 +167,7 @@ fn third_party_cannot_remove_pair() {
 #[test]
 fn more_trusted_pair_source_wins() {
     let id = qp(1, SENDER_QPN);
-    let told = |qpn, source| {
+    let learn = |qpn, source| {
         let mut host = MockHost::new();
         host.pairs.insert(id, pair(qpn, source, 2));
         receive(&mut host, &req(), false);
@@ -176,13 +176,13 @@ fn more_trusted_pair_source_wins() {
     };
     let heard = pair(RECEIVER_QPN, PairSource::Cm, 2);
     for source in [PairSource::Static, PairSource::Rdma] {
-        assert_eq!(told(RECEIVER_QPN, source), (pair(RECEIVER_QPN, source, 2), 0));
-        assert_eq!(told(0x77, source), (pair(0x77, source, 2), 1));
+        assert_eq!(learn(RECEIVER_QPN, source), (pair(RECEIVER_QPN, source, 2), 0));
+        assert_eq!(learn(0x77, source), (pair(0x77, source, 2), 1));
     }
     // A QP may be connected to another one later.
-    assert_eq!(told(0x77, PairSource::Cm), (heard, 0));
-    assert_eq!(told(RECEIVER_QPN, PairSource::Datagram), (heard, 0));
-    assert_eq!(told(0x77, PairSource::Datagram), (heard, 1));
+    assert_eq!(learn(0x77, PairSource::Cm), (heard, 0));
+    assert_eq!(learn(RECEIVER_QPN, PairSource::Datagram), (heard, 0));
+    assert_eq!(learn(0x77, PairSource::Datagram), (heard, 1));
 }
 
 #[test]

@@ -59,13 +59,13 @@ fn kinds_counted_at_ingress() {
         let mut host = MockHost::new();
         assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
         assert_eq!(host.counted(), [(stat, 1)]);
-        host.is_handed_on = true;
+        host.is_from_sibling = true;
         let (verdict, _) = host.ingress(&p, &frame, PacketContext::default());
         // A CNP passed on by another interface's hook was counted there.
         let is_cnp = stat == Stat::RoceCnp;
-        assert_eq!(verdict, if is_cnp { TcVerdict::HandOn } else { TcVerdict::Pass });
+        assert_eq!(verdict, if is_cnp { TcVerdict::TrySiblings } else { TcVerdict::Pass });
         assert_eq!(host.counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
-        host.is_handed_on = false;
+        host.is_from_sibling = false;
         host.egress(&p, &frame, PacketContext::default());
         assert_eq!(host.counted(), [(stat, 1)]);
     }

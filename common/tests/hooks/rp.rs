@@ -36,16 +36,16 @@ fn cnp(host: &mut MockHost, p: &Params, roce: &Roce) -> TcVerdict {
 }
 
 fn flow<'a>(host: &'a mut MockHost, p: &Params, id: &FlowId) -> &'a mut RpHot {
-    let (set, way) = host.place(p, id);
+    let (set, way) = host.set_and_way(p, id);
     &mut host.rp[set as usize].hot[way]
 }
 
 /// Flows of the same set as `DATA`'s, with the same primary way.
 fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
     let hash = |roce: &Roce| roce.id().hash(&p.port.hash_keys);
-    let place = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
+    let home = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
     // One of 32.
-    (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| place(other) == place(&DATA))
+    (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| home(other) == home(&DATA))
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn cnp_cuts_only_its_flow() {
                 host.only_event(EventKind::RateCut),
                 (roce.id().receiver, [500_000_000, 1_000_000_000])
             );
-            let (set, way) = host.place(&p, &roce.id());
+            let (set, way) = host.set_and_way(&p, &roce.id());
             let cut = Cut { set, way: way as u32 };
             assert_eq!(host.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
         }
@@ -157,7 +157,7 @@ fn cnp_with_sender_qpn_resolves_pair() {
     let mut host = MockHost::new();
     send(&mut host, &p, &DATA);
     let frame = DATA.cnp(Some(SENDER_QPN));
-    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::HandOn);
+    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::TrySiblings);
     assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
     host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
     assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
@@ -168,7 +168,7 @@ fn cnp_with_sender_qpn_resolves_pair() {
 fn handled_cnp_consumed_if_enabled() {
     let p = params(|config| config.scalars.cnp_consume = 1);
     let mut host = MockHost::new();
-    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::HandOn);
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     send(&mut host, &p, &DATA);
     host.counted();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
@@ -315,20 +315,20 @@ fn cnp_for_no_flow_needs_no_icrc() {
 }
 
 #[test]
-fn foreign_cnp_handed_on_counted_once() {
+fn cnp_of_sibling_counted_once() {
     let p = params(|_| {});
     let mut host = MockHost::new();
-    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::HandOn);
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]);
-    host.is_handed_on = true;
-    assert_eq!((cnp(&mut host, &p, &DATA), host.counted()), (TcVerdict::HandOn, vec![]));
+    host.is_from_sibling = true;
+    assert_eq!((cnp(&mut host, &p, &DATA), host.counted()), (TcVerdict::TrySiblings, vec![]));
     send(&mut host, &p, &DATA);
     host.counted();
     assert_eq!((cnp(&mut host, &p, &DATA), host.counted()), (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
     // Without reaction points here it passes unchanged.
     let off = params(|config| config.scalars.rp_enable = 0);
-    assert_eq!((cnp(&mut host, &off, &DATA), host.counted()), (TcVerdict::HandOn, vec![]));
-    host.is_handed_on = false;
+    assert_eq!((cnp(&mut host, &off, &DATA), host.counted()), (TcVerdict::TrySiblings, vec![]));
+    host.is_from_sibling = false;
     assert_eq!((cnp(&mut host, &off, &DATA), host.counted()), (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
 }
 
@@ -339,7 +339,7 @@ fn locked_flow_is_not_cut() {
     send(&mut host, &p, &DATA);
     flow(&mut host, &p, &DATA.id()).lock = 1;
     host.counted();
-    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::HandOn);
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
     assert_eq!(host.counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
 }
@@ -411,7 +411,7 @@ fn cut_flow_has_htb_class() {
     assert_eq!((outcome.priority, outcome.departure_ns, outcome.hash), (None, None, None));
     cnp(&mut host, &p, &DATA);
     host.counted();
-    let (set, way) = host.place(&p, &DATA.id());
+    let (set, way) = host.set_and_way(&p, &DATA.id());
     let minor = 0x100 + set * WAYS as u32 + way as u32;
     assert_eq!(send(&mut host, &p, &DATA).priority, Some(0xdc00_0000 | minor));
     assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
@@ -459,9 +459,9 @@ fn htb_classes_end_with_their_handles() {
     // Every slot of the largest table has a class.
     assert!((0..HTB_MAX_FLOWS).all(|flow| htb_minor(flow / 8, (flow % 8) as usize).is_some()));
     for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
-        let place = htb_slot(minor);
-        assert_eq!(place.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
-        assert!(place.is_some_and(|(_, way)| way < WAYS));
+        let slot = htb_slot(minor);
+        assert_eq!(slot.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
+        assert!(slot.is_some_and(|(_, way)| way < WAYS));
     }
     assert_eq!([HTB_FIRST_FLOW - 1, 0, 0xffff, 0x1_0000].map(htb_slot), [None; 4]);
 }
@@ -588,8 +588,8 @@ fn displaced_flow_found_again() {
         (flows.len(), host.count_of(Stat::RpFlowNew), host.count_of(Stat::RpFlowEvicted)),
         (WAYS, 8, 0)
     );
-    let home = host.place(&p, &flows[0].id()).1;
-    let ways: Vec<usize> = flows.iter().map(|flow| host.place(&p, &flow.id()).1 ^ home).collect();
+    let home = host.set_and_way(&p, &flows[0].id()).1;
+    let ways: Vec<usize> = flows.iter().map(|flow| host.set_and_way(&p, &flow.id()).1 ^ home).collect();
     assert_eq!(ways, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(flows.iter().all(|flow| host.flow(&flow.id()).is_some_and(|flow| flow.hot.packets == 3)));
 }
