@@ -83,8 +83,9 @@ impl Process {
             if let Ok(Some(status)) = self.child.try_wait() {
                 let mut text = String::new();
                 let read = self.output.rewind().and_then(|()| self.output.read_to_string(&mut text));
-                let said = read.ok().and_then(|_| text.lines().last().map(str::to_owned)).unwrap_or_default();
-                return Err(Error::Start { reason: format!("{status}: {said}") });
+                let last_line =
+                    read.ok().and_then(|_| text.lines().last().map(str::to_owned)).unwrap_or_default();
+                return Err(Error::Start { reason: format!("{status}: {last_line}") });
             }
             thread::sleep(TICK);
         }

@@ -146,12 +146,12 @@ impl Session {
     }
 
     /// Cause of a broken session: the last error message of the CLI, or else its last output.
-    fn reason(&mut self, said: &str) -> String {
+    fn reason(&mut self, output: &str) -> String {
         let mut complaint = String::new();
         let read = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut complaint));
         let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
         let complaint = read.ok().and_then(|_| last(&complaint));
-        complaint.or_else(|| last(said)).unwrap_or_else(|| "no output".to_owned())
+        complaint.or_else(|| last(output)).unwrap_or_else(|| "no output".to_owned())
     }
 }
 

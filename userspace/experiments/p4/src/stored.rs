@@ -89,7 +89,7 @@ impl Claim {
     ///
     /// # Errors
     /// Another process holds the lock for longer than `PATIENCE`, or the lock file cannot be created.
-    pub fn take(port: u16) -> Result<Self> {
+    pub fn acquire(port: u16) -> Result<Self> {
         let path = path(port)?.with_extension("lock");
         let failed = |source| Error::File { path: path.clone(), source };
         fs::create_dir_all(DIRECTORY).map_err(failed)?;
@@ -124,14 +124,14 @@ mod tests {
     fn switch_lock_is_exclusive() {
         // A port without a switch: no server listens there, and the file is unique.
         const PORT: u16 = 1;
-        let Ok(claim) = Claim::take(PORT) else {
+        let Ok(claim) = Claim::acquire(PORT) else {
             eprintln!("SKIPPED switch_lock_is_exclusive: {DIRECTORY} cannot be written");
             return;
         };
         let held = Duration::from_millis(300);
         let second = thread::spawn(|| {
             let began = Instant::now();
-            Claim::take(PORT).map(|_| began.elapsed())
+            Claim::acquire(PORT).map(|_| began.elapsed())
         });
         thread::sleep(held);
         drop(claim);

@@ -149,7 +149,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
             of_ports(ports, false)?;
             None
         }
-        Against::Linux | Against::Bmv2 => Some(OneCpu::take()?),
+        Against::Linux | Against::Bmv2 => Some(OneCpu::pin()?),
     };
     for &case in &config.cases {
         let begun = Instant::now();

@@ -136,10 +136,10 @@ pub(super) async fn serve(
     let router = router
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(guard, check));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Beyond the limit, connections wait in the kernel's backlog.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let Ok((stream, _)) = listener.accept().await else {
@@ -150,7 +150,7 @@ pub(super) async fn serve(
         let router = router.clone();
         tokio::spawn(async move {
             connection(stream, router, WRITE_TIMEOUT).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -123,7 +123,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
         let exporter = Exporter::of_daemon(Arc::clone(&shared), PATIENCE);
         let serving = tokio::spawn(serving::serve(wanted, exporter));
-        let (tell, ended) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         let (commands, received) = mpsc::channel();
         let follow = commands.clone();
         // Before the first listing, so that no change is missed in between.
@@ -132,7 +132,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let worker = Worker { shared: Arc::clone(&shared), log, metrics, allow_empty, pause_socket };
         let work = move || {
             // The receiver has exited.
-            let _ = tell.send(worker.run(source, config, &received));
+            let _ = sender.send(worker.run(source, config, &received));
         };
         thread::Builder::new().name("work".into()).spawn(work).context("cannot start a thread")?;
         tokio::spawn(async move {

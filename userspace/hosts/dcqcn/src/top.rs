@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_loader::attach::Refused;
+use dcqcn_loader::attach::ChangeError;
 use dcqcn_params::Assignment;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::audit;
@@ -160,7 +160,9 @@ impl Top {
                     self.state.changed(assignment.key, &change.old, &change.new);
                 }
             }
-            Err(Refused { error, .. }) => self.state.refused(format!("nothing was changed: {error:#}")),
+            Err(ChangeError { error, .. }) => {
+                self.state.show_error(format!("nothing was changed: {error:#}"))
+            }
         }
     }
 }

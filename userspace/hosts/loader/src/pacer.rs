@@ -148,7 +148,11 @@ impl Placement {
 ///
 /// # Errors
 /// No position preserves it; the error names alternatives.
-pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
+pub(crate) fn choose_placement(
+    netlink: &Netlink,
+    link: &Link,
+    pacer: PacerChoice,
+) -> Result<Placement, Error> {
     let qdiscs = netlink.qdiscs(link.index)?;
     let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
         return Ok(Placement::At(Handle::ROOT));

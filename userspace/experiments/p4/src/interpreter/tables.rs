@@ -66,19 +66,19 @@ impl Tables {
         let bound = bound(table, entry)?;
         if entry.key.is_none() {
             if table.is_default_constant {
-                return Err(refused(entry, "its default action is constant"));
+                return Err(entry_error(entry, "its default action is constant"));
             }
             entries.default = (entry.clone(), bound);
             return Ok(());
         }
         if !table.entries.is_empty() {
-            return Err(refused(entry, "its entries are constant"));
+            return Err(entry_error(entry, "its entries are constant"));
         }
         if entries.entries.len() >= table.size {
-            return Err(refused(entry, "it is full"));
+            return Err(entry_error(entry, "it is full"));
         }
         if entries.entries.iter().any(|(_, there, _)| there.is_about_same(entry)) {
-            return Err(refused(entry, "it has an entry with this key"));
+            return Err(entry_error(entry, "it has an entry with this key"));
         }
         entries.entries.push((entries.next_handle, entry.clone(), bound));
         entries.next_handle += 1;
@@ -90,7 +90,7 @@ impl Tables {
         let bound = bound(table, entry)?;
         let there = entries.entries.iter_mut().find(|(there, ..)| *there == handle);
         let (_, there, bound_there) =
-            there.ok_or_else(|| refused(entry, "it has no entry with this handle"))?;
+            there.ok_or_else(|| entry_error(entry, "it has no entry with this handle"))?;
         (there.action, there.params) = (entry.action.clone(), entry.params.clone());
         *bound_there = bound;
         Ok(())
@@ -99,7 +99,7 @@ impl Tables {
     pub(super) fn delete(&mut self, model: &Model, handle: u64, entry: &Entry) -> Result<()> {
         let (_, entries) = self.of(model, &entry.table)?;
         let at = entries.entries.iter().position(|(there, ..)| *there == handle);
-        entries.entries.remove(at.ok_or_else(|| refused(entry, "it has no entry with this handle"))?);
+        entries.entries.remove(at.ok_or_else(|| entry_error(entry, "it has no entry with this handle"))?);
         Ok(())
     }
 
@@ -116,14 +116,14 @@ impl Tables {
     }
 }
 
-fn refused(entry: &Entry, reason: &str) -> Error {
+fn entry_error(entry: &Entry, reason: &str) -> Error {
     Error::Interpreter { reason: format!("table `{}` rejects an entry: {reason}", entry.table) }
 }
 
 /// The action of an entry, whose parameters the program's own check has validated.
 fn bound(table: &Table, entry: &Entry) -> Result<Bound> {
     let action = table.actions.get(&entry.action).copied();
-    let action = action.ok_or_else(|| refused(entry, "it has no such action"))?;
+    let action = action.ok_or_else(|| entry_error(entry, "it has no such action"))?;
     Ok(Bound { action, parameters: entry.params.iter().map(|value| Int::from(value.bits())).collect() })
 }
 

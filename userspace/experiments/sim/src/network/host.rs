@@ -191,14 +191,14 @@ impl Host {
 
     /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
-        let places = if sends { &mut self.sends } else { &mut self.receives };
-        places.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
+        let entries = if sends { &mut self.sends } else { &mut self.receives };
+        entries.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
     }
 
     /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
-        let places = if sends { &mut self.sends } else { &mut self.receives };
-        if let Some(entry) = places.get_mut(local as usize) {
+        let entries = if sends { &mut self.sends } else { &mut self.receives };
+        if let Some(entry) = entries.get_mut(local as usize) {
             entry.left += 1;
         }
     }

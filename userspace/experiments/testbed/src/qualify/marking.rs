@@ -148,8 +148,8 @@ impl Tally {
         } else if depth_bytes > kmax - frame {
             None
         } else {
-            let place = (depth_bytes - kmin) / (kmax - kmin) * BINS as f64;
-            self.between.get_mut(place.max(0.0) as usize)
+            let bin = (depth_bytes - kmin) / (kmax - kmin) * BINS as f64;
+            self.between.get_mut(bin.max(0.0) as usize)
         }
     }
 
@@ -181,9 +181,9 @@ impl Tally {
             checks.push(Check::of(case, &what, expected, found, is_near));
         };
         row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
-        for (place, bin) in (0_u8..).zip(&self.between) {
-            let at = |place: u8| bytes(kmin + (kmax - kmin) * f64::from(place) / BINS as f64);
-            row(format!("marked at {} to {}", at(place), at(place + 1)), bin, slack(wred));
+        for (number, bin) in (0_u8..).zip(&self.between) {
+            let at = |number: u8| bytes(kmin + (kmax - kmin) * f64::from(number) / BINS as f64);
+            row(format!("marked at {} to {}", at(number), at(number + 1)), bin, slack(wred));
         }
         let mut all = Bin::default();
         self.between.iter().for_each(|bin| all.join(bin));
@@ -227,8 +227,8 @@ pub(super) fn run(
         let empty_in_ns = sent.len() as u64 * FRAME_BYTES * 8_000_000_000 / drain_bps.max(1);
         let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + PATIENCE_NS)?;
         for arrival in arrivals.iter().filter(|arrival| arrival.qpn == QPN) {
-            let place = usize::try_from(arrival.psn.distance_from(first)).ok();
-            if let Some((_, marked)) = place.and_then(|place| sent.get_mut(place)) {
+            let index = usize::try_from(arrival.psn.distance_from(first)).ok();
+            if let Some((_, marked)) = index.and_then(|index| sent.get_mut(index)) {
                 *marked = Some(arrival.ce);
             }
         }

@@ -148,12 +148,12 @@ pub(super) fn serve(
             let handler = Arc::clone(&handler);
             // A client that has disconnected needs no slot.
             let Ok(peer) = stream.peer_cred() else { continue };
-            match slots.take(peer.uid()) {
-                Ok(place) => {
+            match slots.acquire(peer.uid()) {
+                Ok(slot) => {
                     tokio::spawn(async move {
                         // Errors of a connection concern its client only.
                         let _ = handler.connection(stream).await;
-                        drop(place);
+                        drop(slot);
                     });
                 }
                 Err(why) => refuse(stream, why),
@@ -281,7 +281,7 @@ impl Handler {
     /// Counters of the interfaces, at most a second old.
     async fn health(&self) -> Result<Health, String> {
         let shared = Arc::clone(&self.shared);
-        self.health.get(move || counts::take(&shared)).await.map_err(|error| error.to_string())
+        self.health.get(move || counts::read(&shared)).await.map_err(|error| error.to_string())
     }
 
     /// Runs expensive reads, one at a time for all clients, with a pause after each.

@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, Reverted, Which};
+use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Which};
 use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
@@ -73,7 +73,7 @@ impl ConfirmArgs {
         out.show(&ChangeReport::of_differences(&changes))?;
         match failed.into_iter().next() {
             None => Ok(()),
-            Some(Refused { iface, error }) => {
+            Some(ChangeError { iface, error }) => {
                 Err(anyhow::Error::from(error).context(format!("not reverted on {iface}")))
             }
         }
@@ -206,7 +206,7 @@ pub(super) fn revert_overdue() {
                     .collect();
                 tracing::warn!(iface, changes = back.join(", "), "change not confirmed in time; reverted");
             }
-            for Refused { iface, error } in failed {
+            for ChangeError { iface, error } in failed {
                 tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }

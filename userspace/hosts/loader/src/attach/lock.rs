@@ -31,7 +31,7 @@ impl Lock {
     /// # Errors
     /// The lock is held by another process, which the error names; or the file or its directory cannot be
     /// created.
-    pub(super) fn take(
+    pub(super) fn acquire(
         path: &Path,
         what: &'static str,
         create_dir: impl Fn() -> Result<(), Error>,
@@ -137,6 +137,6 @@ mod tests {
         let create_dir = || {
             fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
         };
-        assert!(Lock::take(&path, "a test", create_dir).is_ok());
+        assert!(Lock::acquire(&path, "a test", create_dir).is_ok());
     }
 }

@@ -169,7 +169,7 @@ impl Netlink {
         }
         let put = |parent, saved: &SavedQdisc| {
             self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
-                .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
+                .map_err(|refusal| self.kernel_error(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
             // Only the length of the queue below it may differ.
@@ -202,13 +202,14 @@ impl Netlink {
 
     /// Restores the default queue of a `tbf`, which it creates when it is changed without having one.
     fn default_below(&self, ifindex: u32, parent: Handle, qdiscs: &[Qdisc]) -> Result<()> {
-        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?
-            .map_err(|refusal| self.refused(format!("delete the qdisc at {parent}"), ifindex, refusal))?;
+        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?.map_err(
+            |refusal| self.kernel_error(format!("delete the qdisc at {parent}"), ifindex, refusal),
+        )?;
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
             return Ok(());
         };
         self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
-            self.refused(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
+            self.kernel_error(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
         })
     }
 
