@@ -171,9 +171,9 @@ impl Shared {
                 Err(LockError::Contended) => return Err(LookupError::Contended),
                 Err(LockError::Changed) => return Err(LookupError::Evicted),
             }
-            let held = FlowGuard { flow, cold: self.cold(way), seen };
+            let guard = FlowGuard { flow, cold: self.cold(way), seen };
             // The word may already have been the next owner's while the fingerprint was still the last one's.
-            if held.fingerprint == fingerprint { Ok(held) } else { Err(LookupError::Evicted) }
+            if guard.fingerprint == fingerprint { Ok(guard) } else { Err(LookupError::Evicted) }
         }
     }
 

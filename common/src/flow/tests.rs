@@ -402,34 +402,34 @@ proptest! {
         let mut other = slow;
         (other.config.scalars.rpg_time_reset_ns, other.config.scalars.rpg_max_rate_bps) = (20_000, 40_000_000_000);
         other = Params::new(&other.config, other.port).unwrap();
-        let mut looks = RpFlow::new(ipv4(0x0a00_0001, 17), &slow.rp);
-        let mut catches_up = looks;
+        let mut fast = RpFlow::new(ipv4(0x0a00_0001, 17), &slow.rp);
+        let mut slow_path = fast;
         let mut debt = Debt::NONE;
         let (mut p, mut now_ns) = (slow, 1);
         for (gap_ns, what, bytes) in steps {
             now_ns += gap_ns;
             match what {
                 0 => {
-                    for flow in [&mut looks, &mut catches_up] {
+                    for flow in [&mut fast, &mut slow_path] {
                         flow.on_cnp(&p.rp, now_ns, &mut debt);
                     }
                 }
                 1 => p = other,
                 _ => {
-                    subprogram::advance(&mut catches_up.hot, &p.rp, now_ns, &mut debt);
+                    subprogram::advance(&mut slow_path.hot, &p.rp, now_ns, &mut debt);
                     prop_assert_eq!(
-                        looks.hot.on_send(&p, now_ns, bytes, &mut debt),
-                        catches_up.hot.on_send(&p, now_ns, bytes, &mut debt)
+                        fast.hot.on_send(&p, now_ns, bytes, &mut debt),
+                        slow_path.hot.on_send(&p, now_ns, bytes, &mut debt)
                     );
                 }
             }
             // A target above a lowered line rate is corrected later. (If the line rate rises first, it stays.)
-            let settled = |flow: &RpFlow| {
+            let caught_up = |flow: &RpFlow| {
                 let mut flow = *flow;
                 subprogram::advance(&mut flow.hot, &p.rp, now_ns, &mut { Debt::NONE });
                 flow
             };
-            prop_assert_eq!(settled(&looks), settled(&catches_up));
+            prop_assert_eq!(caught_up(&fast), caught_up(&slow_path));
         }
     }
 }

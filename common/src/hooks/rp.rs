@@ -87,11 +87,11 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
     let debt = h.env().debt();
-    let held = match set.find_at(way, fingerprint) {
+    let guard = match set.find_at(way, fingerprint) {
         Some(seen) => set.lock_flow(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
-    let outcome = held.map(|mut flow| {
+    let outcome = guard.map(|mut flow| {
         if p.wire_paces != 0 {
             flow.pace_from(rp, now_ns);
         }
@@ -209,11 +209,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         };
         seen = set.find_at(way, fingerprint);
     }
-    let held = match seen {
+    let guard = match seen {
         Some(seen) => set.lock_flow(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
-    let turn = match held {
+    let turn = match guard {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
         // Evicted by another CPU between lookup and lock: the slot was idle, so the flow has no packets
         // queued.

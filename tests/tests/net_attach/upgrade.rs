@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::host::{Host, Pair};
@@ -66,7 +66,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
-    let (held, mut of) = (HeldObjects::by(&pair.a, "a0")?, (0, String::new()));
+    let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
     let sent = thread::scope(|scope| -> Result<usize> {
         let sender = scope.spawn(|| -> Result<usize> {
@@ -105,10 +105,10 @@ fn other_layout_version_keeps_running() -> Result<()> {
     })?;
     receiver.expect_all(sent.saturating_sub(150))?;
     version_and_object(&pair.a, (of.0, &of.1))?;
-    let after = HeldObjects::by(&pair.a, "a0")?;
+    let after = LoadedObjects::by(&pair.a, "a0")?;
     ensure!(
-        after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
-        "{held:?}, then {after:?}"
+        after.programs == objects.programs && after.maps.keys().eq(objects.maps.keys()),
+        "{objects:?}, then {after:?}"
     );
     ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "the program is of this build");
     before.end()

@@ -8,7 +8,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::{HeldObjects, baselines};
+use dcqcn_tests::bpf::{LoadedObjects, baselines};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
@@ -38,7 +38,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     pair.also("a1", "b1")?;
     daemon.attaches("a1")?;
     pair.also("c1", "d1")?;
-    let first = HeldObjects::by(&pair.a, "a1")?;
+    let first = LoadedObjects::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
     daemon.wait_for_log(&["\"interface removed\"", "\"iface\":\"a1\""])?;
     assert!(first.wait_until_freed(), "{first:?}");

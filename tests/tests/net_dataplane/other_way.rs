@@ -6,7 +6,7 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::{Pair, datagram, join};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 
@@ -96,9 +96,9 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp);
         assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
-        let held = HeldObjects::by(&pair.a, "a0")?;
+        let objects = LoadedObjects::by(&pair.a, "a0")?;
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
-        assert!(held.wait_until_freed(), "{held:?}");
+        assert!(objects.wait_until_freed(), "{objects:?}");
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");
         assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);

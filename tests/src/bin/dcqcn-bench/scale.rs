@@ -11,7 +11,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_params::{Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{HeldObjects, LO};
+use dcqcn_tests::bpf::{LO, LoadedObjects};
 use dcqcn_tests::daemon::{Daemon, get};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
@@ -56,7 +56,7 @@ fn large(bench: &mut Bench) -> Result<()> {
         pair.a.attach_as(&Request { settings, ..request })?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
         if round == 0 {
-            let bytes: u64 = HeldObjects::by(&pair.a, "a0")?.maps.values().sum();
+            let bytes: u64 = LoadedObjects::by(&pair.a, "a0")?.maps.values().sum();
             let per_flow = bytes as f64 / f64::from(MAX_FLOWS);
             bench.add(Metric::new(
                 Section::Control,

@@ -380,18 +380,18 @@ impl ManagedInterfaces {
     /// Ends tasks and detaches. Interfaces that cannot be detached remain managed, and are retried.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Detached {
         self.tasks.remove(&ids);
-        let mut gone = Detached::default();
+        let mut detached = Detached::default();
         for id in ids {
             let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
                 continue;
             };
             drop(_claim);
-            gone.infos.push(info.clone());
+            detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {
-                gone.kept.push(info.iface);
+                detached.kept.push(info.iface);
             }
         }
-        gone
+        detached
     }
 
     /// Detaches interfaces whose tasks have ended. Returns `false` on failure; the interface is then managed again.

@@ -109,11 +109,11 @@ impl Exporter {
     /// Readiness, at most a second old.
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
-        let look = move || {
+        let read = move || {
             let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             Ok((status(found.is_ready), json(&found)?))
         };
-        self.readiness.get(look).await.map_err(|error| failed(&error))?
+        self.readiness.get(read).await.map_err(|error| failed(&error))?
     }
 }
 

@@ -134,7 +134,7 @@ impl ManagedInterfaces {
         changes: &[change::NewConfig],
     ) -> std::result::Result<(), Rejection> {
         let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
-        let gone =
+        let detached =
             self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut rejection) = (Vec::new(), Rejection::none());
@@ -165,7 +165,7 @@ impl ManagedInterfaces {
             self.end_attachment(info, "detached: attached by the rejected file");
         }
         // Restore detached interfaces according to the active file; their flows start again.
-        if !gone.infos.is_empty()
+        if !detached.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
             tracing::error!(error = chain(&error), "cannot list interfaces");

@@ -80,11 +80,11 @@ impl WorkerState {
         check(apply).map_err(Rejection::one)?;
         let interfaces = checked_interfaces(&self.overrides.own, name, text)?;
         let now = self.overrides.active();
-        let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
+        let is_same = now.as_ref().is_some_and(|active| active.name == *name && active.text == *text);
         if is_same && confirm_within_s.is_none() && self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
-        let found = now.as_ref().map_or("", |held| held.name.as_str());
+        let found = now.as_ref().map_or("", |active| active.name.as_str());
         // A repeated request is active already.
         if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
             let called = |name: &str| {
@@ -111,7 +111,7 @@ impl WorkerState {
             until_unix_s: unix_s().saturating_add(within_s),
             within_s,
         });
-        let held = Override {
+        let active = Override {
             name: name.clone(),
             text: text.clone(),
             by: by.clone(),
@@ -119,23 +119,23 @@ impl WorkerState {
             at: rfc3339(SystemTime::now()),
             confirm_within_s: *confirm_within_s,
         };
-        self.activate(Persisted { held: Some(held), trial }, interfaces)?;
+        self.activate(Persisted { held: Some(active), trial }, interfaces)?;
         self.enter("applied", by, why, peer);
         Ok(self.applied(true, began))
     }
 
     fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
-        let Some(held) = self.overrides.active().filter(|held| held.name == confirm.name) else {
-            let now = self.overrides.active().map_or_else(|| "nothing".into(), |held| held.name);
+        let Some(active) = self.overrides.active().filter(|active| active.name == confirm.name) else {
+            let now = self.overrides.active().map_or_else(|| "nothing".into(), |active| active.name);
             let why = format!("{} is not the active override: {now} is", confirm.name);
             return Err(Rejection::one(why));
         };
         if self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
-        let (by, why) = (held.by.clone(), held.why.clone());
-        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..held }), trial: None };
+        let (by, why) = (active.by.clone(), active.why.clone());
+        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..active }), trial: None };
         self.save(&kept)?.persist().map_err(persist_error)?;
         self.set_persisted(kept);
         self.enter("confirmed", &by, &why, peer);
@@ -156,12 +156,12 @@ impl WorkerState {
     fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
         let waits = self.overrides.confirm_until.is_some();
-        let held = self.overrides.active().filter(|held| waits && held.name == undo.name);
-        let Some(held) = held else {
+        let active = self.overrides.active().filter(|active| waits && active.name == undo.name);
+        let Some(active) = active else {
             return Err(Rejection::one(format!("{} is not unconfirmed", undo.name)));
         };
         self.revert()?;
-        self.enter("reverted", &held.by, &format!("{} was unconfirmed", undo.name), peer);
+        self.enter("reverted", &active.by, &format!("{} was unconfirmed", undo.name), peer);
         Ok(self.applied(true, began))
     }
 
@@ -170,7 +170,7 @@ impl WorkerState {
         if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
-        let name = self.overrides.active().map(|held| held.name).unwrap_or_default();
+        let name = self.overrides.active().map(|active| active.name).unwrap_or_default();
         match self.revert() {
             Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
             Err(rejection) => {
@@ -186,7 +186,7 @@ impl WorkerState {
         let former = self.overrides.trial().and_then(|trial| trial.former);
         let over = former
             .as_ref()
-            .map(|held| checked_interfaces(&self.overrides.own, &held.name, &held.text))
+            .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
             .transpose();
         let (kept, over) = match over {
             Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
@@ -215,9 +215,9 @@ impl WorkerState {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Rejection::one(why));
         }
-        let held = self.overrides.active();
+        let active = self.overrides.active();
         let (over, rejection) =
-            match held.map(|held| checked_interfaces(&own, &held.name, &held.text)).transpose() {
+            match active.map(|active| checked_interfaces(&own, &active.name, &active.text)).transpose() {
                 Ok(over) => (over.unwrap_or_default(), None),
                 Err(rejection) => (Vec::new(), Some(rejection)),
             };
@@ -275,12 +275,12 @@ impl WorkerState {
 
     fn applied(&self, changed: bool, began: Instant) -> Applied {
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let name = self.overrides.active().map(|held| held.name);
+        let name = self.overrides.active().map(|active| active.name);
         Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
-        let name = self.overrides.active().map(|held| held.name);
+        let name = self.overrides.active().map(|active| active.name);
         tracing::info!(name, by, why, peer, "{order}");
         let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
         if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {

@@ -90,7 +90,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
                 |bps| format!(
                     "packets waited in {} of {} samples, and it sent {}",
                     shaper.waiting,
-                    shaper.looks,
+                    shaper.samples,
                     rate(bps)
                 )
             )
