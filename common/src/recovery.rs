@@ -191,7 +191,7 @@ pub struct Settings {
 /// Probes of a requester since its last progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Their number.
+    /// Number of probes.
     pub probes: u32,
     /// Time of the last one, before that progress or after; 0 = none.
     pub at_ns: u64,

@@ -26,7 +26,7 @@ pub use etcd::Etcd;
 pub use tls::Authority;
 
 /// Time limit for a fleet to reach a state.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Path of the `dcqcn-fleet` binary.
 ///
@@ -201,7 +201,7 @@ impl FleetFixture {
     pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
         let began = Instant::now();
         let mut last = Value::Null;
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if let Ok(status) = self.status() {
                 if is(&status)? {
                     return Ok(began.elapsed());
@@ -221,7 +221,7 @@ impl FleetFixture {
     /// A daemon does not satisfy `of` in time.
     pub fn wait_for_daemons(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if self.daemons.iter().all(|(host, daemon)| of(host, daemon)) {
                 return Ok(began.elapsed());
             }

@@ -8,7 +8,7 @@ use aya::maps::loaded_maps;
 
 use crate::host::Host;
 use crate::lab::Lab;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
 
 /// Waits until the kernel reports the carrier.
 fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !host.command(&format!("ip link show dev {iface}"))?.contains("state UP") {
         ensure!(Instant::now() < until, "{iface} does not come up");
         thread::sleep(Duration::from_millis(5));

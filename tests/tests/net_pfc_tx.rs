@@ -10,7 +10,7 @@ use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
 struct BridgeFixture {
@@ -85,7 +85,7 @@ fn burst_to(socket: &RawSocket, src: u8, dst: u8, dscp: u8, frames: usize) -> Re
 
 /// Receives the next PFC frame, and returns its quanta for priority 3.
 fn next_quanta(socket: &RawSocket) -> Result<u16> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         let frame = socket.expect()?;
         if let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) {

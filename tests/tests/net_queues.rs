@@ -11,7 +11,7 @@ use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
@@ -63,7 +63,7 @@ fn every_packet_has_queue() -> Result<()> {
     ] {
         let before = stats(&pair, &config)?;
         pair.a.socket("a0")?.send(&frame)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while stats(&pair, &config)?[queue].packets == before[queue].packets {
             ensure!(Instant::now() < until, "{what} does not leave by queue {queue}");
         }

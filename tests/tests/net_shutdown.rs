@@ -18,7 +18,7 @@ use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -93,7 +93,7 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
 
 /// Waits until the process handles SIGTERM.
 fn wait_ready(running: &mut Running) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
     loop {
         if let Some(status) = running.0.try_wait()? {
@@ -114,7 +114,7 @@ fn wait_ready(running: &mut Running) -> Result<()> {
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it prints nothing");
+    ensure!(poll(&mut fds, PollTimeout::try_from(TIMEOUT)?)? == 1, "it prints nothing");
     Ok(())
 }
 
@@ -146,7 +146,7 @@ fn children(pid: u32) -> Result<Vec<u32>> {
 
 /// Waits until a pipe is full, with a write every 10 ms.
 fn wait_full(reader: &PipeReader) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let (mut last, mut times) = (0, 0);
     while times < 20 {
         let mut waiting: libc::c_int = 0;

@@ -30,7 +30,7 @@ pub struct FlowPeek {
     pub last_ns: [u64; 2],
     /// End of its last packet's transmission.
     pub next_ns: u64,
-    /// Whether it was ever cut.
+    /// Whether the flow was ever cut.
     pub active: bool,
 }
 

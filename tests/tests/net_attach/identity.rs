@@ -116,7 +116,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
 
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
-    let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+    let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
     while exists(inode, cookie) == Some(true) {
         anyhow::ensure!(std::time::Instant::now() < until, "namespace {inode} does not end");
         std::thread::sleep(std::time::Duration::from_millis(10));

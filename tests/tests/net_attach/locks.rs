@@ -18,7 +18,7 @@ use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 
 /// Time that a command waits for a lock.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {
     format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit")
@@ -51,7 +51,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
     let began = Instant::now();
     other.ok(&attach(64))?;
-    ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
+    ensure!(began.elapsed() < TIMEOUT, "it waited for {:?}", began.elapsed());
     assert!(problems(&other, "a0")?.is_empty());
     // Locked state is left to the next command.
     assert!(journals.exists());
@@ -87,7 +87,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
             ensure!(Instant::now() < until && !attached.is_finished(), "attaching does not start");
             thread::sleep(Duration::from_millis(5));

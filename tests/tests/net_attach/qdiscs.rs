@@ -51,7 +51,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         for _ in 0..3 {
             socket.send(&dcqcn_tests::packets::Roce::default().frame())?;
         }
-        let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+        let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
         while lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets < sent + 3 {
             assert!(std::time::Instant::now() < until, "{}", show(&lab.host)?);
         }

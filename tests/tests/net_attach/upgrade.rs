@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
                     rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";
 /// Between two packets.
-const GAP: Duration = Duration::from_millis(1);
+const PACKET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Writes versions of maps and programs into the journal, and returns the previous ones.
 fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
@@ -74,7 +74,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
             while !stop.load(Ordering::Relaxed) {
                 socket.send(&Roce::default().frame())?;
                 sent += 1;
-                thread::sleep(GAP);
+                thread::sleep(PACKET_INTERVAL);
             }
             Ok(sent)
         });

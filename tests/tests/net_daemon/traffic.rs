@@ -21,7 +21,7 @@ use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 use nix::sys::signal::Signal;
 
 /// Numbered frames from host 1 to host 2, until stopped; returns how many.
@@ -41,7 +41,7 @@ fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     let mut psns = HashSet::new();
     while psns.len() < sent as usize {
-        let Some(frame) = socket.receive(PATIENCE)? else { break };
+        let Some(frame) = socket.receive(TIMEOUT)? else { break };
         let bth = frame.get(Roce::default().bth()..).and_then(Bth::parse).context("not RoCE")?.0;
         if bth.dest_qpn() == Roce::default().dest_qpn {
             psns.insert(bth.psn());

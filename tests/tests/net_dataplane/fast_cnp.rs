@@ -14,7 +14,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
-use dcqcn_tests::socket::{PATIENCE, SILENCE};
+use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
@@ -67,7 +67,7 @@ impl Path {
         };
         s.send(&made(data, &out))?;
         assert_eq!(
-            d.receive(PATIENCE)?.as_ref(),
+            d.receive(TIMEOUT)?.as_ref(),
             Some(&made(data, &across)),
             "the first packet finds an empty queue"
         );

@@ -15,7 +15,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
@@ -58,7 +58,7 @@ impl Bump {
 fn icmp_passes(from: &Host, to: u8) -> Result<()> {
     let error = from.run(|| -> std::io::Result<_> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         socket.connect((Ipv4Addr::from(v4(to)), 9))?;
         socket.send(b"?")?;
         Ok(socket.recv(&mut [0]).err().map(|error| error.kind()))
@@ -75,15 +75,15 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     thread::scope(|scope| {
         let echo = scope.spawn(move || -> std::io::Result<()> {
             let (mut stream, _) = listener.accept()?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             let mut data = vec![0; len];
             stream.read_exact(&mut data)?;
             stream.write_all(&data)
         });
         let received = client.run(|| -> std::io::Result<_> {
             let mut stream =
-                TcpStream::connect_timeout(&(Ipv4Addr::from(v4(address)), 7_777).into(), PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+                TcpStream::connect_timeout(&(Ipv4Addr::from(v4(address)), 7_777).into(), TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(&sent)?;
             let mut data = vec![0; len];
             stream.read_exact(&mut data)?;

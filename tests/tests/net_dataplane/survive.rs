@@ -20,7 +20,7 @@ use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -57,7 +57,7 @@ impl State {
 
 /// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         let links = host.command("ip -d link show")?;
         if links.lines().any(|line| line.contains("a0@") && line.contains("state UP")) {

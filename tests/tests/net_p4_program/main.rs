@@ -25,7 +25,7 @@ use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip;
 
 /// Time limit for an expected packet on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// No pacing and no CNPs, on both ports.
@@ -96,7 +96,7 @@ impl Bench {
         self.hosts[0].send(frame)?;
         let mut before = Vec::new();
         loop {
-            let next = self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")?;
+            let next = self.hosts[1].receive(TIMEOUT)?.context("the packet does not arrive")?;
             if next == frame {
                 return Ok(before);
             }
@@ -107,7 +107,7 @@ impl Bench {
     /// A packet that host 1 sends, as host 2 gets it.
     fn across(&self, frame: &[u8]) -> Result<Vec<u8>> {
         self.hosts[0].send(frame)?;
-        self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")
+        self.hosts[1].receive(TIMEOUT)?.context("the packet does not arrive")
     }
 }
 
@@ -183,7 +183,7 @@ fn mark_share_matches_wred() {
         // The first packet left after `start`, and the blocking one leaves this much later.
         let is_held = left.is_empty() && start.elapsed() < Duration::from_secs(1) / holds_per_s;
         while left.len() < count + 1 {
-            left.push(bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives"));
+            left.push(bench.hosts[1].receive(TIMEOUT).unwrap().expect("the packet arrives"));
         }
         assert!(
             left.iter().map(|frame| psn(frame) as usize).eq([count].into_iter().chain(0..count)),
@@ -261,7 +261,7 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
     }
     let took = start.elapsed();
     let (mut arrived, mut dropped) = ([0; 2], 0);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while u64::from(arrived[0] + arrived[1]) + dropped < 2 * 80 {
         let Some(frame) = bench.hosts[1].receive(Duration::from_millis(500))? else {
             dropped = bench.stat(Stat::RpHorizonDrop)? - dropped_before;
@@ -308,7 +308,7 @@ fn local_cnp_cuts_local_flow() {
         let data = Roce { v6, dest_qpn: flow, ..Roce::default() };
         let sent = bench.across(&data.frame()).unwrap();
         assert_eq!(sent, Roce { ecn: Ecn::CE, ..data.clone() }.frame());
-        let cnp = bench.hosts[0].receive(PATIENCE).unwrap().expect("the CNP arrives");
+        let cnp = bench.hosts[0].receive(TIMEOUT).unwrap().expect("the CNP arrives");
         assert_eq!(cnp, data.cnp(None, 48 << 2));
         assert!(icrc::verify(&cnp[Ethernet::LEN..]));
         // No second CNP within the interval.
@@ -381,14 +381,14 @@ dst_mac = '02:00:00:00:02:02'
     };
     let elsewhere = rewrite([10, 9, 9, 9]);
     bench.hosts[0].send(&elsewhere).unwrap();
-    let routed = bench.hosts[0].receive(PATIENCE).unwrap().expect("the packet arrives");
+    let routed = bench.hosts[0].receive(TIMEOUT).unwrap().expect("the packet arrives");
     assert_eq!(routed[..6], [2, 0, 0, 0, 1, 2]);
     let nowhere = rewrite([192, 0, 2, 1]);
     bench.hosts[0].send(&nowhere).unwrap();
     assert_eq!(bench.hosts[0].receive(Duration::from_millis(100)).unwrap(), None);
     let not_forwarded = bench.program.counter("not_forwarded").unwrap();
     let mut counted = || [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while counted() != [1, 2] {
         assert!(Instant::now() < until, "no destination, no hops: {:?}", counted());
     }

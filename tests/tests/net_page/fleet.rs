@@ -13,7 +13,7 @@ use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
-const WATCHED: Duration = Duration::from_secs(8);
+const WATCH_TIME: Duration = Duration::from_secs(8);
 const TRIES: usize = 5;
 
 /// A hundred hosts, as agents would report them, in their `round`.
@@ -41,9 +41,9 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
     let mut seen = Vec::new();
     for _ in 0..TRIES {
         browser.eval("window.long.length = 0; null")?;
-        thread::sleep(WATCHED);
+        thread::sleep(WATCH_TIME);
         let long = browser.eval("window.long")?.to_string();
-        eprintln!("{what}: tasks of more than 50 ms in {} s: {long}", WATCHED.as_secs());
+        eprintln!("{what}: tasks of more than 50 ms in {} s: {long}", WATCH_TIME.as_secs());
         if long == "[]" {
             return Ok(());
         }

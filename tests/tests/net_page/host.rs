@@ -9,7 +9,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use serde_json::{Value, json};
 
 use super::fixture::{Page, PageFixture, TOKEN};
@@ -163,7 +163,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
-    let control_client = ControlClient::new(Path::new(&fixture.control()), PATIENCE);
+    let control_client = ControlClient::new(Path::new(&fixture.control()), TIMEOUT);
     let held: Option<Override> = control_client.request(Verb::Config {})?;
     let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {

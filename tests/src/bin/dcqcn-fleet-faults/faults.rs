@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::fleet::Fleet;
 
 /// Time limit for the end of a rollout.
-const LONG: Duration = Duration::from_secs(120);
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fault during a rollout.
 pub(crate) struct Fault {
@@ -158,13 +158,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     harmful_rollout("a canary silent: rolled back", |fleet| {
         // The canary has not changed yet: the coordinator has just started.
         fleet.fixture.daemons[&fleet.canary()].be(Nature::Silent);
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
         Ok(())
     }),
     harmful_rollout("half the throughput of a canary: rolled back", |fleet| {
         fleet.fixture.daemons[&fleet.canary()].be(Nature::Half);
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
         Ok(())
     }),
@@ -173,7 +173,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         fleet.fixture.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
         Fleet::sleep(Duration::from_millis(1_000));
         fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.daemons[&canary].be(Nature::Good);
         fleet.fixture.begin_agent(&canary)
     }),
@@ -181,14 +181,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         let canary = fleet.canary();
         fleet.wait_for_hosts(1)?;
         fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.begin_agent(&canary)
     }),
     harmful_rollout("a canary dead in a later wave: rolled back", |fleet| {
         let canary = fleet.canary();
         fleet.wait_for_hosts(2)?;
         fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.begin_agent(&canary)
     }),
     fault("the coordinator silent for 25 s, longer than patience", |fleet| {
@@ -221,7 +221,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let key = format!("/dcqcn/hosts/{host}/report");
         fleet.fixture.etcd.ctl(&["put", &key, "{"])?;
         fleet.fixture.text(&["status"])?;
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
@@ -233,7 +233,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         fleet.fixture.run(&["abort"])?;
         fleet.fixture.kill_agent(&canary)?;
         fleet.coordinate()?;
-        fleet.end_within(LONG)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
         fleet.fixture.begin_agent(&canary)
     }),
     Fault {
@@ -250,7 +250,7 @@ pub(crate) const FAULTS: &[Fault] = &[
                 .wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
             ensure!(fleet.changed() == 0, "a host changed though no canary was evaluated");
             fleet.fixture.text(&["resume"])?;
-            fleet.end_within(LONG)?;
+            fleet.end_within(ROLLOUT_TIMEOUT)?;
             fleet.fixture.begin_agent(&canary)
         })
     },

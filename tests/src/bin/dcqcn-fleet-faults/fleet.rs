@@ -115,7 +115,7 @@ impl Fleet {
 
     /// Writes records of a host as an agent of another version does, until the rollout has ended.
     ///
-    /// They have unknown fields and metrics, and few known ones.
+    /// The records have unknown fields and metrics, and few known ones.
     pub(crate) fn run_rival_agent(&self, host: &str) -> Result<()> {
         let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
         let began = Instant::now();

@@ -18,7 +18,7 @@ use crate::packets::Roce;
 use crate::tap::Tap;
 
 const QUEUES: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The paced QP, its rate, and the amount it sends: 400 ms at that rate.
 const PACED_QPN: u32 = 0x55;
 const PACED_BPS: u64 = 20_000_000;
@@ -175,7 +175,7 @@ fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     // Wait for frames to leave; otherwise later ones would be beyond the horizon.
     socket.limit_send_buffer(64 << 10)?;
     let frames = std::thread::scope(|scope| {
-        let taken = scope.spawn(|| tap.read_frames(PACED_FRAMES, PATIENCE));
+        let taken = scope.spawn(|| tap.read_frames(PACED_FRAMES, TIMEOUT));
         for _ in 0..PACED_FRAMES {
             socket.send(&frame)?;
         }

@@ -18,7 +18,7 @@ const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-
 const SOCKET: &str = "/run/dcqcn/control";
 /// The page updates once a second; an emulated guest is slow.
 const PAGE_SILENCE: Duration = Duration::from_secs(30);
-const PAGE_PATIENCE: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const OWN: &str = "\
 [[interface]]
 name = 'roce*'
@@ -142,7 +142,7 @@ fn page(report: &mut Report) -> Result<()> {
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         let mut part = [0; 4_096];
-        let until = Instant::now() + PAGE_PATIENCE;
+        let until = Instant::now() + PAGE_TIMEOUT;
         while !is_all(&answer) && Instant::now() < until {
             let read = stream.read(&mut part).with_context(|| format!("{path}: {answer}"))?;
             if read == 0 {

@@ -27,7 +27,7 @@ const FILE_BYTES: usize = 256 << 10;
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
 /// Time limit of a write after another packet loss.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
@@ -155,7 +155,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let served = || -> Result<String> {
         Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default().replace(' ', ""))
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !served()?.contains("\"is_ready\":true") {
         ensure!(Instant::now() < until, "the daemon does not attach: {}", served()?);
         thread::sleep(Duration::from_millis(200));
@@ -222,7 +222,7 @@ fn under_traffic(
         thread::sleep(Duration::from_secs(2));
         let done = action(report);
         // Lost data has been retransmitted, and more was written since.
-        let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + TIMEOUT);
         while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until
         {
             thread::sleep(Duration::from_millis(50));
@@ -322,7 +322,7 @@ fn error_of(line: &str) -> Result<Option<String>> {
 
 /// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while let Some(error) = error_of(line)? {
         ensure!(error.contains("--interrupt") && Instant::now() < until, "{line}: {error}");
         thread::sleep(Duration::from_millis(200));

@@ -22,7 +22,7 @@ const WAYS: &[(&str, &str)] = &[
 ];
 
 /// Time for the kernel to free unused objects.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let netns = Netns::create("verifier")?;
@@ -98,7 +98,7 @@ fn remaining(netns: &Netns) -> Result<Removal> {
 
 /// State left after the kernel has freed unused objects.
 fn remaining_after_free(netns: &Netns, expected: &Removal) -> Result<Removal> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
         thread::sleep(Duration::from_millis(50));
     }

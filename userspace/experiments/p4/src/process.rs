@@ -20,7 +20,7 @@ const THRIFT_PORT: u16 = 9_090;
 /// Queues of a port.
 const QUEUES: &str = "8";
 /// Maximum wait for its first answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between attempts.
 const TICK: Duration = Duration::from_millis(50);
 /// The loopback interface of every namespace.
@@ -72,7 +72,7 @@ impl Process {
     }
 
     fn wait_for_session(&mut self, netns: &Netns) -> Result<Session> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let session = netns.run(|| Session::open(THRIFT_PORT));
             match session.map_err(|error| Error::Start { reason: error.to_string() })? {

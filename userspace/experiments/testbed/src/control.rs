@@ -299,7 +299,7 @@ struct Hosts {
     switch: SwitchSide,
     /// The settings of the whole lab.
     presumed: Config,
-    /// `None` if the points of the hosts are in the switch; the senders are empty then.
+    /// `None`, with no `senders`, if the switch also runs the hosts' RP and NP.
     receiver: Option<Host>,
     senders: Vec<Host>,
     /// Sender and identity of each flow.

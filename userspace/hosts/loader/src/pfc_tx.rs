@@ -49,7 +49,7 @@ pub enum PfcPoll {
 }
 
 impl PfcSender {
-    /// Whether it is time to [`follow`](Self::follow).
+    /// Whether [`follow`](Self::follow) is due.
     #[must_use]
     pub fn is_behind(&self, now_ns: u64) -> bool {
         self.ports_read_ns.is_none_or(|read_ns| now_ns.saturating_sub(read_ns) >= PORTS_PERIOD_NS)

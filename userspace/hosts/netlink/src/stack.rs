@@ -13,7 +13,7 @@ impl Link {
         lower.into_iter().chain(self.master.map(|upper| (upper, self.index)))
     }
 
-    /// Whether it sends and receives through `lower`: it is a VLAN or the like on it, or the bridge or bond of `lower`.
+    /// Whether this interface sends and receives through `lower`: as a VLAN or similar on it, or as its bridge or bond.
     #[must_use]
     pub fn is_above(&self, lower: &Self) -> bool {
         self.edges().chain(lower.edges()).any(|edge| edge == (self.index, lower.index))

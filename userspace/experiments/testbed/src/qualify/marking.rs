@@ -33,7 +33,7 @@ const TOO_FEW_PACKETS: &str = "too few packets to distinguish this share from ze
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Maximum wait for a round beyond its transmission time.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const TIMEOUT_NS: u64 = 3_000_000_000;
 
 /// Statistics of packets that met about the same depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -225,7 +225,7 @@ pub(super) fn run(
             psn = psn.plus(1);
         }
         let empty_in_ns = sent.len() as u64 * FRAME_BYTES * 8_000_000_000 / drain_bps.max(1);
-        let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + PATIENCE_NS)?;
+        let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + TIMEOUT_NS)?;
         for arrival in arrivals.iter().filter(|arrival| arrival.qpn == QPN) {
             let index = usize::try_from(arrival.psn.distance_from(first)).ok();
             if let Some((_, marked)) = index.and_then(|index| sent.get_mut(index)) {

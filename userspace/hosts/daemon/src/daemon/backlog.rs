@@ -14,7 +14,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Interval between checks whether the parameters enable it.
+/// Interval between checks whether the parameters enable `queue_source = backlog`.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval between readings of the queues' drops.
 const DROPS_PERIOD: Duration = Duration::from_millis(200);

@@ -27,7 +27,7 @@ use crate::shared_state::{Failing, SharedState};
 pub(super) use reload::Rejection;
 
 /// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Log message for an attachment that a reload ends.
 const DROPPED: &str = "no longer in the file: detached";
@@ -160,7 +160,7 @@ impl ManagedInterfaces {
     pub(super) fn has_changed(&self) -> Result<bool> {
         let tried = self.failing.values().map(|failure| failure.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
-        let retry = tried.any(|tried| tried.elapsed() >= RETRY);
+        let retry = tried.any(|tried| tried.elapsed() >= RETRY_DELAY);
         let uses_rdma = self.config().is_some_and(Config::uses_rdma);
         Ok(retry || attach::ids()? != self.seen || uses_rdma && self.netlink.rdma_devices()? != self.rdma)
     }
@@ -178,8 +178,12 @@ impl ManagedInterfaces {
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
         self.miss();
-        let resting =
-            self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
+        let resting = self
+            .failing
+            .iter()
+            .filter(|(_, t)| t.tried.elapsed() < RETRY_DELAY)
+            .map(|(index, _)| *index)
+            .collect();
         let served = self.served.keys().copied().collect();
         let plan = plan::follow(&self.scope, &host_state, &served, &self.released, &resting);
         self.let_go(&plan);
@@ -429,7 +433,7 @@ impl ManagedInterfaces {
             self.scope.names(now.map_or(&info.iface, |interface| &interface.name))
         };
         self.leaving.retain(|_, leaving| !is_wanted(&leaving.info));
-        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY;
+        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY_DELAY;
         let mut due = Vec::new();
         for leaving in self.leaving.values_mut().filter(is_due) {
             // A cheap check, to avoid ending the tasks for nothing.

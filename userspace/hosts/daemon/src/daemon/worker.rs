@@ -34,12 +34,12 @@ use rejection_limit::RejectionLimit;
 /// Interval between checks of the file and the attachments.
 const TICK: Duration = Duration::from_secs(1);
 /// Interval between searches for state of deleted namespaces.
-const GC: Duration = Duration::from_secs(60);
-/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MAX`].
-const RETRY: Duration = Duration::from_secs(10);
-const RETRY_MAX: Duration = Duration::from_secs(320);
+const GC_PERIOD: Duration = Duration::from_secs(60);
+/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`MAX_RETRY_DELAY`].
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(320);
 /// Interval between checks of link speeds, in addition to link notifications.
-const SPEEDS: Duration = Duration::from_secs(10);
+const SPEED_PERIOD: Duration = Duration::from_secs(10);
 
 /// Requests to the worker.
 #[derive(Debug)]
@@ -203,12 +203,12 @@ impl WorkerState {
     fn tick(&mut self) {
         change::revert();
         self.revert_unconfirmed();
-        if self.freed.elapsed() >= GC {
+        if self.freed.elapsed() >= GC_PERIOD {
             self.worker.shared.step();
             interfaces::free();
             self.freed = Instant::now();
         }
-        let is_time = self.measured.elapsed() >= SPEEDS;
+        let is_time = self.measured.elapsed() >= SPEED_PERIOD;
         if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.check_parts() {
             self.publish();
         }
@@ -272,7 +272,7 @@ impl WorkerState {
         self.retry = None;
         let previous_error =
             retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
-        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MAX));
+        let wait = retry.map_or(RETRY_DELAY, |retry| (2 * retry.waited).min(MAX_RETRY_DELAY));
         let result = loaded.and_then(|own| self.switch_file(own, options));
         let refused = match &result {
             Ok(()) => {

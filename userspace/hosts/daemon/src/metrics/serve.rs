@@ -38,7 +38,7 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Maximum number of connections. A further one replaces the oldest that has sent no request.
 const MAX_CONNECTIONS: usize = 64;
 /// Pause after the system failed to accept a connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit of replies in progress at shutdown.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -226,7 +226,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.begin(stream),
                     // For example, no file descriptor is left.
-                    Err(_) => tokio::time::sleep(PAUSE).await,
+                    Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
                 },
                 Some(_) = self.connections.join_next() => {}
             }

@@ -35,7 +35,7 @@ pub(super) enum UndoStep {
     Pins,
     /// An entry of `SIBLINGS`, the programs to tail-call with a CNP for an unknown flow.
     Sibling {
-        /// Its index.
+        /// Index of the entry.
         #[serde(rename = "place")]
         slot: u32,
     },

@@ -227,7 +227,7 @@ fn refuse_kind(link: &Link) -> Result<(), Error> {
         ),
         _ if link.is_ethernet() => Ok(()),
         "loopback" => {
-            refused(", which carries no RoCE frames of a network", "attach the interface to the network")
+            refused(", and no RoCE traffic of other hosts passes it", "attach the interface to the network")
         }
         "tun" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode tap`"),
         "netkit" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode l2`"),

@@ -22,7 +22,7 @@ use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
 /// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
-const PROBED: Duration = Duration::from_millis(50);
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Identifies the build of the programs: FNV-1a (64 bits) of their object.
 pub(super) fn object_id(programs: Programs) -> String {
@@ -227,11 +227,11 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
     let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    let until = Instant::now() + PROBED;
+    let until = Instant::now() + CLAIM_TIMEOUT;
     loop {
         match directory.try_lock() {
             Ok(()) => return Ok(Claim { _lock: directory }),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(PROBED / 10),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(CLAIM_TIMEOUT / 10),
             Err(TryLockError::WouldBlock) => return Err(Error::Served { iface: iface.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }

@@ -33,7 +33,7 @@ const TICK_NS: u64 = 1_000_000;
 /// Maximum flows read per tick, so that a tick does not take its whole millisecond.
 const MAX_READS: usize = 128;
 /// Time that a loop without classes waits for a cut.
-const PAUSE: Duration = Duration::from_millis(500);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which unused classes are removed, and flows whose class was removed are checked.
 const PRUNE_NS: u64 = 1_000_000_000;
 /// Interval at which the whole table is scanned for flows without a class.
@@ -125,9 +125,9 @@ impl Classes {
             // The first update finds flows that were cut while no loop ran.
             (0, _) => Duration::ZERO,
             _ if !self.waiting.is_empty() => TICK,
-            (_, None) => PAUSE,
+            (_, None) => IDLE_TIMEOUT,
             (_, Some((due_ns, _))) => {
-                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, PAUSE)
+                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, IDLE_TIMEOUT)
             }
         }
     }

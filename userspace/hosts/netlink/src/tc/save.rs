@@ -77,15 +77,15 @@ impl SavedQdisc {
         self.handle == Handle::UNSPEC
     }
 
-    /// Whether it is present in `qdiscs`, which are all of the interface.
-    fn is(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
+    /// Whether the saved qdisc equals `there`; `qdiscs` are all of the interface.
+    fn equals(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
         let queues: Vec<_> = configured_queues(there, qdiscs).collect();
         (&self.kind, self.handle, &self.options) == (&there.kind, there.handle, &there.options)
             && queues.len() == self.queues.len()
             && queues
                 .iter()
                 .zip(&self.queues)
-                .all(|(there, (queue, saved))| there.parent.minor() == *queue && saved.is(there, qdiscs))
+                .all(|(there, (queue, saved))| there.parent.minor() == *queue && saved.equals(there, qdiscs))
     }
 }
 
@@ -159,7 +159,7 @@ impl Netlink {
     ) -> Result<Restored> {
         let qdiscs = self.qdiscs(ifindex)?;
         let there = qdiscs.iter().find(|qdisc| qdisc.parent == parent && qdisc.handle != Handle::UNSPEC);
-        let is_there = there.is_some_and(|there| saved.is(there, &qdiscs));
+        let is_there = there.is_some_and(|there| saved.equals(there, &qdiscs));
         match there {
             Some(there) if !is_there && (there.kind.as_str(), there.handle) != ours => {
                 return Ok(Restored::LeftAlone(there.kind.clone()));

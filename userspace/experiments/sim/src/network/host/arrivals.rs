@@ -193,7 +193,7 @@ impl Host {
         }
     }
 
-    /// The flows of the records from `first` on are acknowledged.
+    /// Handles the acknowledgement of all flows with records from `first` on.
     pub(super) fn on_acknowledged(
         &mut self,
         now_ns: u64,

@@ -86,7 +86,7 @@ pub(super) fn watch(
     mut sampler: Option<&mut Sampler>,
     time: Duration,
 ) {
-    const BETWEEN: Duration = Duration::from_millis(20);
+    const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
     struct Watched<'a> {
         ifindex: u32,
         shaper: &'a mut Shaper,
@@ -116,7 +116,7 @@ pub(super) fn watch(
             return;
         }
         let is_idle = watched.is_empty() && sampler.is_none();
-        thread::sleep(if is_idle { left } else { left.min(BETWEEN) });
+        thread::sleep(if is_idle { left } else { left.min(SAMPLE_INTERVAL) });
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Maximum time that a flow waits for its class while earlier packets may still be queued.
-const PATIENCE_NS: u64 = 50_000_000;
+const TIMEOUT_NS: u64 = 50_000_000;
 
 /// Flows that wait for a class: its future minor number, and the time since when.
 ///
@@ -29,7 +29,7 @@ impl Waiting {
     /// These are all flows if nothing is queued, otherwise those that timed out.
     pub(super) fn take_due(&mut self, is_queue_empty: bool, now_ns: u64) -> Vec<u32> {
         let is_next =
-            |_: &u32, since_ns: &mut u64| is_queue_empty || now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
+            |_: &u32, since_ns: &mut u64| is_queue_empty || now_ns.saturating_sub(*since_ns) >= TIMEOUT_NS;
         self.0.extract_if(.., is_next).map(|(minor, _)| minor).collect()
     }
 }
