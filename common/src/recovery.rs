@@ -465,7 +465,7 @@ impl Requester {
 
     /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
     ///
-    /// Not that of another READ, which may be the rest of the same one, sent again.
+    /// Not that of another READ, which may be the retransmitted rest of the same one.
     #[inline(always)]
     const fn close_read(&mut self, psn: u32, is_read: bool) {
         let packets = distance(self.read_psn, psn);

@@ -162,7 +162,7 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
 }
 
 /// Starts `line`, triggers `end`, and returns how long the command continued.
-fn ended(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<Duration> {
+fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<Duration> {
     let mut command = fixture.command(line)?;
     let log_is_read = line.starts_with("run") && !line.contains("--metrics-only");
     let (status, took) = match end {
@@ -245,8 +245,8 @@ fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
     for end in ends {
         let mut attempt = 1;
         loop {
-            let took =
-                ended(fixture, &fixture.pair.a, line, *end).with_context(|| format!("{line}: {end:?}"))?;
+            let took = time_to_exit(fixture, &fixture.pair.a, line, *end)
+                .with_context(|| format!("{line}: {end:?}"))?;
             eprintln!("{line}: {end:?}: ended after {} ms", took.as_millis());
             if took <= EXIT_LIMIT {
                 break;

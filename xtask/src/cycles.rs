@@ -52,7 +52,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
                 module.read(&fs::read_to_string(&file)?).with_context(|| file.display().to_string())?;
             }
         }
-        let name = workspace.shown(path);
+        let name = workspace.relative(path);
         found.extend(cycles(&modules).into_iter().map(|cycle| format!("{name}: {cycle}")));
     }
     ensure!(

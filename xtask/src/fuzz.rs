@@ -127,7 +127,7 @@ fn one(
     for folder in [&grown, &found] {
         fs::create_dir_all(folder)?;
     }
-    let mut command = run::bound("KILL", programs.join(format!("fuzz-{name}")));
+    let mut command = run::with_parent_death_signal("KILL", programs.join(format!("fuzz-{name}")));
     command.arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     if more.iter().all(|argument| argument.starts_with('-')) {
@@ -150,7 +150,7 @@ fn one(
         status.success(),
         "{name}: {status}\n  {}\nthe input is in {}; run it again with `cargo xtask fuzz {name} -- FILE`",
         line(&command),
-        workspace.shown(&found)
+        workspace.relative(&found)
     );
     Ok(stats)
 }

@@ -101,7 +101,7 @@ impl Measured {
     pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::path_of(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete())?;
-        header(format_args!("{} written", workspace.shown(&path)));
+        header(format_args!("{} written", workspace.relative(&path)));
         let page = format!("docs/measured/{}.md", self.page);
         let path = workspace.root().join(&page);
         if path.exists() {

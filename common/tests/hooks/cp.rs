@@ -34,7 +34,7 @@ fn egress_at_depth(
     let (verdict, outcome) = host.egress(p, &roce.frame(), context);
     let marked = host.count_of(Stat::CpEcnMarked);
     assert_eq!(host.classes[3].ecn_marked_packets, marked);
-    (verdict, outcome, host.counted())
+    (verdict, outcome, host.take_counted())
 }
 
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: EtherType::VLAN };
@@ -62,7 +62,7 @@ fn shallow_queue_does_not_mark() {
     host.backlogs.insert(6, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
     let cnp = DATA.cnp(Some(1));
     let (_, outcome) = host.egress(&p, &cnp, PacketContext::default());
-    assert_eq!((outcome.bytes, host.counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
+    assert_eq!((outcome.bytes, host.take_counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
 }
 
 #[test]

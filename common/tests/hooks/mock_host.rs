@@ -129,7 +129,7 @@ impl MockHost {
     }
 
     /// Counters that increased since the last call.
-    pub(crate) fn counted(&mut self) -> Vec<(Stat, u64)> {
+    pub(crate) fn take_counted(&mut self) -> Vec<(Stat, u64)> {
         let counts = std::mem::replace(&mut self.stats, [0; Stat::COUNT]);
         Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
     }

@@ -27,11 +27,14 @@ fn first_mark_of_interval_answered() {
     let p = params(|_| {});
     let mut host = MockHost::new();
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
     assert_eq!(host.times_ns[Time::NpPending as usize], 0);
     host.now_ns += INTERVAL_NS - 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]);
+    assert_eq!(
+        host.take_counted(),
+        [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]
+    );
     assert_eq!(host.times_ns[Time::NpPending as usize], host.now_ns);
     host.now_ns += 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
@@ -47,7 +50,7 @@ fn unmarked_or_control_not_answered() {
     for (roce, stat) in [(DATA, Stat::RoceData), (ack, Stat::RoceControl), (management, Stat::RoceControl)] {
         let mut host = MockHost::new();
         assert_eq!(clone_mark(&mut host, &p, &roce), None);
-        assert_eq!((host.counted(), host.np_flow(&roce.id())), (vec![(stat, 1)], None));
+        assert_eq!((host.take_counted(), host.np_flow(&roce.id())), (vec![(stat, 1)], None));
     }
 }
 
@@ -61,15 +64,15 @@ fn pending_mark_answered_by_unmarked_packet() {
         clone_mark(&mut host, p, &MARKED);
         host.now_ns += 10;
         clone_mark(&mut host, p, &MARKED);
-        host.counted();
+        host.take_counted();
         host.now_ns += INTERVAL_NS - 11;
         assert_eq!(clone_mark(&mut host, p, &DATA), None);
-        assert_eq!(host.counted(), [(Stat::RoceData, 1)]);
+        assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
         host.now_ns += 1;
         // Another flow has no pending mark, and is not inserted.
         let other = Roce { dest_qpn: 0x77, ..DATA };
         assert_eq!(clone_mark(&mut host, p, &other), None);
-        assert_eq!((host.counted(), host.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
+        assert_eq!((host.take_counted(), host.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
         assert_eq!(clone_mark(&mut host, p, &DATA), is_answered.then_some(p.port.cnp_mark));
         assert_eq!(host.count_of(Stat::NpCnpWindowEnd), u64::from(is_answered));
         assert_eq!(clone_mark(&mut host, p, &DATA), None, "once");
@@ -180,7 +183,7 @@ fn group_and_other_host_not_answered() {
     let mut host = MockHost::new();
     host.times_ns[Time::NpPending as usize] = host.now_ns;
     host.ingress(&own, &DATA.frame(), PacketContext { is_for_other_host: true, ..PacketContext::default() });
-    assert_eq!(host.counted(), [(Stat::RoceData, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn unmarked_packet_of_unknown_flow_ends_early() {
     let mut host = MockHost::new();
     host.times_ns[Time::NpPending as usize] = host.now_ns;
     host.ingress(&p, &DATA.frame(), PacketContext::default());
-    assert_eq!((host.counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
+    assert_eq!((host.take_counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
     clone_mark(&mut host, &p, &MARKED);
     host.ingress(&p, &DATA.frame(), PacketContext::default());
     assert_eq!(host.np_locks, 2, "a marked packet, and one of a known flow");
@@ -252,14 +255,14 @@ fn limited_and_failed_cnps_counted() {
     let mut host = MockHost::new();
     host.times_ns[Time::Cnps as usize] = host.now_ns + p.cnps.burst_ns + 1;
     assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
     let unlimited = params(|config| config.scalars.cnp_rate = 0);
     host.now_ns += INTERVAL_NS;
     assert!(clone_mark(&mut host, &unlimited, &MARKED).is_some());
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
     host.now_ns += SECOND_NS;
     host.ingress(&p, &MARKED.frame(), PacketContext { no_clone: true, ..PacketContext::default() });
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
     // Each has used up its time.
     assert_eq!(host.times_ns[Time::Cnps as usize], host.now_ns + p.cnps.gap_ns);
 }
@@ -280,7 +283,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
             if !no_clone {
                 host.times_ns[Time::Cnps as usize] = used_up(&host);
             }
-            host.counted();
+            host.take_counted();
             host.ingress(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
             let refused = if no_clone { Stat::NpCnpFailed } else { Stat::NpCnpLimited };
             assert_eq!(host.count_of(refused), 1);
@@ -311,7 +314,12 @@ fn interval_per_qp_peer_or_port() {
     }
 }
 
-fn becomes(host: &mut MockHost, p: &Params, roce: &Roce, context: PacketContext) -> (TcVerdict, Outcome) {
+fn convert_clone(
+    host: &mut MockHost,
+    p: &Params,
+    roce: &Roce,
+    context: PacketContext,
+) -> (TcVerdict, Outcome) {
     host.egress(p, &roce.frame(), context)
 }
 
@@ -334,7 +342,7 @@ fn clone_becomes_cnp() {
                         let pair = Pair::new(SENDER_QPN, PairSource::Static);
                         host.pairs.insert(roce.id().receiver, pair);
                     }
-                    let (verdict, outcome) = becomes(&mut host, &p, &roce, clone_of(&p));
+                    let (verdict, outcome) = convert_clone(&mut host, &p, &roce, clone_of(&p));
                     let sender = (known || names_sender).then_some(SENDER_QPN);
                     let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
                     let expected = Outcome {
@@ -347,7 +355,7 @@ fn clone_becomes_cnp() {
                     assert_eq!((verdict, outcome), (TcVerdict::Pass, expected));
                     let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
                     let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
-                    assert_eq!(host.counted(), counted);
+                    assert_eq!(host.take_counted(), counted);
                 }
             }
         }
@@ -379,7 +387,7 @@ fn pair_of_another_host_leaves_the_hint() {
     for (pair, sender) in [(pair(9), None), (pair(1), Some(SENDER_QPN))] {
         let mut host = MockHost::new();
         host.pairs.insert(MARKED.id().receiver, pair);
-        let (_, outcome) = becomes(&mut host, &p, &MARKED, clone_of(&p));
+        let (_, outcome) = convert_clone(&mut host, &p, &MARKED, clone_of(&p));
         assert_eq!(outcome.bytes, MARKED.cnp(sender));
         assert_eq!(host.count_of(Stat::PairConflict), u64::from(sender.is_none()));
     }
@@ -396,12 +404,12 @@ fn unusable_clone_dropped() {
     ];
     for (roce, context) in failures {
         let mut host = MockHost::new();
-        assert_eq!(becomes(&mut host, &p, &roce, context).0, TcVerdict::Drop);
+        assert_eq!(convert_clone(&mut host, &p, &roce, context).0, TcVerdict::Drop);
         assert_eq!((host.count_of(Stat::NpCnpFailed), host.count_of(Stat::NpCnpSent)), (1, 0));
     }
     // Without a tag nothing is written there.
     let (verdict, outcome) =
-        becomes(&mut MockHost::new(), &p, &MARKED, PacketContext { no_write_from: 14, ..clone_of(&p) });
+        convert_clone(&mut MockHost::new(), &p, &MARKED, PacketContext { no_write_from: 14, ..clone_of(&p) });
     assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
 }
 
@@ -410,8 +418,12 @@ fn foreign_mark_does_not_become_cnp() {
     let p = params(|config| config.scalars.rp_enable = 0);
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     for (roce, mark) in [(MARKED, 0), (MARKED, 1), (MARKED, 0x1234), (ack, p.port.cnp_mark)] {
-        let (verdict, outcome) =
-            becomes(&mut MockHost::new(), &p, &roce, PacketContext { mark, ..PacketContext::default() });
+        let (verdict, outcome) = convert_clone(
+            &mut MockHost::new(),
+            &p,
+            &roce,
+            PacketContext { mark, ..PacketContext::default() },
+        );
         assert_eq!((verdict, outcome.bytes, outcome.mark), (TcVerdict::Pass, roce.frame(), mark), "{mark}");
     }
 }
@@ -427,7 +439,7 @@ fn fast_cnp_returns_by_ingress_port() {
         let context =
             PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..PacketContext::default() };
         let mut host = MockHost::new();
-        let (verdict, outcome) = becomes(&mut host, &p, &MARKED, context);
+        let (verdict, outcome) = convert_clone(&mut host, &p, &MARKED, context);
         assert_eq!(verdict, if is_routed { TcVerdict::RedirectNeigh(5) } else { TcVerdict::Redirect(5) });
         assert_eq!((outcome.bytes, outcome.mark), (MARKED.cnp(None), 0));
         assert_eq!(host.count_of(Stat::NpCnpSent), 1);

@@ -68,11 +68,11 @@ fn req_and_rep_make_pair() {
     receive(&mut host, &req(), false);
     assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN)].into());
     assert!(host.pairs.is_empty());
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
     receive(&mut host, &rep(), true);
     assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
     assert_eq!(host.pairs, known().into());
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
     assert_eq!(host.kinds(), [EventKind::FlowPaired as u32; 2]);
     // Again: nothing new.
     receive(&mut host, &rep(), true);
@@ -92,19 +92,19 @@ fn other_messages_change_nothing() {
         [CmMessage::Rtu(FROM_1), CmMessage::Mra(Mra { comm_ids: FROM_1, message: 0, service_timeout: 1 })];
     for message in others {
         let mut host = connected();
-        host.counted();
+        host.take_counted();
         receive(&mut host, &message, false);
-        assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+        assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
         assert_eq!((host.pairs, host.announced_qpns.len()), (known().into(), 2));
     }
     // Of another class, or with an unknown attribute.
     for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
         let mut host = connected();
-        host.counted();
+        host.take_counted();
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
         host.ingress(&params(|_| {}), &frame, PacketContext::default());
-        assert_eq!((host.counted(), host.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
+        assert_eq!((host.take_counted(), host.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
     }
 }
 

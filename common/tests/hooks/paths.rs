@@ -58,16 +58,16 @@ fn kinds_counted_at_ingress() {
     for (frame, stat) in kinds {
         let mut host = MockHost::new();
         assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
-        assert_eq!(host.counted(), [(stat, 1)]);
+        assert_eq!(host.take_counted(), [(stat, 1)]);
         host.is_from_sibling = true;
         let (verdict, _) = host.ingress(&p, &frame, PacketContext::default());
         // A CNP passed on by another interface's hook was counted there.
         let is_cnp = stat == Stat::RoceCnp;
         assert_eq!(verdict, if is_cnp { TcVerdict::TrySiblings } else { TcVerdict::Pass });
-        assert_eq!(host.counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
+        assert_eq!(host.take_counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
         host.is_from_sibling = false;
         host.egress(&p, &frame, PacketContext::default());
-        assert_eq!(host.counted(), [(stat, 1)]);
+        assert_eq!(host.take_counted(), [(stat, 1)]);
     }
 }
 
@@ -108,9 +108,9 @@ fn cnp_is_not_management() {
     let p = params(|_| {});
     let mut host = MockHost::new();
     assert_eq!(host.ingress(&p, &cm(&RTU, false), PacketContext::default()).0, TcVerdict::Pass);
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
     assert_eq!(host.ingress(&p, &ACK.frame(), PacketContext::default()).0, TcVerdict::Pass);
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn udp_socket_makes_no_pair() {
     for (is_from_process, stat) in [(false, Stat::CmMessages), (true, Stat::RpFromProcess)] {
         let mut host = MockHost::new();
         host.egress(&p, &cm(&RTU, false), PacketContext { is_from_process, ..PacketContext::default() });
-        assert_eq!(host.counted(), [(Stat::RoceControl, 1), (stat, 1)]);
+        assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (stat, 1)]);
     }
 }
 
@@ -190,10 +190,10 @@ fn disabled_points_leave_packets_unchanged() {
     });
     let mut host = MockHost::new();
     assert_eq!(host.ingress(&off, &MARKED.frame(), PacketContext::default()).1.clone_mark, None);
-    assert_eq!(host.counted(), [(Stat::RoceData, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
     let (verdict, outcome) = host.egress(&off, &DATA.frame(), PacketContext::default());
     assert_eq!((verdict, outcome), (TcVerdict::Pass, Outcome { bytes: DATA.frame(), ..Outcome::default() }));
-    assert_eq!((host.counted(), host.flow(&DATA.id())), (vec![(Stat::RoceData, 1)], None));
+    assert_eq!((host.take_counted(), host.flow(&DATA.id())), (vec![(Stat::RoceData, 1)], None));
 }
 
 #[test]

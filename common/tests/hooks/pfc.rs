@@ -36,7 +36,7 @@ fn pfc_frame_pauses_named_priorities() {
     expected[Time::Pauses as usize] = host.now_ns + RECEIVE_LIMIT.gap_ns;
     assert_eq!(host.times_ns, expected);
     assert_eq!(host.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
-    assert_eq!(host.counted(), [(Stat::MacControl, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::MacControl, 1)]);
     // A sent frame is counted, and pauses nothing here.
     host.egress(&p, &FRAME.frame(mac(9)), in_pieces);
     assert_eq!((host.pauses.frames, host.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));

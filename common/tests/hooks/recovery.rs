@@ -52,7 +52,7 @@ fn acknowledged(p: &Params) -> MockHost {
     host.egress(p, &nak(), PacketContext::default());
     host.now_ns += 2_000_000;
     host.announced_requesters.clear();
-    host.counted();
+    host.take_counted();
     host
 }
 
@@ -69,7 +69,7 @@ fn trimmed_request_is_consumed_and_announced() {
     let mut host = acknowledged(&p);
     let (verdict, outcome) = host.ingress(&p, &trimmed(&DATA), PacketContext::default());
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
-    assert_eq!(host.counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
     assert_eq!(host.announced_requesters, [own()]);
     let rules = Settings { floor_ns: 20_000_000, limit: 1 };
     let requester = host.requesters[&own()];
@@ -91,16 +91,16 @@ fn trimmed_packet_counts_as_marked() {
         host.now_ns += 1_000_000;
         let (verdict, outcome) = host.ingress(&p, &trimmed(&roce), PacketContext::default());
         assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
-        assert_eq!(host.counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
+        assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
         let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
         let (verdict, outcome) = host.egress(&p, &trimmed(&roce), clone);
         assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, roce.cnp(None)));
-        host.counted();
+        host.take_counted();
     }
     // Not a clone.
     let (verdict, outcome) = host.egress(&p, &trimmed(&DATA), PacketContext::default());
     assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&DATA)));
-    assert_eq!(host.counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
 }
 
 #[test]

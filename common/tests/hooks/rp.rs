@@ -57,9 +57,9 @@ fn cnp_cuts_only_its_flow() {
             let other = Roce { dest_qpn: 0x77, ..roce };
             send(&mut host, &p, &roce);
             send(&mut host, &p, &other);
-            host.counted();
+            host.take_counted();
             assert_eq!(cnp(&mut host, &p, &roce), TcVerdict::Pass);
-            assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+            assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
             let rates = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.hot.rates());
             assert_eq!(rates(&host, &roce), Some([500_000_000, 1_000_000_000]));
             assert_eq!(rates(&host, &other), Some([1_000_000_000; 2]));
@@ -170,16 +170,16 @@ fn handled_cnp_consumed_if_enabled() {
     let mut host = MockHost::new();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     send(&mut host, &p, &DATA);
-    host.counted();
+    host.take_counted();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
     host.now_ns += 1;
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(host.ingress(&p, &damaged, PacketContext::default()).0, TcVerdict::Pass);
-    assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
 }
 
 const fn tag(vid: u16) -> Option<VlanTagRepr> {
@@ -207,7 +207,7 @@ fn tenants_in_two_vlans_have_two_flows() {
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
         assert_eq!(host.count_of(Stat::RpCnpOtherVlan), 0);
         // With a third tag it may belong to either, so it is ignored.
-        host.counted();
+        host.take_counted();
         host.now_ns += 1_000_000;
         cnp(&mut host, &p, &Roce { tag: tag(30), ..a });
         assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
@@ -222,9 +222,12 @@ fn cnp_with_another_tag_cuts_the_only_flow() {
         let mut host = MockHost::new();
         let roce = Roce { tag: sent, ..DATA };
         send(&mut host, &p, &roce);
-        host.counted();
+        host.take_counted();
         cnp(&mut host, &p, &Roce { tag: answered, ..DATA });
-        assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]);
+        assert_eq!(
+            host.take_counted(),
+            [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]
+        );
         assert_eq!(host.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
     }
 }
@@ -273,7 +276,7 @@ fn super_packet_is_charged_by_segment() {
     let mut host = MockHost::new();
     let context = PacketContext { segment_bytes: SEGMENT as u32, ..PacketContext::default() };
     host.egress(&p, &frame, context);
-    assert_eq!(host.counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
     assert_eq!(
         (host.classes[3].packets, host.classes[3].bytes, host.classes[3].ect_packets),
         (16, bytes, 16)
@@ -288,7 +291,7 @@ fn super_packet_is_charged_by_segment() {
     host.egress(&p, &longer.frame(), context);
     assert_eq!(host.count_of(Stat::RoceData), 17);
     let marked = Roce { ecn: Ecn::CE, ..roce };
-    host.counted();
+    host.take_counted();
     host.ingress(&p, &marked.frame(), context);
     assert_eq!(host.count_of(Stat::NpEcnMarked), 16);
 }
@@ -299,7 +302,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
     let p = params(|_| {});
     let mut host = MockHost::new();
     send(&mut host, &p, &DATA);
-    host.counted();
+    host.take_counted();
     let unknown = Roce { dest_qpn: 0x99, ..DATA };
     for (roce, last, expected) in [
         (DATA, 1, Stat::RpCnpInvalid),
@@ -310,7 +313,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
         let mut frame = roce.cnp(None);
         *frame.last_mut().unwrap() ^= last;
         host.ingress(&p, &frame, PacketContext::default());
-        assert!(host.counted().contains(&(expected, 1)), "{expected:?}");
+        assert!(host.take_counted().contains(&(expected, 1)), "{expected:?}");
     }
 }
 
@@ -319,17 +322,26 @@ fn cnp_of_sibling_counted_once() {
     let p = params(|_| {});
     let mut host = MockHost::new();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
-    assert_eq!(host.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]);
+    assert_eq!(
+        host.take_counted(),
+        [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]
+    );
     host.is_from_sibling = true;
-    assert_eq!((cnp(&mut host, &p, &DATA), host.counted()), (TcVerdict::TrySiblings, vec![]));
+    assert_eq!((cnp(&mut host, &p, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
     send(&mut host, &p, &DATA);
-    host.counted();
-    assert_eq!((cnp(&mut host, &p, &DATA), host.counted()), (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
+    host.take_counted();
+    assert_eq!(
+        (cnp(&mut host, &p, &DATA), host.take_counted()),
+        (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)])
+    );
     // Without reaction points here it passes unchanged.
     let off = params(|config| config.scalars.rp_enable = 0);
-    assert_eq!((cnp(&mut host, &off, &DATA), host.counted()), (TcVerdict::TrySiblings, vec![]));
+    assert_eq!((cnp(&mut host, &off, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
     host.is_from_sibling = false;
-    assert_eq!((cnp(&mut host, &off, &DATA), host.counted()), (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
+    assert_eq!(
+        (cnp(&mut host, &off, &DATA), host.take_counted()),
+        (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)])
+    );
 }
 
 #[test]
@@ -338,10 +350,10 @@ fn locked_flow_is_not_cut() {
     let mut host = MockHost::new();
     send(&mut host, &p, &DATA);
     flow(&mut host, &p, &DATA.id()).lock = 1;
-    host.counted();
+    host.take_counted();
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
-    assert_eq!(host.counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
+    assert_eq!(host.take_counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
 }
 
 #[test]
@@ -360,7 +372,7 @@ fn udp_socket_traffic_is_not_a_flow() {
         host.egress(&p, &DATA.frame(), PacketContext { is_from_process: true, ..PacketContext::default() });
     assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
     assert_eq!(
-        (host.counted(), host.flow(&DATA.id())),
+        (host.take_counted(), host.flow(&DATA.id())),
         (vec![(Stat::RoceData, 1), (Stat::RpFromProcess, 1)], None)
     );
 }
@@ -377,17 +389,17 @@ fn data_paced_control_in_order() {
     let mut host = MockHost::new();
     let first = send(&mut host, &p, &roce);
     assert_eq!((first.hash, first.departure_ns, first.priority), (Some(hash), None, None));
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
     let turn_ns = host.now_ns + roce.frame().len() as u64 * 8;
     let second = send(&mut host, &p, &roce);
     assert_eq!((second.hash, second.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
     let request = send(&mut host, &p, &Roce { opcode: REQUEST.opcode, payload: 0, ..roce });
     assert_eq!((request.hash, request.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
     let ack = send(&mut host, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
     assert_eq!((ack.hash, ack.departure_ns), (Some(hash ^ 1), None));
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
     assert_eq!(host.flow(&roce.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
@@ -410,13 +422,13 @@ fn cut_flow_has_htb_class() {
     let outcome = send(&mut host, &p, &DATA);
     assert_eq!((outcome.priority, outcome.departure_ns, outcome.hash), (None, None, None));
     cnp(&mut host, &p, &DATA);
-    host.counted();
+    host.take_counted();
     let (set, way) = host.set_and_way(&p, &DATA.id());
     let minor = 0x100 + set * WAYS as u32 + way as u32;
     assert_eq!(send(&mut host, &p, &DATA).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
     assert_eq!(send(&mut host, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
     assert_eq!(send(&mut host, &p, &other).priority, None);
     // Without a pacer no cut is reported.
     let none = paced(0);
@@ -442,11 +454,11 @@ fn cut_flow_without_htb_class_counted() {
         send(&mut host, &p, roce);
         cnp(&mut host, &p, roce);
     }
-    host.counted();
+    host.take_counted();
     assert_eq!(send(&mut host, &p, &last).priority, None);
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
     assert!(send(&mut host, &p, &other).priority.is_some());
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
 }
 
 #[test]
@@ -494,7 +506,7 @@ fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVer
     let mut host = MockHost::new();
     let large = Roce { payload: 2_000, ..DATA };
     send(&mut host, &p, &large);
-    host.counted();
+    host.take_counted();
     let (verdict, outcome) = host.egress(&p, &last.frame(), PacketContext::default());
     (host, verdict, outcome)
 }
@@ -504,7 +516,7 @@ fn beyond_horizon_leaves_at_horizon() {
     let (mut host, verdict, outcome) = beyond_the_horizon(0, &DATA);
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(host.now_ns + 1_000_000)));
     assert!(outcome.hash.is_some());
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
     assert!(host.events.is_empty());
     let last_ns = host.flow(&DATA.id()).map(|flow| flow.hot.last_ns);
     assert_eq!(last_ns, Some([host.now_ns + 1_000_000, 0]), "what has no data comes behind it");
@@ -538,7 +550,7 @@ fn response_beyond_horizon_keeps_order() {
 fn beyond_horizon_dropped_if_enabled() {
     let (mut host, verdict, outcome) = beyond_the_horizon(1, &DATA);
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Drop, None));
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
     assert_eq!(host.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
     assert_eq!(host.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([host.now_ns, 0]), "it never leaves");
 }
@@ -555,7 +567,7 @@ fn contended_flow_keeps_order() {
         let state = flow(&mut host, &p, &DATA.id());
         (state.lock, state.last_ns) = (1, [2 * SECOND_NS, 3 * SECOND_NS]);
         state.next_ns = 4 * SECOND_NS;
-        host.counted();
+        host.take_counted();
         let turns = [(DATA, 4 * SECOND_NS), (REQUEST, 2 * SECOND_NS), (ACK, 3 * SECOND_NS)];
         for (roce, departure_ns) in turns {
             let outcome = send(&mut host, &p, &roce);
@@ -563,7 +575,7 @@ fn contended_flow_keeps_order() {
             assert_eq!(outcome.departure_ns, is_fq.then_some(departure_ns));
             assert_eq!(outcome.priority.is_some(), !is_fq, "it was cut");
             assert_eq!(host.count_of(Stat::TableBusy), 1);
-            host.counted();
+            host.take_counted();
         }
         let state = flow(&mut host, &p, &DATA.id());
         state.machine.active = 0;
@@ -601,9 +613,9 @@ fn full_set_evicts_longest_silent_or_none() {
     host.fill(&p.rp, SECOND_NS / 2);
     // A QP that sends no data needs no slot.
     send(&mut host, &p, &REQUEST);
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
     send(&mut host, &p, &DATA);
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
     assert_eq!(
         host.only_event(EventKind::TableFull),
         (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64])
@@ -612,9 +624,9 @@ fn full_set_evicts_longest_silent_or_none() {
     host.fill(&p.rp, 2 * SECOND_NS);
     let outcome = send(&mut host, &p, &DATA);
     assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
-    assert_eq!(host.counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
     send(&mut host, &p, &REQUEST);
-    assert_eq!(host.counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
 }
 
 #[test]
@@ -626,7 +638,7 @@ fn locked_set_admits_no_flow() {
     }
     send(&mut host, &p, &DATA);
     assert_eq!(
-        (host.counted(), host.flow(&DATA.id())),
+        (host.take_counted(), host.flow(&DATA.id())),
         (vec![(Stat::RoceData, 1), (Stat::TableBusy, 1)], None)
     );
 }

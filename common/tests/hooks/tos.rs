@@ -21,7 +21,7 @@ fn ect_and_dscp(config: &mut Config) {
 }
 
 /// The packet as it leaves, and how many were changed.
-fn sent(change: fn(&mut Config), roce: &Roce, context: PacketContext) -> (Vec<u8>, u64) {
+fn send_with(change: fn(&mut Config), roce: &Roce, context: PacketContext) -> (Vec<u8>, u64) {
     let mut host = MockHost::new();
     let (verdict, outcome) = host.egress(&params(change), &roce.frame(), context);
     assert_eq!(verdict, TcVerdict::Pass);
@@ -33,16 +33,22 @@ fn own_not_ect_data_leaves_as_ect0() {
     for v6 in [false, true] {
         let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, v6, ..DATA };
         let here = PacketContext::default();
-        assert_eq!(sent(ect, &roce, here), (Roce { ecn: Ecn::ECT0, ..roce }.frame(), 1));
-        assert_eq!(sent(ect_and_dscp, &roce, here), (Roce { ecn: Ecn::ECT0, dscp: 26, ..roce }.frame(), 1));
-        assert_eq!(sent(|_| (), &roce, here), (roce.frame(), 0));
+        assert_eq!(send_with(ect, &roce, here), (Roce { ecn: Ecn::ECT0, ..roce }.frame(), 1));
+        assert_eq!(
+            send_with(ect_and_dscp, &roce, here),
+            (Roce { ecn: Ecn::ECT0, dscp: 26, ..roce }.frame(), 1)
+        );
+        assert_eq!(send_with(|_| (), &roce, here), (roce.frame(), 0));
     }
 }
 
 #[test]
 fn packets_without_data_get_the_dscp_only() {
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ecn: Ecn::NOT_ECT, dscp: 0, payload: 0, ..DATA };
-    assert_eq!(sent(ect_and_dscp, &ack, PacketContext::default()), (Roce { dscp: 26, ..ack }.frame(), 1));
+    assert_eq!(
+        send_with(ect_and_dscp, &ack, PacketContext::default()),
+        (Roce { dscp: 26, ..ack }.frame(), 1)
+    );
 }
 
 #[test]
@@ -50,11 +56,11 @@ fn other_packets_keep_ecn_and_dscp() {
     let here = PacketContext::default();
     for ecn in [Ecn::ECT0, Ecn::ECT1, Ecn::CE] {
         let roce = Roce { ecn, ..DATA };
-        assert_eq!(sent(ect_and_dscp, &roce, here), (roce.frame(), 0), "it has both");
+        assert_eq!(send_with(ect_and_dscp, &roce, here), (roce.frame(), 0), "it has both");
     }
     let forwarded = PacketContext { ingress_ifindex: 7, ..here };
     let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, ..DATA };
-    assert_eq!(sent(ect_and_dscp, &roce, forwarded), (roce.frame(), 0));
+    assert_eq!(send_with(ect_and_dscp, &roce, forwarded), (roce.frame(), 0));
     let mut host = MockHost::new();
     let cnp = DATA.cnp(Some(1));
     let (_, outcome) = host.egress(&params(ect_and_dscp), &cnp, here);

@@ -57,7 +57,7 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
                     2 => assert_contains(&lab.ok("gc")?, "attaching it was interrupted"),
-                    _ => served(&lab, tc, flows)?,
+                    _ => attach_and_serve(&lab, tc, flows)?,
                 }
             }
             if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
@@ -79,7 +79,7 @@ fn is_attached(lab: &Lab) -> bool {
 }
 
 /// The daemon manages the interface.
-fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
+fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let file = lab.path("dcqcn.toml");
     let text = format!(
         "[[interface]]\nname = 'a0'\nrole = 'host'\npacer = 'htb'\nflows = {flows}\n[interface.parameters]\n\

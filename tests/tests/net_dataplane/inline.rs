@@ -49,7 +49,7 @@ impl Bump {
         Ok(())
     }
 
-    fn counted(&self, stat: Stat) -> Result<u64> {
+    fn count(&self, stat: Stat) -> Result<u64> {
         self.between.count("x0", Hook::Xdp, stat)
     }
 }
@@ -125,7 +125,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
     assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
     assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
     tag_passes(&bump)?;
-    assert_eq!(bump.counted(Stat::InlineForwarded)?, 1);
+    assert_eq!(bump.count(Stat::InlineForwarded)?, 1);
     bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
 
     let stripping = |iface: &str| -> Result<bool> {
@@ -182,7 +182,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     // Without addresses, the hosts send no other packets.
     bump.a.command("ip address flush dev a0")?;
     bump.b.command("ip address flush dev b0")?;
-    assert!(bump.counted(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
+    assert!(bump.count(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
 
     for (v6, from, to, data) in [
         (false, (&bump.a, "a0"), (&bump.b, "b0"), Roce::default()),
@@ -205,7 +205,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
             assert_eq!(to.expect()?, frame);
         }
     }
-    assert_eq!(bump.counted(Stat::CpEcnMarked)?, 4);
+    assert_eq!(bump.count(Stat::CpEcnMarked)?, 4);
     let queues = bump.between.attachment("x0")?.maps.queues()?;
     assert!(queues[3] != 0 && queues[8 + 3] != 0, "one for each direction: {queues:?}");
 

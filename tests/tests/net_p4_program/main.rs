@@ -241,12 +241,12 @@ fn packets_wait_for_their_departure() {
             return;
         };
         // The queue is empty at the end of an attempt: the next one starts again.
-        while_busy(10, || paced(&mut bench, horizon_drop)).unwrap();
+        while_busy(10, || check_pacing(&mut bench, horizon_drop)).unwrap();
     }
 }
 
 /// Two flows send 80 packets each as fast as they can, of which one is due every 4 ms: more than the horizon's 100 ms.
-fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
+fn check_pacing(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
     const INTERVAL: Duration = Duration::from_millis(4);
     const HORIZON_PACKETS: u32 = 25;
     let frame =

@@ -16,7 +16,7 @@ use super::fixture::{Page, PageFixture, TOKEN};
 use super::seen::{check_accessibility, picture};
 
 /// The last values of a chart, as drawn: times and lines.
-fn drawn(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {
+fn drawn_points(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {
     let data = browser.eval(&format!("document.getElementById('{chart}').chart.plot.data"))?;
     Ok(data.as_array().context("no data")?.clone())
 }
@@ -44,16 +44,16 @@ fn drawn_values_match_kernel() -> Result<()> {
     browser.wait("document.getElementById('depth-3')?.chart.plot.data[0].length > 5")?;
     browser.wait("document.querySelectorAll('.parameter').length > 100")?;
 
-    let depth = drawn(&mut browser, "depth-3")?;
+    let depth = drawn_points(&mut browser, "depth-3")?;
     let config = fixture.pair.a.attachment("a0")?.maps.params()?.config;
     assert_eq!(last(&depth[2]), Some(config.wred[3].kmin_bytes as f64));
     assert_eq!(last(&depth[3]), Some(config.wred[3].kmax_bytes as f64));
     // The sum of a counter's plotted rates equals the kernel's count in the same time.
     let cnps = || fixture.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
     let before = cnps()?;
-    let from = drawn(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
+    let from = drawn_points(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
     browser.wait(&format!("document.getElementById('marks').chart.plot.data[0].length >= {}", from + 8))?;
-    let (marks, after) = (drawn(&mut browser, "marks")?, cnps()?);
+    let (marks, after) = (drawn_points(&mut browser, "marks")?, cnps()?);
     let values = |line: usize| marks[line].as_array().map(Vec::as_slice).unwrap_or_default();
     let seconds = values(0)
         .windows(2)
@@ -70,7 +70,7 @@ fn drawn_values_match_kernel() -> Result<()> {
     assert_eq!(rates.as_array().map(Vec::len), Some(6), "{rates}");
     assert!(rates.to_string().contains("10.0.0.2 0x11"), "{rates}");
     let line = fixture.pair.a.attachment("a0")?.maps.params()?.rp.line_rate_bps as f64;
-    for values in drawn(&mut browser, "rates")?.iter().skip(1) {
+    for values in drawn_points(&mut browser, "rates")?.iter().skip(1) {
         let rate = last(values).context("a queue pair without a rate")?;
         assert!(rate > 0.0 && rate <= line, "{rate}");
     }

@@ -128,7 +128,7 @@ impl Guest {
             fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
         }
         let from = page::origin(workspace, "cargo xtask vm")?;
-        let (workspace, programs) = (workspace.clone(), tools::unpacked(workspace));
+        let (workspace, programs) = (workspace.clone(), tools::unpacked_tools(workspace));
         Ok((Self { made: from, workspace, programs, cache, share, parts }, made))
     }
 

@@ -20,7 +20,7 @@ use crate::fixture::{ALTERNATIVE_FLOWS, SoakFixture};
 
 pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "attach killed", make: attach_killed },
-    Fault { name: "attach killed by the clock", make: attach_killed_by_the_clock },
+    Fault { name: "attach killed by the clock", make: attach_killed_after_delay },
     Fault { name: "detach killed", make: detach_killed },
     Fault { name: "no space for the journal", make: journal_full },
     Fault { name: "interface deleted", make: interface_deleted },
@@ -102,7 +102,7 @@ fn attach_killed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> 
     })
 }
 
-fn attach_killed_by_the_clock(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+fn attach_killed_after_delay(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         let mut command = dcqcn_tests::kill::command(lab, options.tc, &options.line)?;

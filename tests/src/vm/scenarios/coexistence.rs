@@ -119,7 +119,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
         report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
         ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
-        let share = paced(lab, &mut tap)?;
+        let share = measure_pacing(lab, &mut tap)?;
         report.row([
             "mq 0:".into(),
             "mq dc02:, fq in each child".into(),
@@ -169,7 +169,7 @@ fn is_fq_at(line: &str, parent: &str) -> bool {
 }
 
 /// The measured rate of a paced flow, relative to the requested one.
-fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
+fn measure_pacing(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     let frame = Roce { dest_qpn: PACED_QPN, ..Roce::default() }.frame();
     let socket = lab.host.socket("q0")?;
     // Wait for frames to leave; otherwise later ones would be beyond the horizon.

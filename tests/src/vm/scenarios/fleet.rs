@@ -91,7 +91,7 @@ fn steps(report: &mut Report) -> Result<()> {
     rollout(report)?;
     page(report)?;
     killed(report)?;
-    removed(report)
+    check_removed(report)
 }
 
 /// A unit's process runs as its user, without privileges.
@@ -194,7 +194,7 @@ fn killed(report: &mut Report) -> Result<()> {
 }
 
 /// After removal, its units are removed; the daemon and its configuration are unchanged.
-fn removed(report: &mut Report) -> Result<()> {
+fn check_removed(report: &mut Report) -> Result<()> {
     // The package creates the daemon's group.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;
     sh("dpkg --purge dcqcn-fleet")?;

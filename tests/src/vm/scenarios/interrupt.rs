@@ -50,7 +50,7 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "no fq", 30, |report| {
         for host in [INITIATOR, TARGET] {
             let iface = lab.iface(host);
-            let before = shown(lab, host)?;
+            let before = link_and_qdiscs(lab, host)?;
             let refused = error_of(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
             let way = refused.as_ref().is_some_and(|error| {
                 error.contains("--interrupt")
@@ -65,14 +65,14 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
                 way == ends && refused.is_some() == ends,
             );
             if refused.is_some() {
-                let same = shown(lab, host)? == before;
+                let same = link_and_qdiscs(lab, host)? == before;
                 report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
                 // This replaces no qdisc.
                 sh(&format!("dcqcn attach {iface} --pacer none {ATTACH}"))?;
             }
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn detach {iface}"))?;
-            let same = shown(lab, host)? == before;
+            let same = link_and_qdiscs(lab, host)? == before;
             report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
         }
         Ok(if ends { "refused; accepted without a pacer" } else { "attached and detached" })
@@ -87,12 +87,12 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     under_traffic(report, lab, "fq beforehand", 40, |_| {
         for host in [INITIATOR, TARGET] {
             let iface = lab.iface(host);
-            let before = shown(lab, host)?;
+            let before = link_and_qdiscs(lab, host)?;
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
             sh(&format!("dcqcn detach {iface}"))?;
-            ensure!(shown(lab, host)? == before, "{iface} is not restored");
+            ensure!(link_and_qdiscs(lab, host)? == before, "{iface} is not restored");
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
         }
         for host in [INITIATOR, TARGET] {
@@ -109,7 +109,7 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
 /// Attached without traffic, with a pacer that detaching would remove.
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
-    let before = shown(lab, INITIATOR)?;
+    let before = link_and_qdiscs(lab, INITIATOR)?;
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
         let refused = error_of(&format!("dcqcn detach {iface}"))?;
@@ -132,7 +132,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     if ends {
         when_idle(&format!("dcqcn detach {iface}"))?;
     }
-    let same = shown(lab, INITIATOR)? == before;
+    let same = link_and_qdiscs(lab, INITIATOR)? == before;
     report.check("attached with an fq: afterwards", same, "as it was", same);
     Ok(())
 }
@@ -331,7 +331,7 @@ fn when_idle(line: &str) -> Result<()> {
 }
 
 /// Everything of a host's interface that an attachment could change.
-fn shown(lab: &Lab, host: u8) -> Result<[String; 2]> {
+fn link_and_qdiscs(lab: &Lab, host: u8) -> Result<[String; 2]> {
     let iface = lab.iface(host);
     Ok([sh(&format!("ip -d link show dev {iface}"))?, sh(&format!("tc -d qdisc show dev {iface}"))?])
 }

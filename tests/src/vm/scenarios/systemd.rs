@@ -44,7 +44,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     watchdog(report)?;
     upgrade(report)?;
     another_layout(report)?;
-    removed(report, &before)
+    check_removed(report, &before)
 }
 
 /// At boot, the daemon manages the interface under its udev name, within its resource limits.
@@ -189,7 +189,7 @@ fn another_layout(report: &mut Report) -> Result<()> {
 }
 
 /// After removal and purge, no state is left, in other namespaces either.
-fn removed(report: &mut Report, before: &str) -> Result<()> {
+fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     sh("ip netns add pod")?;
     sh("ip link add pod0 type veth peer name pod1")?;
     sh("ip link set pod0 netns pod")?;

@@ -65,7 +65,7 @@ impl SnapshotCache {
         let snapshot = match &self.all {
             Some((at, snapshot)) if at.elapsed() < MAX_AGE => snapshot.clone(),
             _ => {
-                let (interfaces, failing) = counts::read_each(shared, seen);
+                let (interfaces, failing) = counts::read_each(shared, interface_snapshot);
                 let snapshot = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
                 self.all = Some((Instant::now(), snapshot.clone()));
                 snapshot
@@ -133,7 +133,7 @@ pub(crate) fn values(shared: &SharedState, interface: &str) -> Result<Values, St
     Ok(Values { parameters: Key::all().map(value).collect() })
 }
 
-fn seen(reading: &Reading, counts: Counts) -> InterfaceSnapshot {
+fn interface_snapshot(reading: &Reading, counts: Counts) -> InterfaceSnapshot {
     InterfaceSnapshot {
         counts,
         role: word(&reading.info.role),
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn snapshot_lists_classes_in_use() {
-        let seen = seen(&reading("eth0", 1_000, 3), Counts::default());
+        let seen = interface_snapshot(&reading("eth0", 1_000, 3), Counts::default());
         assert_eq!(
             (seen.role.as_str(), seen.pacer.as_str(), seen.line_rate_bps),
             ("host", "fq", 1_000_000_000)

@@ -101,7 +101,7 @@ impl PfcSender {
                     Some(PauseAction::Xon) => None,
                     None => continue,
                 };
-                // Lost frames are sent again; a removed port has no neighbour to notify.
+                // Lost frames are resent; a removed port has no neighbour to notify.
                 sent += usize::from(socket.hold(ifindex, port, priority, until_ns, now_ns).is_ok());
             }
         }

@@ -45,7 +45,7 @@ impl Tables {
         let found = entries
             .entries
             .iter()
-            .filter_map(|(_, entry, bound)| Some((matched(model, table, entry, packet)?, bound)))
+            .filter_map(|(_, entry, bound)| Some((match_len(model, table, entry, packet)?, bound)))
             .max_by_key(|(prefix, _)| *prefix);
         let bound = found.map_or(&entries.default.1, |(_, bound)| bound);
         let next = match &table.next {
@@ -63,7 +63,7 @@ impl Tables {
 
     pub(super) fn write(&mut self, model: &Model, entry: &Entry) -> Result<()> {
         let (table, entries) = self.of(model, &entry.table)?;
-        let bound = bound(table, entry)?;
+        let bound = bind_action(table, entry)?;
         if entry.key.is_none() {
             if table.is_default_constant {
                 return Err(entry_error(entry, "its default action is constant"));
@@ -87,7 +87,7 @@ impl Tables {
 
     pub(super) fn modify(&mut self, model: &Model, handle: u64, entry: &Entry) -> Result<()> {
         let (table, entries) = self.of(model, &entry.table)?;
-        let bound = bound(table, entry)?;
+        let bound = bind_action(table, entry)?;
         let there = entries.entries.iter_mut().find(|(there, ..)| *there == handle);
         let (_, there, bound_there) =
             there.ok_or_else(|| entry_error(entry, "it has no entry with this handle"))?;
@@ -121,14 +121,14 @@ fn entry_error(entry: &Entry, reason: &str) -> Error {
 }
 
 /// The action of an entry, whose parameters the program's own check has validated.
-fn bound(table: &Table, entry: &Entry) -> Result<Bound> {
+fn bind_action(table: &Table, entry: &Entry) -> Result<Bound> {
     let action = table.actions.get(&entry.action).copied();
     let action = action.ok_or_else(|| entry_error(entry, "it has no such action"))?;
     Ok(Bound { action, parameters: entry.params.iter().map(|value| Int::from(value.bits())).collect() })
 }
 
 /// Length of the prefix by which an entry matches a packet: 0 with exact keys. `None` if it does not match.
-fn matched(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
+fn match_len(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
     let mut prefix = 0;
     for (key, wanted) in table.key.iter().zip(entry.key.as_deref().unwrap_or_default()) {
         let value = packet.get(key.field).bits();

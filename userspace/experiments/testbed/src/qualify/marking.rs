@@ -101,7 +101,7 @@ impl Depth {
     }
 
     /// Depth met by a packet that arrives at `now_ns`.
-    fn met(&mut self, now_ns: u64) -> f64 {
+    fn queue_bytes_met(&mut self, now_ns: u64) -> f64 {
         let passed_ns = now_ns.saturating_sub(self.before_ns.replace(now_ns).unwrap_or(now_ns));
         let met_bytes = (self.bytes - passed_ns as f64 * self.drain_bps as f64 / 8e9).max(0.0);
         self.bytes = met_bytes + FRAME_BYTES as f64;
@@ -124,7 +124,7 @@ impl Tally {
     fn round(&mut self, wred: &WredConfig, drain_bps: u64, packets: &[(u64, Option<bool>)]) {
         let mut depth = Depth::new(drain_bps);
         for (sent_at_ns, arrived) in packets {
-            let met_bytes = depth.met(*sent_at_ns);
+            let met_bytes = depth.queue_bytes_met(*sent_at_ns);
             self.sent += 1;
             match arrived {
                 Some(marked) => {
@@ -220,7 +220,7 @@ pub(super) fn run(
         let mut depth = Depth::new(drain_bps);
         while depth.bytes < enough_bytes as f64 && (sent.len() as u64) < MAX_PACKETS {
             let sent_at_ns = wire.send(QPN, psn)?;
-            depth.met(sent_at_ns);
+            depth.queue_bytes_met(sent_at_ns);
             sent.push((sent_at_ns, None));
             psn = psn.plus(1);
         }

@@ -103,7 +103,7 @@ impl Exporter {
             let shared = exporter.daemon.as_ref().map(|(shared, _)| &**shared);
             Bytes::from(render::whole(&scrape, top_qps, shared, began, format))
         };
-        kept.get(read).await.map_err(|error| failed(&error))
+        kept.get(read).await.map_err(|error| internal_error(&error))
     }
 
     /// Readiness, at most a second old.
@@ -113,7 +113,7 @@ impl Exporter {
             let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             Ok((status(found.is_ready), json(&found)?))
         };
-        self.readiness.get(read).await.map_err(|error| failed(&error))?
+        self.readiness.get(read).await.map_err(|error| internal_error(&error))?
     }
 }
 
@@ -164,14 +164,14 @@ fn answer(status: StatusCode, text: Bytes) -> Response {
 }
 
 fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
-    let text = serde_json::to_string(value).map_err(|error| failed(&error))?;
+    let text = serde_json::to_string(value).map_err(|error| internal_error(&error))?;
     Ok(Bytes::from(text + "\n"))
 }
 
 /// An error of the server, not of the request.
 type Failed = (StatusCode, String);
 
-fn failed(error: &dyn std::error::Error) -> Failed {
+fn internal_error(error: &dyn std::error::Error) -> Failed {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 

@@ -111,7 +111,7 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
             0 => "not known".to_owned(),
             bps => Quantity(bps, Unit::BitsPerSecond).to_string(),
         };
-        let qps = shown(state, sample, flows);
+        let qps = visible_range(state, sample, flows);
         let text = format!("  {}  line rate {rate}  pacer {}  {qps}", word(&sample.role), sample.pacer);
         spans.push(Span::raw(text));
     }
@@ -123,7 +123,7 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
 }
 
 /// Range of visible flows.
-fn shown(state: &State, sample: &Sample, flows: Rect) -> String {
+fn visible_range(state: &State, sample: &Sample, flows: Rect) -> String {
     let count = sample.qps.len();
     let page = usize::from(flows.height.saturating_sub(1));
     match state.offset.min(count.saturating_sub(page)) {

@@ -105,7 +105,8 @@ impl Transaction {
             }
         }
         for (done, change) in changes.iter().enumerate() {
-            let written = open.get_mut(done).map_or(Ok(()), |(attachment, _)| put(attachment, &change.new));
+            let written =
+                open.get_mut(done).map_or(Ok(()), |(attachment, _)| write_config(attachment, &change.new));
             if let Err(error) = written {
                 restore(&state_dir, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(ChangeError { iface: change.iface.clone(), error });
@@ -129,7 +130,7 @@ fn restore<'a>(
     is_journaled: bool,
 ) {
     for ((attachment, record), change) in open {
-        let mut undone = put(attachment, &change.old);
+        let mut undone = write_config(attachment, &change.old);
         if is_journaled && undone.is_ok() {
             undone = state_dir.store(record.info.ifindex).write(record);
         }
@@ -162,7 +163,7 @@ fn prepare_one<E: From<Error>>(
 }
 
 /// Activates parameters.
-pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
+pub(super) fn write_config(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let before = attachment.maps.params()?;
     let running = before.config;
     let params = Params::new(config, before.port)?;

@@ -6,7 +6,7 @@
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_support::clock::boottime_ns;
 
-use super::change::{Change, ChangeError, put};
+use super::change::{Change, ChangeError, write_config};
 use super::find::find;
 use super::hook_names::with_current_names;
 use super::identity::boot_id;
@@ -116,7 +116,7 @@ fn revert_one(
     let old = maps.params()?.config;
     let new = pending.apply_to(&old)?;
     info.check(&new)?;
-    put(&mut Attachment { info, maps }, &new)?;
+    write_config(&mut Attachment { info, maps }, &new)?;
     record.pending = None;
     state_dir.store(record.info.ifindex).write(&record)?;
     failpoint::step("a change is reverted");

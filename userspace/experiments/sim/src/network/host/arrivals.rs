@@ -106,7 +106,7 @@ impl Host {
         let (at_src, local) = self.rules.locals[number as usize];
         let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
         if let Some(&slot) = self.free_receivers.last() {
-            self.replaced(slot);
+            self.on_slot_reused(slot);
         }
         let slot = store(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;

@@ -176,7 +176,7 @@ impl Looper {
         let wakes: Vec<(&Id, BorrowedFd<'_>)> = entries
             .iter()
             .filter_map(|(id, entry)| match &entry.state {
-                State::Running(work) => Some((id, work.wakes()?)),
+                State::Running(work) => Some((id, work.wake_fd()?)),
                 _ => None,
             })
             .collect();
